@@ -10,7 +10,7 @@ from kafka_coord.model import TopicInfo
 
 
 class TopicCatalog:
-    """All Kafka topics. The listeners' thread writes them. The handler reads immutable snapshots."""
+    """All Kafka topics. The listeners' thread writes them; the handler reads immutable snapshots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class TopicCatalog:
             return self._snapshot
 
     def put(self, topic: TopicInfo) -> TopicInfo | None:
-        """Stores a topic's current state. Returns the previous state."""
+        """Stores a topic's current state and returns the previous one."""
         with self._lock:
             before = self._topics.get(topic.name)
             if before != topic:

@@ -22,8 +22,8 @@ _UNKNOWN_END = "its session ended, or it was deposed"
 
 
 class ClusterHistoryWriter:
-    """Records one leadership in the cluster history. Only :meth:`add` is safe to call from any thread. All other
-    methods belong to the service's thread."""
+    """Records one leadership in the cluster history. :meth:`add` is safe to call from any thread; all other methods
+    belong to the service's thread."""
 
     def __init__(self, store: Store, executor: Executor, own: Election) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class ClusterHistoryWriter:
         self._new.append(action)
 
     def step(self) -> None:
-        """Writes new entries. After a :class:`StoreError`, call this method again."""
+        """Writes any new entries. If this raises :class:`StoreError`, call it again."""
         if self._recorded and not self._new:
             return
         actions = tuple(self._new)
@@ -71,7 +71,7 @@ class ClusterHistoryWriter:
             for one in stored.elections
             if one.epoch != own.epoch
         ]
-        new = [one for one in actions if one not in stored.actions]  # an earlier write may have lost its response
+        new = [one for one in actions if one not in stored.actions]  # they may have been written already
         written = ClusterHistory((*earlier, own), kept([*stored.actions, *new]))
         data = fields.dump(written.to_json())
         try:

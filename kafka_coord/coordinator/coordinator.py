@@ -41,12 +41,12 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""The maximum number of registrations that startup reads in one request without first checking which of them it
-needs."""
+"""Up to this number of registrations, startup reads them all in one request. Beyond it, startup first checks which of
+them it needs."""
 
 
 class ConsumerCoordinator:
-    """Holds the state of one leadership. It is created when this instance is elected, and dropped when it no longer
+    """Holds the state of one leadership: created when this instance is elected, and dropped when the instance no longer
     leads.
 
     :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, and ``handler.step`` belongs to the
@@ -92,7 +92,7 @@ class ConsumerCoordinator:
         self._asked = RequestListener(self.requests, self.queue)
         self._swept_ms = 0.0
         self.history: ClusterHistoryWriter | None = None
-        """``None`` if ``broker_id`` or ``process`` is not given. In that case, nothing is recorded."""
+        """``None`` if ``broker_id`` or ``process`` is not given; nothing is recorded then."""
         if broker_id is not None and process is not None:
             own = Election(broker_id, process.host, leadership.epoch, int(store.clock.time() * 1000))
             self.history = ClusterHistoryWriter(store, self._executor, own)
@@ -107,9 +107,9 @@ class ConsumerCoordinator:
         """Arms the listeners of topics and groups, enqueues every group, and reads each group's subscriptions. The
         service starts the handler's thread afterwards.
 
-        One request lists the children of a znode and also arms its watch, so no change between the two is missed. Reads
-        are combined wherever possible, because every round trip delays the first decision. After
-        :class:`StoreUnavailable`, the caller must resign or call this method again.
+        A single request lists a znode's children and arms its watch, so no change can slip in between. Reads are
+        combined wherever possible, because every round trip delays the first decision. If this raises
+        :class:`StoreUnavailable`, the caller must resign or call it again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
@@ -156,15 +156,15 @@ class ConsumerCoordinator:
         except Fenced:
             raise
         except MultiFailed as error:
-            # the response is gone, or its ACL forbids the deletion
+            # the response is gone, or its ACL forbids deleting it
             log.debug("did not remove an old response reason=%s", error)
 
     def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
-        """Writes the response to a request that does not concern a managed group and applies ``also`` in the same
+        """Writes the response to a request that does not concern a managed group, and applies ``also`` in the same
         multi.
 
-        Returns whether the request now has this response. An earlier attempt may have stored it although ZooKeeper's
-        response was lost.
+        Returns whether the request now has this response. That can be true even if the write fails: an earlier attempt
+        may have succeeded although ZooKeeper's reply was lost.
         """
         answered = replace(request, result=result, message=message)
         try:
@@ -181,7 +181,7 @@ class ConsumerCoordinator:
         return True
 
     def close(self) -> None:
-        """Removes the listeners, ends the handler, and clears everything."""
+        """Removes the listeners, stops the handler, and clears all state."""
         self.handler.closed = True
         self._watches.close()
         self.queue.close()
@@ -190,10 +190,9 @@ class ConsumerCoordinator:
         self.requests.clear()
 
     def _read_what_is_listed(self) -> None:
-        """Reads the znodes that the listeners listed: brokers, requests, and each group's registrations, which fill the
-        registry. For a group that was at rest before the election, only the record is used. Creates missing persistent
-        roots.
-        """
+        """Reads the znodes that the listeners listed (brokers, requests and registrations), and fills the registry. A
+        group that was at rest before the election is taken over from its record alone. Also creates any missing
+        persistent roots."""
         brokers, requests = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
@@ -213,7 +212,7 @@ class ConsumerCoordinator:
             consumers = [(group, name) for group, name in consumers if group not in idle]
             registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
-            if root is None:  # someone deleted it after this instance had registered
+            if root is None:  # someone deleted it after this instance registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
         self._brokers.begin(of_brokers)
@@ -223,7 +222,7 @@ class ConsumerCoordinator:
         self.queue.calm(idle)
 
     def _take_settled(self, groups: Iterable[str], nodes: Sequence[Answer]) -> frozenset[str]:
-        """Returns the groups that are recorded as at rest and whose members have not changed since."""
+        """Adopts and returns the groups that are recorded as at rest and whose members have not changed since."""
         idle = set()
         for number, group in enumerate(groups):
             node, ids = nodes[2 * number : 2 * number + 2]

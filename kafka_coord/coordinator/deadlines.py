@@ -1,7 +1,7 @@
-"""Decides which deadlines have passed: grace, overdue commands, channel retirement and the retention of offsets.
+"""Decides which deadlines have passed: grace periods, overdue commands, channel retirement and offset retention.
 
-The functions are pure. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and the
-timers record when each condition was first seen. ``plan`` receives the results, so it does not need a clock.
+Nothing here reads a clock. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and
+the timers record when each condition was first seen. ``plan`` only receives the results, so it needs no clock either.
 
 Safety does not depend on the timers. A new coordinator restarts all of them, so an election can at most double a grace
 period or a timeout.
@@ -17,22 +17,22 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
 SLOW_COMMAND_MS = 2_000
-"""The age in ms from which an unacknowledged command counts as slow. Its consumer may be unable to read it."""
+"""An unacknowledged command of this age (in ms) counts as slow: its consumer may be unable to read it."""
 
 Key = TypeVar("Key")
 
 
 @dataclass(slots=True)
 class GroupTimers:
-    """The time (in monotonic seconds) at which each condition of one group was first seen. ``next_due`` is the time of
-    the next deadline."""
+    """When each condition of one group was first seen, and when the next deadline is due (``next_due``), both in
+    monotonic seconds."""
 
     commands: dict[tuple[str, int, str], float] = field(default_factory=dict)
     """The outstanding commands, by (consumer, incarnation, command name)."""
     gone: dict[str, float] = field(default_factory=dict)
     """The consumers that have a place but no registration."""
     retiring: dict[str, float] = field(default_factory=dict)
-    """The consumers of which only a channel is left."""
+    """The consumers that have nothing left but a channel."""
     next_due: float | None = None
 
     def passed(self, since: float, duration_ms: float, now: float) -> bool:
@@ -45,14 +45,14 @@ class GroupTimers:
 
 
 def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float) -> dict[Key, float]:
-    """Returns the timers of the present keys. Starts a timer for each new key and drops the timers of absent keys."""
+    """Keeps the timers of keys that are still present, starts one for each new key, and drops the rest."""
     return {key: before.get(key, now) for key in present}
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineInputs:
-    """The part of an observation on which deadlines depend. ``registered`` contains all consumers that have a
-    registration, even if it is unreadable. If the settings are unreadable, ``settings`` is ``None``."""
+    """The part of an observation that deadlines depend on. ``registered`` contains every consumer that has a
+    registration, readable or not. ``settings`` is ``None`` if the settings are unreadable."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -64,10 +64,9 @@ class DeadlineInputs:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """The state of all deadlines. ``in_grace`` contains the consumers that are gone but keep their place. ``overdue``
-    contains the consumers that have not acknowledged a command within the rebalance timeout. ``retired`` contains the
-    consumers that have been gone for so long that their channel may be removed. ``retention_passed`` is true if the
-    group's offsets have expired."""
+    """The state of all deadlines. ``in_grace`` contains the consumers that are gone but keep their place, ``overdue``
+    those that have not acknowledged a command within the rebalance timeout, and ``retired`` those that have been gone
+    long enough for their channel to be removed. ``retention_passed`` is true if the group's offsets have expired."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
@@ -116,7 +115,7 @@ def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozens
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
-    """Returns (consumer, name) of each command that was outstanding at the last pass and is at least
+    """Returns (consumer, command name) for each command that was outstanding at the last pass and is at least
     :data:`SLOW_COMMAND_MS` old."""
     slow = now - SLOW_COMMAND_MS / 1000
     return [(consumer, name) for (consumer, _, name), since in timers.commands.items() if since <= slow]
@@ -131,12 +130,12 @@ def _retired(inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOp
 
 
 def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
-    """Returns when the offsets of a managed group expire (ms since 1970), or ``None`` while the group is not known to
-    be empty. ``plan.group_removal`` then removes the group.
+    """Returns when a managed group's offsets expire (ms since 1970), or ``None`` while the group is not known to be
+    empty. Once the offsets have expired, ``plan.group_removal`` removes the group.
 
-    A group has been empty since its empty target was written. A target that names members does not count, even if none
-    of them still exists, because the target may be older than the retention. If a coordinator dies between forgetting
-    the last member and emptying the target, it leaves such a target behind.
+    A group counts as empty from the time its empty target was written. A target that names members does not count, even
+    if none of them still exists: a coordinator that dies after forgetting the last member but before emptying the
+    target leaves such a target behind, and it may be older than the retention.
     """
     target, settings = inputs.target, inputs.settings
     if settings is None:  # unreadable settings may ask for a longer retention than the default

@@ -1,4 +1,4 @@
-"""Makes the decision for one group and reads the committed offsets of the partitions that the decision starts."""
+"""Plans one group, and reads the committed offsets of the partitions that the plan starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.zk.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan, the observation on which it is based, and the start offset of each partition that it starts.
+    """A plan, the observation it is based on, and the start offset of each partition that it starts.
 
     ``observation.unreadable`` also lists the offset znodes that keep a partition from being started.
     """
@@ -26,14 +26,15 @@ class Decided:
 
 
 def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
-    """Plans, reads the offsets of the partitions that the plan starts, and plans again while any offset is unreadable.
+    """Plans, reads the offsets of the partitions that the plan starts, and replans until all of these offsets are
+    readable.
 
-    A plan is valid only as a whole, because one step may release partitions that the next step starts. So this function
-    plans again instead of shortening the plan. Each round finds at least one more unreadable znode and no longer starts
-    its partitions, so the loop ends.
+    A plan is valid only as a whole, because one step may release partitions that the next one starts, so this function
+    replans instead of dropping steps. Each round finds at least one more unreadable znode and leaves its partitions out
+    of the next plan, so the loop terminates.
 
-    No one holds the partitions that a plan starts, so no one commits their offsets after this read. Only this
-    coordinator changes the offsets of a group without members.
+    No one holds the partitions that a plan starts, so no one commits their offsets after they are read here. If a group
+    has no members, only this coordinator changes its offsets.
     """
     while True:
         decided = plan(observation, assignors)

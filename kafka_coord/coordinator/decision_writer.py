@@ -1,4 +1,4 @@
-"""Makes the decisions for groups and writes them, if possible for several groups in one request."""
+"""Plans groups and writes their plans, several in one request where possible."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """The write for one group, and the snapshot on which it is based. ``decision`` is the decision that the pass makes
-    or finds settled."""
+    """The write for one group, and the snapshot it is based on. ``decision`` is the one that the pass makes or finds
+    settled."""
 
     memory: GroupMemory
     plan: Plan
@@ -53,8 +53,8 @@ class DecisionWriter:
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
-        """Plans one group. Returns ``None`` if the group needs another pass first. That is the case after the repair of
-        a manual deletion, and while some of the group's patterns are not matched yet."""
+        """Plans one group. Returns ``None`` if the group needs another pass first, either because a manual deletion had
+        to be repaired or because some of the group's patterns have not been matched yet."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)
@@ -73,7 +73,7 @@ class DecisionWriter:
 
     def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, NewCommands]:
         """Writes the plans of several groups in one request, so that no group waits for another. Returns the results by
-        group. If the result is empty, each plan must be written alone. Raises :class:`Fenced`, and
+        group. If the result is empty, each plan must be written on its own. Raises :class:`Fenced`, and
         :class:`StoreUnavailable` if the outcome is unknown."""
         writing = [one for one in plans if one.units]
         if len(writing) < 2:
@@ -82,7 +82,7 @@ class DecisionWriter:
             results = self._executor.write_together([one.units for one in writing])
         except (Fenced, StoreUnavailable):
             raise
-        except Exception as error:  # noqa: BLE001  writing each plan alone will show whose error it is
+        except Exception as error:  # noqa: BLE001  writing each plan on its own will show which one fails
             log.debug("writing each group separately groups=%d reason=%r", len(writing), error)
             return {}
         return {one.memory.group: commands for one, commands in zip(writing, results or (), strict=False)}

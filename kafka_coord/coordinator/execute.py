@@ -16,11 +16,11 @@ from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 log = logging.getLogger(__name__)
 
 _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
-"""The kinds of a group's znodes that never have children, by name and depth."""
+"""The znodes of a group that never have children, as pairs of name and depth."""
 
 
 Units = tuple[Sequence[Op], ...]
-"""A plan as units of operations, in the order in which they must be written."""
+"""A plan as units of operations, which must be written in order."""
 NewCommands = tuple[str, ...]
 """The paths of the command znodes that a write created."""
 
@@ -33,22 +33,22 @@ class Executor:
         self._fence = fence
 
     def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Units:
-        """Returns the plan's steps, followed by ``after`` (the write of the history), as units. Reads any values that
-        the steps need. ``missing`` contains the persistent znodes of the group that do not exist yet."""
+        """Returns the plan's steps as units, followed by ``after`` (the history write). Reads any values that the steps
+        need. ``missing`` contains the group's persistent znodes that do not exist yet."""
         return (*Translation(self._store, decided, missing).units(), *([after] if after else []))
 
     def write_prepared(self, units: Units) -> NewCommands:
         """Writes one plan. Returns the paths of the created commands.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
-        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After the last two errors, read the group
-        again. The units that were written are consistent, even without the remaining units.
+        the snapshot, and :class:`StoreUnavailable` if the outcome is unknown. After either of the last two, read the
+        group again. The units already written are consistent even without the rest.
         """
         return _new_commands(units, self.write(units))
 
     def write_together(self, plans: Sequence[Units]) -> list[NewCommands] | None:
-        """Writes several plans in one request, all or none. Returns ``None`` if they do not fit in one request. Raises
-        the same errors as :meth:`write_prepared`. After :class:`Fenced` or :class:`MultiFailed`, nothing was
+        """Writes several plans in a single all-or-nothing request. Returns ``None`` if they do not fit in one request.
+        Raises the same errors as :meth:`write_prepared`. After :class:`Fenced` or :class:`MultiFailed`, nothing was
         written."""
         units = [unit for one in plans for unit in one]
         if not fits_one(self._store, units):
@@ -62,7 +62,7 @@ class Executor:
 
     def clear_below_leaf(self, refused: MultiFailed) -> None:
         """If ZooKeeper refused a write because someone created znodes below one of kafka-coord's leaves, removes those
-        znodes. No pass sees them, so every pass would fail in the same way."""
+        znodes. No pass reads them, so otherwise every pass would fail the same way."""
         _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
         if isinstance(refused.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:

@@ -1,4 +1,4 @@
-"""Makes Python's cyclic garbage collector run rarely while a coordinator runs."""
+"""Makes Python's cyclic garbage collector run less often while a coordinator is running."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _YOUNG_COLLECTIONS = 20
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Starts Python's cyclic collector after 50,000 new containers instead of 700 (:func:`gc.set_threshold`).
+    """Runs Python's cyclic collector after 50,000 new containers instead of 700 (:func:`gc.set_threshold`).
 
-    A decision creates hundreds of thousands of containers. Hardly any of them is part of a cycle, so reference counting
-    frees them without the collector. Scanning them repeatedly took a quarter of the time of a large group's decision
-    (``docs/performance.md``). The price is a few MB of garbage that live longer.
+    A decision creates hundreds of thousands of containers. Hardly any of them are part of a cycle, so reference
+    counting frees them without the collector's help. Scanning them over and over took up a quarter of the time needed
+    to decide for a large group (``docs/performance.md``). The price is a few MB of garbage that lives longer.
     """
     before = gc.get_threshold()
     gc.set_threshold(_NEW_OBJECTS, _YOUNG_COLLECTIONS, before[2])

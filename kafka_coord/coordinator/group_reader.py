@@ -1,4 +1,4 @@
-"""Takes groups from the queue and reads them. Idle groups get a short check, and other groups a full snapshot."""
+"""Takes groups from the queue and reads them. Idle groups only get a quick check; all others get a full snapshot."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ IDLE_CHECKS_AT_ONCE = 128
 """The maximum number of idle groups checked together."""
 
 SnapshotResult = Snapshot | Exception | None
-"""The result of reading one group. ``None`` means that the group does not exist, and an error means that it cannot be
-read."""
+"""The result of reading one group: ``None`` if the group does not exist, and an error if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,8 @@ class GroupReader:
     _epoch: int
 
     def take(self, timeout_s: float) -> Batch | None:
-        """Returns the groups that are due. Waits up to ``timeout_s`` for the first group. Returns ``None`` if no group
-        is due."""
+        """Returns the groups that are due, waiting up to ``timeout_s`` for the first. Returns ``None`` if none is
+        due."""
         first = self._queue.take(timeout_s)
         if first is None:
             return None
@@ -76,7 +75,8 @@ class GroupReader:
         return Batch(memories, idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Returns whether a check for changes is enough for the group, which must be the last group taken."""
+        """Returns whether the group only needs a check for changes, not a full pass. The group must be the last one
+        taken."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))
@@ -84,7 +84,8 @@ class GroupReader:
         )
 
     def snapshots(self, memories: Sequence[GroupMemory]) -> list[SnapshotResult]:
-        """Returns complete snapshots. If reading all groups together fails unexpectedly, reads each group alone."""
+        """Returns complete snapshots. If reading all groups together fails unexpectedly, reads each group on its
+        own."""
         try:
             return list(self._observe(memories))
         except StoreError as error:

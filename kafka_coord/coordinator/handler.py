@@ -38,17 +38,18 @@ class RebalanceObserver(Protocol):
     """Receives each completed pass. Its methods must neither block nor raise."""
 
     def written(self, plan: PreparedPlan, commands: NewCommands) -> None:
-        """Handles a completed pass, on the handler's thread. The pass created the znodes ``commands``."""
+        """Called on the handler's thread after each completed pass. ``commands`` are the command znodes that the pass
+        created."""
 
     def interrupted(self) -> None:
-        """Handles the end of the leadership. No pass of that leadership continues."""
+        """Called when the leadership ends. Passes that have not completed by then never will."""
 
 
 class RebalanceRequestHandler:
     """Makes level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
 
     The handler never waits for a consumer. An acknowledgement is the deletion of a command znode, which a one-shot
-    watch turns into another event. The handler keeps a :class:`GroupMemory` of each group, but safety never depends on
+    watch turns into another event. The handler keeps a :class:`GroupMemory` for each group, but safety never depends on
     it.
     """
 
@@ -73,7 +74,7 @@ class RebalanceRequestHandler:
         self._catalog = catalog
         self._requests = requests
         self.memories = GroupMemories(registry)
-        """Startup fills the memories. The handler owns them from its first step on."""
+        """Filled at startup, and owned by the handler from its first step on."""
         self.idle = IdleGroups(store, catalog, options)
         self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
         self._writer = DecisionWriter(store, leadership.executor, assignors)
@@ -116,8 +117,8 @@ class RebalanceRequestHandler:
     # --- handler's thread --------------------------------------------------------------------------------------------
 
     def step(self, timeout_s: float = 0.0) -> bool:
-        """Handles a batch of due groups. Waits up to ``timeout_s`` for the first group. Returns whether any group was
-        due. Does nothing if this instance does not lead."""
+        """Handles a batch of due groups, waiting up to ``timeout_s`` for the first. Returns whether any group was due.
+        Does nothing if this instance no longer leads."""
         handled = self._step(timeout_s)
         self._stepped_at = self._clock.monotonic()
         return handled
@@ -260,7 +261,7 @@ class RebalanceRequestHandler:
 
     @contextmanager
     def _isolated(self, memory: GroupMemory) -> Iterator[None]:
-        """Isolates a failure in one group, so that other groups are still handled."""
+        """Confines a failure to one group, so that other groups are still handled."""
         try:
             yield
         except Fenced as error:
@@ -268,7 +269,9 @@ class RebalanceRequestHandler:
         except Exception as error:
             if not isinstance(error, StoreError):
                 log.exception(
-                    "cannot handle group=%s (a bug); retrying later", memory.group, extra={"event": "group_failed"}
+                    "cannot handle group=%s (this is a bug); retrying later",
+                    memory.group,
+                    extra={"event": "group_failed"},
                 )
             memory.invalidate()
             if isinstance(error, MultiFailed):

@@ -97,8 +97,8 @@ _WITH_ACTIONS = _ENVELOPE[:-1] + b',"actions":[%b]}'
 class DecisionLog:
     """Follows each group's newest decision until it is settled. Not thread-safe.
 
-    The most recently written histories stay cached in encoded form, with their versions, so the next decision about the
-    same group does not need a read. If someone else writes to the znode, the next write fails. The memory is then
+    The most recently written histories stay cached in encoded form, with their versions, so the next decision for the
+    same group needs no read. If someone else has written the znode in the meantime, the next write fails, the memory is
     invalidated, and the next pass reads the znode.
     """
 
@@ -106,7 +106,7 @@ class DecisionLog:
         self._store = store
         self._clock: Clock = store.clock
         self._encoded: deque[GroupMemory] = deque()
-        """The groups whose history is cached. The least recently written history is first."""
+        """The groups whose history is cached, least recently written first."""
 
     def observe(
         self, memory: GroupMemory, plan: Plan, observation: Observation
@@ -167,8 +167,8 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Returns an earlier coordinator's unsettled decision, which this coordinator continues to follow, or ``None``.
-        The decision's age comes from the wall clock."""
+        """Returns the unsettled decision of an earlier coordinator, if any, so that this one can follow it further. Its
+        age is taken from the wall clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None
@@ -195,7 +195,7 @@ class DecisionLog:
         self, memory: GroupMemory, decision: Decision | None, actions: Sequence[Action], target: Assignment | None
     ) -> tuple[Op, ...]:
         """Returns the write that records ``decision`` and ``actions``. If the history lacks the generation of
-        ``target``, also records that generation, so that generations continue from there even if the target is lost."""
+        ``target``, records that as well, so that numbering continues from there even if the target is lost."""
         history = memory.history or self._read(memory.group)
         kept = list(history.decisions)
         if decision is None and target is not None and all(one.generation < target.generation for one in kept):

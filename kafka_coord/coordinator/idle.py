@@ -30,14 +30,14 @@ MAX_BYTES = 100_000
 
 
 def spread(group: str) -> float:
-    """Returns the factor for a group's intervals. It is between 0.75 and 1.25 and constant, so not all groups are due
-    at the same time."""
+    """Returns a group's factor for intervals, between 0.75 and 1.25 and always the same, so that not all groups are due
+    at once."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
 def decode_settled(where: str, found: Answer) -> Settled | None:
-    """Decodes the record. Returns ``None`` if it is missing or unreadable. The next write replaces a record that cannot
-    be read."""
+    """Decodes the record that a group is at rest. Returns ``None`` if the record is missing or unreadable; the next
+    write replaces an unreadable one."""
     if not isinstance(found, Node):
         return None
     try:
@@ -48,8 +48,8 @@ def decode_settled(where: str, found: Answer) -> Settled | None:
 
 
 def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
-    """Returns the record, or ``None`` if a member has registered or left since. ``ids`` is the znode that contains the
-    registrations."""
+    """Returns the record that a group is at rest, or ``None`` if there is none or a member has registered or left
+    since. ``ids`` is the parent of the registration znodes."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
     return settled if settled is not None and settled.zxids.hold(as_of) else None
@@ -57,7 +57,7 @@ def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
 
 class IdleGroups:
     """The groups that this coordinator found at rest, or that an earlier coordinator recorded as such
-    (``memory.at_rest``). Only the handler's thread may use it, except for :meth:`begin`, which runs before that thread
+    (``memory.at_rest``). For use on the handler's thread only, except for :meth:`begin`, which runs before that thread
     starts.
 
     A group is at rest only while its zxids and topics are the same as when a complete pass found nothing to do.
@@ -77,7 +77,7 @@ class IdleGroups:
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
     def is_idle(self, memory: GroupMemory) -> bool:
-        """Returns whether a check for changes is enough for the group."""
+        """Returns whether the group only needs a check for changes, not a full pass."""
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
@@ -101,13 +101,13 @@ class IdleGroups:
         return found
 
     def wants_zxids(self, memory: GroupMemory) -> bool:
-        """Returns whether the group counts as at rest if the next pass also finds nothing to do."""
+        """Returns whether the group will count as at rest if the next pass finds nothing to do either."""
         since = memory.quiet_since
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
     def after_pass(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
-        """Evaluates a complete pass and its plan. Returns the (monotonic) time at which to check again whether the
-        group is at rest, or ``None`` if no check is needed."""
+        """Evaluates a complete pass and its plan. Returns when (in monotonic seconds) to check again whether the group
+        is at rest, or ``None`` if no check is needed."""
         now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:
             return None
@@ -167,7 +167,7 @@ class IdleGroups:
 
     def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
         path = layout.settled(memory.group)
-        # someone deleted the record, or an earlier write took effect although the response was lost
+        # someone may have deleted the record, or an earlier write may have succeeded although its response was lost
         exists = self._store.exists(path) is not None
         try:
             executor.write([[SetData(path, data) if exists else Create(path, data)]])
@@ -179,8 +179,8 @@ class IdleGroups:
             _took_effect(memory)
 
     def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
-        """Returns a digest of the topics on which the target depends. If any subscription is a pattern, these are all
-        topics."""
+        """Returns a digest of the topics that the target depends on. If any subscription is a pattern, that means every
+        topic."""
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
@@ -202,8 +202,8 @@ def _took_effect(memory: GroupMemory) -> None:
 
 
 def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None) -> str:
-    """Returns a digest of the partitions and identities of the ``wanted`` topics, which need not exist. ``None`` stands
-    for all topics."""
+    """Returns a digest of the partitions and identities of the ``wanted`` topics, which need not exist, or of all
+    topics if ``wanted`` is ``None``."""
     hashed = hashlib.sha256(b"1\n")
     for name in sorted(topics if wanted is None else wanted):
         topic = topics.get(name)

@@ -16,8 +16,8 @@ from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""Matches a result of :func:`_identity`, or Kafka's topic id alone. The pattern is strict, because offsets below a
-different identity are removed."""
+"""Matches a result of :func:`_identity`, or Kafka's topic id alone. The pattern is strict, because offsets stored under
+a different identity are removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:

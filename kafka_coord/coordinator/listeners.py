@@ -1,5 +1,5 @@
-"""The listeners of the original design. They record changes and set the bits of the affected groups, but they do not
-make decisions."""
+"""The listeners of the original design. They record changes and set the bits of the affected groups, but decide
+nothing."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class IllegalNames:
 @dataclass(eq=False)
 class TopicPartitionChangeListener:
     """Watches ``/brokers/topics/<topic>``, whose *data* is the partition list (KAFKA-1075). ``held`` contains the
-    topics that were read before :meth:`begin`, while the racks of the brokers were unknown. After :meth:`begin`, it is
-    ``None``."""
+    topics read before :meth:`begin`, while the brokers' racks were still unknown; afterwards it is ``None``."""
 
     _catalog: TopicCatalog
     _registry: GroupRegistry
@@ -107,8 +106,7 @@ class TopicChangeListener:
 
 class GroupMemberChangeListener:
     """Watches ``/consumers/groups/<group>/ids`` for members that register or leave. ``listed`` contains the members
-    found at startup. After startup, it is ``None``, because the handler lists the members.
-    """
+    found at startup. It is ``None`` afterwards, when the handler lists the members."""
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
         self._queue = queue
@@ -143,8 +141,8 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Wakes the service when this instance's own ZooKeeper session changes, and records that the session has ended. It
-    ignores the sessions of consumers."""
+    """Wakes the service when the state of this instance's own ZooKeeper session changes, and records when the session
+    ends. Consumers' sessions are none of its business."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -157,8 +155,8 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """Watches ``/consumers/requests`` for operator requests. ``listed`` contains the requests found at startup. After
-    startup, it is ``None``."""
+    """Watches ``/consumers/requests`` for operator requests. ``listed`` contains the requests found at startup;
+    afterwards it is ``None``."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
         self._requests = requests
@@ -166,7 +164,7 @@ class RequestListener:
         self.listed: tuple[str, ...] | None = ()
 
     def begin(self, nodes: Sequence[Answer]) -> None:
-        """Receives the nodes that startup read for the listed requests."""
+        """Takes the nodes that startup read for the listed requests."""
         listed, self.listed = self.listed or (), None
         self._enqueue(self._requests.take(frozenset(listed), listed, nodes))
 
@@ -212,8 +210,8 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
 
 class BrokerChangeListener:
     """Watches ``/brokers/ids`` for the brokers' racks, which apply to topics that are read later. Racks are only a
-    preference, so topics that were already read are not read again. ``listed`` contains the brokers found at startup.
-    After startup, it is ``None``."""
+    preference, so topics that were read earlier are not read again. ``listed`` contains the brokers found at startup;
+    afterwards it is ``None``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -221,7 +219,7 @@ class BrokerChangeListener:
         self.racks: dict[int, str] = {}
 
     def begin(self, nodes: Sequence[Answer]) -> None:
-        """Receives the nodes that startup read for the listed brokers."""
+        """Takes the nodes that startup read for the listed brokers."""
         listed, self.listed = self.listed or (), None
         self.racks.update(_racks(listed, nodes))
 

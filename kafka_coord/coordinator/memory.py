@@ -1,4 +1,4 @@
-"""What the coordinator remembers about each group between two passes, and how that is created, invalidated and dropped.
+"""What the coordinator remembers about each group between passes, and how that is created, invalidated and dropped.
 
 Safety does not depend on this memory. It saves reads and decoding, and it records how long conditions have lasted. A
 newly elected coordinator starts with an empty memory.
@@ -86,12 +86,12 @@ class Unsettled:
 
 @dataclass(slots=True)
 class GroupMemory:
-    """The memory of one group. It belongs to the handler's thread, except for the fields that are marked as readable on
-    any thread."""
+    """The memory of one group. It belongs to the handler's thread, except for the fields that are marked as readable
+    from any thread."""
 
     group: str
     outcome: Outcome | None = None
-    """The whole value is always replaced, so any thread may read this field."""
+    """Any thread may read this field, because its value is only ever replaced as a whole."""
     unreadable: frozenset[Unreadable] = frozenset()
     """The znodes that the last pass reported as unreadable. Any thread may read this field."""
     unsettled: Unsettled | None = None

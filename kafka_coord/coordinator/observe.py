@@ -1,4 +1,4 @@
-"""Observes groups. Reads everything about them, as frozen values, usually in one or two multi-reads."""
+"""Observes groups: reads everything about them into frozen values, usually in one or two multi-reads."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of reading a group: the observation for ``plan``, and further values for the executor. ``missing``
-    contains the group's persistent parents that a write must create first. ``history`` is the znode of the group's
-    decisions, and ``zxids`` identifies the observed state or an earlier state. ``history`` and ``zxids`` are set only
-    on request (see :class:`GroupQuery`).
-    """
+    """The result of reading a group: the observation for ``plan``, and what the executor needs besides. ``missing``
+    contains the group's persistent parents that a write must create first. ``history`` is the group's history znode,
+    and ``zxids`` identifies the observed state or an earlier one; both are read only on request (see
+    :class:`GroupQuery`)."""
 
     observation: Observation
     missing: frozenset[str]
@@ -57,8 +56,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """A group to read, with the values already known. With ``with_history``, the group's past decisions are also read,
-    because the next decision is appended to them. With ``with_zxids``, the zxids of the group's state are also read."""
+    """A group to read, and what is already known about it. ``with_history`` also requests the group's past decisions,
+    because the next decision is appended to them. ``with_zxids`` also requests the zxids of the group's state."""
 
     memory: GroupMemory
     topics: Mapping[str, TopicInfo]
@@ -68,8 +67,8 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Returns whether each group is still in the state in which it was found at rest, and is not paused. This takes six
-    small reads per group, however large the group is. Raises :class:`StoreUnavailable`."""
+    """Returns, for each group, whether it is unpaused and still in the state it was found at rest in. However large the
+    group, this takes six small reads. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -85,12 +84,12 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Returns the reads of the znodes whose children matter. A listing of the children would not contain the zxid."""
+    """Returns reads of the znodes whose children matter. Unlike a listing of the children, they return the zxid."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
 def _zxids(group: Answer, ids: Answer, owners: Answer, channel: Answer, assignment: Answer) -> Zxids | None:
-    """Returns the zxids, or ``None`` if the ACL of any of the znodes forbids reading it."""
+    """Returns the zxids, or ``None`` if an ACL forbids reading any of the znodes."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -105,13 +104,13 @@ def _zxids(group: Answer, ids: Answer, owners: Answer, channel: Answer, assignme
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Reads several groups together. One request is enough if each group has the same consumers as at the last pass.
-    Otherwise, a second request reads the new consumers. A further request reads the commands that a consumer is slow to
-    acknowledge, if there are any. Returns ``None`` for a group that does not exist, and the error for a group that
+    """Reads several groups together. One request is enough if each group has the same consumers as in the last pass;
+    otherwise, a second request reads the new consumers. If consumers are slow to acknowledge commands, a further
+    request reads those commands. Returns ``None`` for a group that does not exist, and the error for a group that
     cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
 
-    Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads need not be one
-    consistent snapshot of ZooKeeper. Only the coordinator writes ledgers, targets and commands. If a consumer
+    Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads need not form
+    one consistent snapshot of ZooKeeper: only the coordinator writes ledgers, targets and commands, and if a consumer
     registers, acknowledges or vanishes between two reads, that event causes another pass.
     """
     groups = [_read_group(store, query, epoch, options) for query in queries]
@@ -134,8 +133,8 @@ def _read_group(
     store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions
 ) -> Generator[list[Read], Answers, Snapshot | None]:
     """Reads one group. Yields the reads to send and receives their results. Returns ``None`` if the group does not
-    exist. First reads the group and the consumers that it had at the last pass, and then all other consumers. Finally
-    reads the commands that consumers are slow to acknowledge. A command that cannot be read is never acknowledged."""
+    exist. Reads the group and the consumers that it had in the last pass, then all other consumers, and finally any
+    commands that consumers are slow to acknowledge, perhaps because they cannot be read."""
     memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
     answers = yield [
         *(_reads_of_zxids(group) if query.with_zxids else ()),  # read before the znodes whose state they identify
@@ -206,7 +205,7 @@ def _read_group(
         overdue=due.overdue,
         retired=due.retired,
         retention_passed=due.retention_passed,
-        # if the stored target was lost, the next generation must be higher than all earlier generations
+        # if the stored target was lost, the next generation must be higher than all earlier ones
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
     )
@@ -251,8 +250,8 @@ class _Decoding:
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: Answer) -> tuple[str, ...] | None:
-        """Returns the children of ``parent``. Raises :class:`NoAuth` if they cannot be listed. Every decision needs
-        them."""
+        """Returns the children of ``parent``. Every decision needs them, so this raises :class:`NoAuth` if they cannot
+        be listed."""
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None

@@ -1,4 +1,4 @@
-"""Keeps operator requests until the responses have been fetched or are too old."""
+"""Keeps operator requests until their responses have been fetched or have become too old."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_GROUPS = _ANSWERED_HERE - {RequestType.RESIGN}
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
     """Returns the operation that writes the response ("done" or "refused", and a message) into the request's own znode.
-    It fails if the znode has changed since the request was read, so each request is answered only once."""
+    The write fails if the znode has changed since the request was read, so each request is answered only once."""
     answered = replace(request, result=result, message=message)
     return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
 
@@ -33,8 +33,8 @@ def unanswered_op(request: Request) -> Check:
 
 
 class PendingRequests:
-    """The requests under ``/consumers/requests`` that the elected coordinator answers, and all old responses.
-    Thread-safe: the listener loads requests on one thread, and the handler answers them on another."""
+    """The requests under ``/consumers/requests``, answered or not. Thread-safe: the listener loads requests on one
+    thread, and the handler answers them on another."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -44,8 +44,8 @@ class PendingRequests:
         self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
-        """Reads the current requests and returns those that are new and unanswered. Reports unreadable requests and
-        leaves them unchanged."""
+        """Reads the requests that are new among ``names``, and returns those that the coordinator has yet to answer.
+        Reports unreadable requests but leaves them alone."""
         listed = set(names)
         with self._lock:
             known = self._requests.keys() | self._unreadable
@@ -53,7 +53,7 @@ class PendingRequests:
         return self.take(listed, fresh, read_each(self._store, [GetData(layout.request(name)) for name in fresh]))
 
     def take(self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[Answer]) -> tuple[Request, ...]:
-        """Like :meth:`load`, but accepts requests that have already been read."""
+        """Like :meth:`load`, for requests that have already been read."""
         newcomers = self._put(fresh, nodes)
         with self._lock:
             for kept in (self._requests, self._answered_ms):
@@ -91,8 +91,8 @@ class PendingRequests:
 
     def refused(self, error: MultiFailed) -> None:
         """Handles a failed write that a request may have caused. If the request was answered, changed or withdrawn,
-        reads it again. If its ACL forbids the response, sets the request aside, so that it is not carried out
-        repeatedly. Raises :class:`StoreError`."""
+        reads it again. If its ACL forbids the response, sets the request aside, so that it is not carried out over and
+        over. Raises :class:`StoreError`."""
         parent, _, name = error.path.rpartition("/")
         if parent != layout.REQUESTS:
             return
@@ -109,7 +109,8 @@ class PendingRequests:
             self._put([name], read_each(self._store, [GetData(error.path)]))
 
     def of_group(self, group: str) -> tuple[Request, ...]:
-        """Returns the group's unanswered requests, except requests to resign, in the order of their arrival."""
+        """Returns the group's unanswered requests in order of arrival, except requests to resign or to convert the
+        group."""
         with self._lock:
             return tuple(
                 r

@@ -15,11 +15,11 @@ BUDGET_S = 0.1
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:
-    """Matches the group's patterns. Returns whether all of them are matched. If not, call this function again after the
+    """Matches the group's patterns. Returns whether all of them are done. If not, call this function again once the
     other groups have had their turn.
 
-    ``plan`` matches each pattern against each topic, and every result is cached (``model.pattern``). The first, slow
-    matching happens here, within a budget, before the group is planned.
+    ``plan`` matches each pattern against each topic, but a result is only slow the first time, because it is then
+    cached (``model.pattern``). This function fills the cache within a budget, before the group is planned.
     """
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern): m.subscription

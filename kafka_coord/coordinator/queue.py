@@ -1,4 +1,4 @@
-"""The rebalance request queue: the groups that need a pass, each at most once, in the order of their events."""
+"""The rebalance request queue: the groups that need a pass, each at most once, in order of their events."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RebalanceRequestQueue:
                 self._calm[group] = None
 
     def calm(self, groups: Set[str]) -> None:
-        """Makes enqueued groups calm, so that they go behind all other groups."""
+        """Makes the given groups calm if they are enqueued, so that they come after all other groups."""
         with self._changed:
             enqueued, self._rebalance_request_queue = self._rebalance_request_queue, deque()
             for group in enqueued:
@@ -73,8 +73,8 @@ class RebalanceRequestQueue:
                     self._rebalance_request_queue.append(group)
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
-        """Enqueues the group at the (monotonic) time ``due``. Does nothing if an earlier time is set. If an event is
-        the reason (``event``), the group will not be calm."""
+        """Enqueues the group at the (monotonic) time ``due``, or earlier if an earlier time is already set. With
+        ``event``, the group will not be calm."""
         with self._changed:
             if event and not self._closed:
                 self._happened.add(group)
@@ -102,8 +102,8 @@ class RebalanceRequestQueue:
                 self._changed.wait(max(0.0, until - now))
 
     def next_due(self) -> float | None:
-        """Returns the (monotonic) time at which the next group is due, or ``None`` if no group is due without an
-        event."""
+        """Returns the (monotonic) time at which the next group is due, or ``None`` if only an event can make a group
+        due."""
         with self._changed:
             if self._rebalance_request_queue or self._calm:
                 return self._clock.monotonic()
@@ -113,7 +113,7 @@ class RebalanceRequestQueue:
         return len(self._rebalance_request_queue) + len(self._calm)  # reading two lengths does not need a lock
 
     def close(self) -> None:
-        """Wakes the waiting thread. Afterwards, no group is taken or enqueued."""
+        """Closes the queue: wakes the waiting thread, after which no group is taken or enqueued."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,5 +1,5 @@
-"""Counts the rebalances that one leadership has decided. The handler's thread writes the counts, and any thread may
-read them."""
+"""Counts the rebalances decided under one leadership. The handler's thread writes the counts; any thread may read
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.model import Cause, Decision, Durations
 @dataclass(slots=True)
 class Rebalances:
     """The counts since the election. ``settled`` records the time from each decision until every partition had its new
-    owner. It leaves out decisions that do not need any commands."""
+    owner, leaving out decisions that needed no commands."""
 
     decided: Counter[Cause] = field(default_factory=Counter)
     moved_partitions: int = 0

@@ -9,8 +9,8 @@ from kafka_coord.model import Member, Subscription
 
 
 class GroupRegistry:
-    """The subscriptions of all groups: ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics`` of the
-    original design. Thread-safe."""
+    """The subscriptions of all groups, kept in the original design's ``consumer_groups_per_topic`` and
+    ``groups_with_wildcard_topics``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,8 +54,8 @@ class GroupRegistry:
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
         """Returns the groups that subscribe to ``topic``, by name or by pattern. Includes groups whose pattern has not
-        been matched against the topic yet. A slow pattern must not block a listener, so the group's next pass matches
-        it."""
+        been matched against the topic yet: a slow pattern must not block a listener, so that is left to the group's
+        next pass."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, wanted) for g, wanted in self._patterns.items() if g not in by_name]

@@ -1,4 +1,4 @@
-"""Chooses the remedy for an unreadable znode by its path."""
+"""Suggests a remedy for an unreadable znode, based on its path."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def what_to_do(path: str, offset: int | None = None) -> str:
         return "no command accepts that name; delete the znode with everything below it (zkCli.sh deleteall)"
     if below in _LISTED:
         return (
-            f"nothing is decided about {group}; give the coordinator's user permission to read it: kafka-coord acl"
+            f"no decisions are made for {group}; give the coordinator's user permission to read it: kafka-coord acl"
             f" apply, or in an open cluster zkCli.sh setAcl {path} world:anyone:cdrwa, as its creator or as"
             " ZooKeeper's super user"
         )

@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 MAX_SUMMARY_CHARS = 2_000
 UNSETTLED_AFTER_S = 30.0
-"""The number of seconds that a group may take to reach its target before a warning is logged. It exceeds most session
+"""How long a group may take to reach its target before a warning is logged, in seconds. Longer than most session
 timeouts."""
 SAY_AGAIN_S = 60.0
-"""The number of seconds between repetitions of the warning."""
+"""How often the warning is repeated, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,15 @@ def _event(plan: Plan) -> dict[str, object]:
 
 
 def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
-    """Remembers that a pass over the group failed and logs it periodically."""
-    _report_unsettled(memory, f"cannot be decided: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None)
+    """Remembers that a pass over the group failed, and logs a warning from time to time while its passes keep
+    failing."""
+    _report_unsettled(
+        memory, f"the last pass failed: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None
+    )
 
 
 def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
-    """Returns the report about the group if it is stuck, or ``None``. Safe to call from any thread."""
+    """Returns a report on the group if it is stuck, otherwise ``None``. Safe to call from any thread."""
     unsettled = memory.unsettled
     if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
         return None
@@ -80,8 +83,8 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """Returns the (monotonic) time at which the group needs a pass that repeats the warning, or ``None`` if the group
-    is settled."""
+    """Returns the (monotonic) time at which another pass must repeat the warning, or ``None`` if the group is
+    settled."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None

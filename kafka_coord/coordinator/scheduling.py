@@ -1,4 +1,4 @@
-"""Schedules a group's next pass: after an acknowledgement, when a timer ends, after a failure, and periodically."""
+"""Schedules a group's next pass: after an acknowledgement, when a timer expires, after a failure, and periodically."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ log = logging.getLogger(__name__)
 _FAILED = {"event": "group_failed"}
 
 GATHER_S = 0.01
-"""The number of seconds that the handler waits after the first of several acknowledgements, to handle more of them in
-the same pass. It handles the last acknowledgement immediately."""
+"""How long the handler waits after the first of several acknowledgements, in seconds, so that a single pass can handle
+more of them. It handles the last one immediately."""
 LOOK_AGAIN_S = 0.5
-"""The number of seconds until the next pass over a group with new commands if no event occurs first."""
+"""How soon a group with new commands gets another pass, in seconds, if no event triggers one first."""
 BLOCKED_FRACTION = 0.05
-"""The fraction of the check interval until the next pass over a group with an unreadable offset. Offsets are not
-watched, so this bounds the wait after a repair."""
+"""The fraction of the check interval after which a group with an unreadable offset gets another pass. Offsets are not
+watched, so this bounds how long a repair goes unnoticed."""
 SEVERAL_AT_ONCE = 3
-"""How many times in a row a pass is repeated immediately because the group changed between read and write."""
+"""How many times in a row a pass is retried immediately because the group changed between read and write."""
 
 
 class Scheduler:
-    """Watches commands and sets the queue's timers, on the handler's thread. Watch callbacks use only the queue."""
+    """Watches commands and sets the queue's timers, on the handler's thread. Watch callbacks only touch the queue and
+    the set of watched commands."""
 
     def __init__(self, store: Store, queue: RebalanceRequestQueue, options: CoordinatorOptions) -> None:
         self._store = store
@@ -55,7 +56,7 @@ class Scheduler:
                 self._queue.request(memory.group)
         due = memory.timers.next_due
         if due is not None:
-            if memory.at_rest is not None:  # the whole group is read when the timer ends
+            if memory.at_rest is not None:  # the whole group is read when the timer expires
                 memory.at_rest.whole_at = min(memory.at_rest.whole_at, due)
             self._queue.request_at(memory.group, due)
         self.periodic(memory, BLOCKED_FRACTION if plan.plan.blocked else 1.0)
@@ -66,7 +67,7 @@ class Scheduler:
         self._queue.request_at(memory.group, self._store.clock.monotonic() + fraction * interval_s)
 
     def after_failure(self, memory: GroupMemory, error: Exception) -> None:
-        """Schedules the pass that retries. Anything already written is consistent."""
+        """Schedules a retry. Whatever the failed pass has already written is consistent."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
             log.debug(
@@ -89,7 +90,7 @@ class Scheduler:
         self._queue.request_at(memory.group, self._store.clock.monotonic() + backoff_ms / 1000)
 
     def _watch_for_acknowledgements(self, memory: GroupMemory, observation: Observation, new: NewCommands) -> None:
-        """Watches every outstanding command for its deletion."""
+        """Watches for the deletion of every outstanding command."""
         group = memory.group
         outstanding = [
             layout.command(group, consumer, command.name)

@@ -1,4 +1,4 @@
-"""The service that runs beside each broker. It stands for election and coordinates while it is elected."""
+"""The service that runs beside each broker: it stands for election, and coordinates while elected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CoordinatorService:
     """Stands for election and coordinates while it is elected.
 
     It runs its own thread (session, election, listeners) and, while elected, the handler's thread. The code of both
-    threads advances in steps and uses only a :class:`Store`, so a simulation can run it without threads.
+    threads advances in steps and depends on nothing but a :class:`Store`, so a simulation can run it without threads.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CoordinatorService:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits up to ``timeout_s`` seconds until the service ends. Returns whether it has ended. If the service
+        """Waits up to ``timeout_s`` seconds for the service to end. Returns whether it has ended. If the service
         failed, raises its error."""
         ended = self._finished.wait(timeout_s)
         if ended and self._failure is not None:
@@ -134,8 +134,8 @@ class CoordinatorService:
 
     def step(self) -> None:
         """Handles session changes, registers, stands for election, runs listeners, and answers requests that do not
-        concern a managed group. Raises :class:`StoreError` if ZooKeeper did not respond or refused a request. The
-        caller must then call this method again."""
+        concern a managed group. Raises :class:`StoreError` if ZooKeeper did not respond or refused a request, in which
+        case the caller must call this method again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")
@@ -178,8 +178,8 @@ class CoordinatorService:
             self._complain(f"cannot coordinate. I am {self._broker_id}: {error}")
         except KafkaCoordError:
             raise
-        except Exception as error:  # noqa: BLE001  if this ended the instance, the next instance would hit the same bug
-            self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (a bug)", error)
+        except Exception as error:  # noqa: BLE001  if this ended the instance, the next one would hit the same bug
+            self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (this is a bug)", error)
             with suppress(StoreError):
                 self._resign("a bug")
         else:
@@ -272,8 +272,8 @@ class CoordinatorService:
                 return
 
     def _cannot_follow(self, successor: int) -> str:
-        """Returns the reason why the instance of broker ``successor`` cannot become the successor, or an empty
-        string."""
+        """Returns why the instance beside broker ``successor`` cannot become the successor, or an empty string if it
+        can."""
         if successor == self._broker_id:
             return f"the instance of broker {successor} is already the coordinator"
         if self._store.exists(layout.instance(successor)) is None:
@@ -291,7 +291,7 @@ class CoordinatorService:
         self._election.resign(coordinator.leadership if coordinator is not None else None)
 
     def _say_who_leads(self) -> None:
-        leader = self._election.leader()  # first, because it notices that someone has repaired the epoch
+        leader = self._election.leader()  # first, because it notices whether someone has repaired the epoch
         if self.obstacle:
             self._say(f"waiting. I am {self._broker_id}, no instance coordinates: {self.obstacle}")
             return
@@ -313,7 +313,7 @@ class CoordinatorService:
             )
 
     def _complain(self, trouble: str, defect: Exception | None = None) -> None:
-        """Logs a new problem and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts."""
+        """Logs a new problem immediately, and an old one again every :data:`COMPLAIN_AGAIN_S` while it lasts."""
         now = self._store.clock.monotonic()
         if trouble != self._trouble or now >= self._complain_again_at:
             log.error("%s", trouble, exc_info=defect, extra={"event": "cannot_coordinate"})
@@ -336,14 +336,14 @@ class CoordinatorService:
             self._failure = error
         except Exception as error:
             log.exception("coordinator service ended broker_id=%d", self._broker_id)
-            self._failure = KafkaCoordError(f"the coordinator service ended: {error!r} (a bug; see the log)")
+            self._failure = KafkaCoordError(f"the coordinator service ended: {error!r} (this is a bug; see the log)")
         finally:
             self._end()
 
     def _end(self) -> None:
         self._unsubscribe()
         try:
-            self._resign("the service stops")
+            self._resign("the service is stopping")
             self._instance.unregister()
         except StoreError as error:
             log.warning("could not resign, so the leadership will end with the session: %s", error)
@@ -358,15 +358,17 @@ class CoordinatorService:
         self._handler_thread.start()
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
-        """Runs the handler. If the handler fails, the service ends too. An elected instance without a handler would
-        prevent all other instances from deciding."""
+        """Runs the handler. If the handler fails, so does the service: an elected instance without a handler would keep
+        all other instances from taking over."""
         try:
             while not (handler.closed or handler.deposed):
                 if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
                     self._stopping.wait(0.02)
         except Exception as error:
             log.exception("rebalance request handler failed broker_id=%d; resigning", self._broker_id)
-            self._failure = KafkaCoordError(f"the rebalance request handler ended: {error!r} (a bug; see the log)")
+            self._failure = KafkaCoordError(
+                f"the rebalance request handler ended: {error!r} (this is a bug; see the log)"
+            )
             self._stopping.set()
         self.awake.set()
 

@@ -1,4 +1,5 @@
-"""Reads the committed offsets of the partitions to start. Offsets of an earlier topic of the same name do not count."""
+"""Reads the committed offsets of the partitions to start. Offsets left by an earlier topic of the same name do not
+count."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 class StartOffsets:
     """The start offset of each partition, and the writes that must accompany a start.
 
-    ``parent`` creates the parent of all topics. For each topic, ``remove`` removes the offsets of an earlier topic of
-    the same name, and ``prepare`` creates the parent of the offsets and records the topic's identity. ``unreadable``
-    contains the partitions that must not be started, because a guess could skip records. Either their offset znode is
-    unreadable, or it is unknown to which topic their offsets belong. ``unclaimed`` names the offset znodes in the
-    second case, by topic.
+    ``parent`` creates the ``offsets`` znode. For each topic, ``remove`` deletes the offsets left by an earlier topic of
+    the same name, and ``prepare`` creates the ``offsets/<topic>`` znode or updates the topic identity in it.
+    ``unreadable`` contains the partitions that must not be started, because a guessed offset could skip records: either
+    the partition's offset znode is unreadable, or it is unclear which topic the offset belongs to. In the latter case,
+    ``unclaimed`` lists the offset znodes by topic.
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -34,8 +35,8 @@ class StartOffsets:
 
 
 def unclaimed(written: str, identity: str) -> str:
-    """Returns the reason why no partition starts from the offsets below a znode that holds ``written``, with the
-    remedy."""
+    """Explains why no partition starts from the offsets below a znode that contains ``written``, and how to remedy
+    that."""
     return (
         f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
         f" nothing is started; set it to {identity!r} if they belong to the current topic, otherwise delete it"
@@ -44,8 +45,8 @@ def unclaimed(written: str, identity: str) -> str:
 
 
 def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
-    """Reads the committed offsets of ``wanted``. ``offsets/<topic>`` holds the identity of the topic to which they
-    belong."""
+    """Reads the committed offsets of ``wanted``. The ``offsets/<topic>`` znode holds the identity of the topic that the
+    offsets below it belong to."""
     names = wanted.topics
     partitions = tuple(wanted)
     results = read_each(
@@ -83,7 +84,7 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
 
 
 def read_offsets_zxid(store: Store, group: str) -> int:
-    """Returns the zxid of the last write, creation or deletion of any of the group's offsets, or 0 if there has been
+    """Returns the zxid of the latest write, creation or deletion of any of the group's offsets, or 0 if there has been
     none."""
     parent = layout.offsets(group)
     nodes = read_each(store, [GetData(path) for path in (parent, *tree_below(store, parent))])

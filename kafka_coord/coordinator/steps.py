@@ -35,7 +35,7 @@ class GroupState(StrEnum):
 
 
 AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
-"""The states in which no partition has to move and nothing is awaited."""
+"""The states in which no partition has to move and nothing is outstanding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,9 @@ class SetTarget:
 class WriteLedgerAndCommands:
     """Write one consumer's ledger together with the commands that cause the change, in one multi.
 
-    ``znode_version`` is the version of the ledger that it replaces. If it is ``None``, the ledger is created.
-    ``drop_commands`` names the command znodes of a dead incarnation, which are deleted first. Start points carry
-    ``NO_OFFSET``, and the executor fills in the committed offsets. ``evict`` deletes the consumer's registration in the
-    same multi.
+    ``znode_version`` is the version of the ledger that is replaced, or ``None`` to create the ledger. ``drop_commands``
+    names the command znodes of a dead incarnation, which are deleted first. Start points carry ``NO_OFFSET`` until the
+    executor fills in the committed offsets. ``evict`` deletes the consumer's registration in the same multi.
     """
 
     ledger: Ledger
@@ -71,8 +70,8 @@ class WriteLedgerAndCommands:
 @dataclass(frozen=True, slots=True)
 class ForgetConsumer:
     """Remove the ledger and the outstanding commands of a consumer that is gone. ``ledger_version`` is ``None`` if the
-    consumer has no ledger. If ``channel`` is true, also remove the channel znode. It is true only once the consumer is
-    *retired* (ADR 3)."""
+    consumer has no ledger. With ``channel``, which is set only once the consumer is *retired* (ADR 3), also remove the
+    channel znode."""
 
     consumer: str
     ledger_version: int | None
@@ -103,7 +102,7 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it. Its offsets have expired, or an operator requested the removal."""
+    """Remove the group with everything in it, because its offsets have expired or an operator requested the removal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision of one pass for one group.
+    """What one pass decided for one group.
 
     The executor writes ``steps`` in order and stops at the first step that fails. The steps already written are
     consistent, and the next pass continues from there. ``summary`` states the decision and its reason for the log.
@@ -147,7 +146,7 @@ class Plan:
 
     @property
     def started(self) -> PartitionSet:
-        """All partitions that the commands of the plan start."""
+        """All partitions that the plan's commands start."""
         return PartitionSet.union(
             command.partitions
             for step in self.steps

@@ -1,4 +1,4 @@
-"""Repairs znodes that someone deleted by hand below a running group, before each decision."""
+"""Before each decision, repairs a running group whose znodes someone has deleted by hand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ log = logging.getLogger(__name__)
 
 
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
-    """Returns the writes that must precede a decision. The list is usually empty.
+    """Returns the writes that must precede a decision; usually there are none.
 
-    Restores the deleted ledger of a live incarnation. Otherwise, its partitions would look free while the consumer
-    still reads them. If a live member has a ledger but no channel, deletes its registration, so that it registers
-    again. Such a member cannot acknowledge commands, and its unacknowledged commands would look acknowledged.
+    If the ledger of a live incarnation was deleted, they restore it; otherwise, its partitions would look free while
+    the consumer still reads them. If a live member has a ledger but no channel, they delete its registration, so that
+    the member registers again: without a channel, it cannot acknowledge commands, yet its unacknowledged commands would
+    look acknowledged.
     """
     observation = snapshot.observation
     group = observation.group
@@ -59,7 +60,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
 
 
 def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan) -> None:
-    """Remembers the observed ledgers, with the changes of the written plan."""
+    """Remembers the observed ledgers, updated with what the plan wrote."""
     ledgers = dict(observation.ledgers)
     for step in written.steps:
         if isinstance(step, WriteLedgerAndCommands):

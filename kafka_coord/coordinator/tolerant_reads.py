@@ -16,14 +16,14 @@ Answer = ReadResult | Unreadable
 FORBIDDEN = "its ACL forbids reading it; grant the reader's ZooKeeper user READ, or delete it"
 
 MOST_REPORTED = 10
-"""The maximum number of lines that one pass logs about unreadable znodes. There may be thousands of such znodes."""
+"""The maximum number of lines that one pass logs about unreadable znodes, of which there may be thousands."""
 
 log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[Answer, ...]:
-    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. In that
-    case, it sends more requests."""
+    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading, at the cost
+    of more requests."""
     if not reads:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Translates the steps of a plan into ZooKeeper operations, one or more atomic units for each step."""
+"""Translates the steps of a plan into ZooKeeper operations, one or more atomic units per step."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ MAX_UNIT_BYTES = 500_000
 
 
 class Translation:
-    """Turns one plan into units of operations. Reads the values, other than the start offsets, that these operations
-    need.
+    """Turns one plan into units of operations. Reads any values that these operations need, other than the start
+    offsets.
 
-    Translates every step completely or fails, because nothing may be left out of a plan.
+    Either translates every step completely or fails, because no part of a plan may be left out.
     """
 
     def __init__(self, store: Store, decided: Decided, missing: Collection[str]) -> None:
@@ -60,9 +60,10 @@ class Translation:
     def units(self) -> list[list[Op]]:
         """Returns the units in the order in which they must be written.
 
-        The first unit checks that the plan's requests have not been answered since they were read. ZooKeeper's response
-        to an earlier write may have been lost. The last unit of the work includes the response if it fits. If only some
-        units are written, the request stays unanswered, and the next pass carries it out from the beginning.
+        The first unit checks that the plan's requests have not been answered since they were read: an earlier write may
+        have succeeded although ZooKeeper's reply was lost. The last unit that carries out a request also contains the
+        response to it, if that fits. If only some units are written, the request stays unanswered, and the next pass
+        carries it out from the beginning.
         """
         requests = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
         units: list[list[Op]] = [[unanswered_op(request) for request in requests]] if requests else []
@@ -97,7 +98,7 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
-        """Returns the units of the step, with the ledger and its commands in one unit. The operations before that unit
+        """Returns the units of the step, with the ledger and its commands in one unit. The operations that precede it
         may be split, because no consumer carries out the commands of a dead incarnation or uses the offsets of a
         deleted topic."""
         group, consumer = self._group, step.ledger.consumer

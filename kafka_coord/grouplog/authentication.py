@@ -1,6 +1,6 @@
 """Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-Does no I/O: :func:`answers_to` is a generator that yields the messages to send and is sent the broker's responses.
+Does no I/O: :func:`answers_to` is a generator that yields the messages to send and receives the broker's responses.
 """
 
 from __future__ import annotations

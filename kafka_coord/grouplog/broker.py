@@ -40,7 +40,8 @@ class BrokerConnection(asyncio.Protocol):
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Question] = {}
         self._late: asyncio.TimerHandle | None = None
-        """One timer for all requests. Setting a timer costs as much as everything else about a request."""
+        """One timer for all requests, because setting a timer costs as much as everything else that a request
+        involves."""
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Transport | None = None

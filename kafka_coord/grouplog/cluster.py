@@ -12,7 +12,7 @@ from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 
 _METADATA = 4
-"""The version of Metadata. Every broker from 0.11 to 3.9 supports it."""
+"""The version of the Metadata request. Every broker from 0.11 to 3.9 supports it."""
 _FIRST_ANSWER_S = 5.0
 
 Address = tuple[str, int]

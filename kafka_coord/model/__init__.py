@@ -1,5 +1,5 @@
-"""The values that all other packages use, with their JSON forms. Nearly all of them are frozen. None of these modules
-does I/O."""
+"""The values that all other packages use, with their JSON forms. Nearly all of them are frozen. Nothing here does
+I/O."""
 
 from kafka_coord.model.action import Action, actions_from_json
 from kafka_coord.model.broker import Broker, Listener

@@ -1,5 +1,5 @@
-"""Operator actions, as the histories record them. A managed group's history records the actions on that group. The
-cluster history records all other actions."""
+"""Operator actions, as the histories record them. A managed group's history records the actions on that group; the
+cluster history records all others."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Action:
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history, oldest first. Histories written by earlier releases do not contain any."""
+    """Reads the actions in a history, oldest first. Histories written by earlier releases contain none."""
     return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
 
 

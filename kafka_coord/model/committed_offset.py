@@ -11,8 +11,8 @@ from kafka_coord.model.partitions import TopicPartition
 
 
 class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition. ``leader_epoch`` is -1 if the client did not send one. The type is a
-    named tuple to save memory, because a partition of the groups log may hold a million offsets."""
+    """A group's committed offset for one partition. ``leader_epoch`` is -1 if the client did not send one. The type is
+    a named tuple to save memory, because a partition of the groups log may hold a million offsets."""
 
     offset: int
     leader_epoch: int = -1

@@ -94,8 +94,7 @@ def optional_number(value: Json, field: str, where: str) -> int | None:
 
 
 def decimal(written: str, most: int) -> int | None:
-    """Returns the number that ``written`` represents in decimal digits, or ``None`` if it is not a number from 0 to
-    ``most``."""
+    """Parses a number in decimal digits. Returns ``None`` unless it is a number from 0 to ``most``."""
     if not (written.isascii() and written.isdigit() and len(written) <= len(str(most))):
         return None
     return found if (found := int(written)) <= most else None
@@ -118,7 +117,7 @@ def objects(value: Json, field: str, where: str) -> list[Json]:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Returns a quoted value for an error message, even if the value nests too deeply for ``repr``."""
+    """Quotes a value for an error message, even if the value nests too deeply for ``repr``."""
     try:
         written = repr(value)
     except RecursionError:
@@ -127,5 +126,6 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """Converts any value to a string. Some tools have written numbers into fields that are only informational."""
+    """Converts any value to a string. For fields that are only informational, into which some tools have written
+    numbers."""
     return value if isinstance(value, str) else shown(value)

@@ -1,5 +1,5 @@
 """Two values that only the coordinator writes: a consumer's ledger, which records the partitions that the consumer
-holds, and a group's target. A command and the change to the ledger are written in the same multi."""
+holds, and a group's target. A command and the ledger change that it causes are written in the same multi."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Ledger:
     """The partitions that one consumer holds, and its incarnation.
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
-    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the generation of the
-    newest command that was written for the consumer. ``place`` is a copy of the registration of a member with a
-    ``rejoin_grace_ms``. The copy keeps the member's place in the group after the registration is gone.
+    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest one that the
+    consumer was sent a command for, or whose target it met without one. ``place`` is a copy of the registration, if the
+    member has a ``rejoin_grace_ms``; it keeps the member's place in the group after the registration is gone.
     ``znode_version`` comes from the read, not from the value.
     """
 
@@ -100,7 +100,7 @@ def _topic_ids(value: fields.Json, where: str) -> dict[str, str]:
 class Assignment:
     """The target of a group: which consumer should own which partitions. It names consumers, not incarnations.
 
-    ``inputs`` is the digest of the inputs from which the target was computed. If the assignor decides the streams, as
+    ``inputs`` is the digest of the inputs that the target was computed from. If the assignor decides the streams, as
     ``range`` does, ``streams`` holds the stream of each partition, by consumer. ``timestamp_ms`` is the wall-clock time
     of the decision.
     """
@@ -153,8 +153,8 @@ class Assignment:
 
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
-    """Reads the owners. Checks that each partition has only one owner, which also limits the memory that a small value
-    can occupy."""
+    """Reads the owners, and checks that each partition has only one owner, which also limits the memory that a small
+    value can occupy."""
     taken: dict[str, set[int]] = {}
     members = {}
     total = 0

@@ -31,10 +31,9 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics to which a consumer subscribes. For a static subscription, ``topics`` maps each topic to its number of
+    """The topics that a consumer subscribes to. For a static subscription, ``topics`` maps each topic to its number of
     streams. For a white or black list, ``pattern`` is a regular expression that must match whole topic names (a comma
-    means ``|``), and each topic gets ``streams`` streams.
-    """
+    means ``|``), and each topic gets ``streams`` streams."""
 
     kind: SubscriptionKind
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +75,7 @@ class Subscription:
         return not matched and not topic.startswith("__")
 
     def knows(self, topic: str) -> bool:
-        """Returns whether :meth:`wants` can return its result without matching the pattern, which may take tens of
+        """Returns whether :meth:`wants` can answer without matching the pattern, which may take tens of
         milliseconds."""
         return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
 
@@ -109,11 +108,11 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One live registration of a consumer, as it was when it was read.
+    """A consumer's live registration, as it was when it was read.
 
     ``incarnation`` is the czxid of its znode, so a consumer that returns under the same name is a different
-    incarnation. Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` is as in Kafka's
-    ``broker.rack``. If the consumer has no ZooKeeper session, ``gateway`` is the broker id of the instance that
+    incarnation. Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` corresponds to
+    Kafka's ``broker.rack``. If the consumer has no ZooKeeper session, ``gateway`` is the broker id of the instance that
     registered it, and ``address`` is the consumer's address at that time. If the consumer is a Kafka client,
     ``protocol`` is its group protocol (as in ``group.protocol``), and ``software`` is the name and version of its
     library. For other consumers, these fields are ``None``. ``rebalance_timeout_ms`` is how long the member may take to

@@ -1,4 +1,4 @@
-"""The rule for legal names of topics, groups and consumers, which is Kafka's rule for topics."""
+"""The rule for legal names of topics, groups and consumers: the one that Kafka has for topics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def is_legal(name: object) -> bool:
 
 
 def legal(kind: str, name: object) -> str:
-    """Returns ``name`` if it is legal. Raises :class:`InvalidName`, which names the ``kind`` ("group", …), the value
-    and the rule."""
+    """Returns ``name`` if it is legal. Otherwise raises :class:`InvalidName`, stating the ``kind`` ("group", …), the
+    name and the rule."""
     if isinstance(name, str) and is_legal(name):
         return name
     shown = repr(name)

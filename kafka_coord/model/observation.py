@@ -29,8 +29,9 @@ class TopicInfo:
 def same_topic(identity: str, other: str) -> bool:
     """Returns whether two identities belong to the same topic, that is, whether they share the topic id or the znode.
 
-    Either of the two is enough. A topic gets its first id when Kafka is upgraded to 2.8, and a new id when an older
-    tool writes its znode (KAFKA-14190). The znode gets a new czxid when ZooKeeper's data is moved to other servers.
+    Either is enough, because each of them can change while the topic stays the same. A topic gets its first id when
+    Kafka is upgraded to 2.8, and a new id when an older tool writes its znode (KAFKA-14190). The znode gets a new czxid
+    when ZooKeeper's data is moved to other servers.
     """
     return (identity == other and bool(identity)) or not set(identity.split()).isdisjoint(other.split())
 
@@ -50,7 +51,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The channel of one consumer: the outstanding commands in order, and the znodes that are not commands."""
+    """The channel of one consumer: the outstanding commands, in order, and any znodes that are not commands."""
 
     commands: tuple[CommandId, ...] = ()
     strays: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ class Observation:
 
     ``topics`` contains all of Kafka's topics, as the listeners last saw them. ``in_grace`` contains the consumers whose
     registration is gone but whose place is kept, ``overdue`` those with a command that is unacknowledged past the
-    rebalance timeout, and ``retired`` those that have been gone for so long that their channel may be removed.
+    rebalance timeout, and ``retired`` those that have been gone long enough for their channel to be removed.
     ``retention_passed`` is true if the group has been empty for longer than its offsets retention.
     ``coordinator.deadlines`` computes these four fields, so ``plan`` does not need a clock. If the stored target was
     lost, ``generation_floor`` is the highest generation found elsewhere. ``unreadable`` lists all znodes that could not

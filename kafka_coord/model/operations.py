@@ -24,7 +24,7 @@ DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A group's settings, which are the value of its znode. Durations are in ms."""
+    """A group's settings, stored as the value of its znode. Durations are in ms."""
 
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
@@ -61,8 +61,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause, during which the group does not rebalance. Records who requested it, the reason, and when it began (ms
-    since 1970)."""
+    """A pause, during which the group does not rebalance. Records who requested it and why, and when it began (ms since
+    1970)."""
 
     by: str = ""
     reason: str = ""
@@ -89,7 +89,7 @@ class RequestType(StrEnum):
     """Resign, with ``successor`` as the next coordinator. Refused if that instance is not running."""
     LOOK = "look"
     """Make a pass over the group now, since a pause or the settings changed, and record ``action`` if it is set.
-    Without a group, only record ``action`` in the history of the cluster."""
+    Without a group, only record ``action`` in the cluster history."""
     RESET_OFFSETS = "reset-offsets"
     """Write ``offsets``. Refused while a member holds one of the partitions."""
     DELETE_OFFSETS = "delete-offsets"
@@ -99,8 +99,8 @@ class RequestType(StrEnum):
     zxid ``unchanged_since``."""
     CONVERT_GROUP = "convert-group"
     """Convert the group to the kind ``to``. Refused while the group has members, except for the classic clients in a
-    managed group, which are evicted and join again. The instance that coordinates the group's partition of the groups
-    log carries this out, not the elected coordinator."""
+    managed group, which are evicted and rejoin. The instance that coordinates the group's partition of the groups log
+    carries this out, rather than the elected coordinator."""
 
 
 GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
@@ -135,7 +135,7 @@ class Request:
     successor: int | None = None
     """The broker id of the next coordinator, or ``None`` for any instance."""
     unchanged_since: int = 0
-    """The zxid since which the offsets must be unchanged, or 0 for no condition."""
+    """The request is refused if the offsets have changed since this zxid; 0 means no condition."""
     result: str = ""
     message: str = ""
     action: str = ""
@@ -239,8 +239,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """The elected instance, as stored in ``/consumers/coordinator``. Without an epoch, a running instance, as stored in
-    ``coordinators/<id>``.
+    """An instance: the elected one, as stored in ``/consumers/coordinator``, or any running one, as stored (without an
+    epoch) in ``coordinators/<id>``.
 
     Only ``coordinators/<id>`` carries ``process``, which earlier releases did not write. ``endpoints`` maps a name
     ("channel", "kafka", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string.
@@ -282,7 +282,7 @@ class CoordinatorInfo:
 
 
 class Cause(StrEnum):
-    """The reason why a group got a new target."""
+    """Why a group got a new target."""
 
     OPERATOR = "operator-rebalance"
     """An operator requested a new target."""
@@ -307,10 +307,10 @@ class Cause(StrEnum):
 class Decision:
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
-    ``causes`` lists every cause found in the same pass, with the most important first, and ``reason`` describes them as
-    text. ``causes`` is empty in entries written by earlier releases. Durations are ms from the decision, or ``None``
-    until the step is complete. At ``stopped_ms``, every stop was acknowledged. At ``settled_ms``, every partition had
-    its owner and every command was acknowledged.
+    ``causes`` lists every cause found in the same pass, most important first, and ``reason`` describes them as text.
+    ``causes`` is empty in entries written by earlier releases. Durations are ms from the decision, or ``None`` until
+    the step is complete. By ``stopped_ms``, every stop had been acknowledged; by ``settled_ms``, every partition had
+    its owner and every command had been acknowledged.
     """
 
     generation: int
@@ -322,7 +322,7 @@ class Decision:
     partitions: int
     moved: int
     """The number of partitions that moved from one consumer to another. A partition that had no owner before, or has
-    none after, does not count."""
+    none afterwards, does not count."""
     started: int = 0
     stopped: int = 0
     stopped_ms: int | None = None

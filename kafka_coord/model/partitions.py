@@ -30,8 +30,7 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionSet:
-    """An immutable set of topic-partitions. It is stored by topic, so that set algebra runs at the speed of
-    ``frozenset``."""
+    """An immutable set of topic-partitions, stored by topic so that set algebra runs at the speed of ``frozenset``."""
 
     __slots__ = ("_count", "_topics")
 

@@ -1,4 +1,4 @@
-"""Topic patterns. A linear-time engine compiles them, their size is limited, and no pattern runs twice on the same
+"""Topic patterns. They run on a linear-time engine, their size is limited, and no pattern runs twice on the same
 topic."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from kafka_coord.errors import InvalidPattern
 
 MAX_PATTERN_CHARS = 10_000
 MAX_PROGRAM_BYTES = 256 << 10
-"""The memory limit of a compiled pattern. It allows about 14,000 instructions, so one match takes at most tens of ms. A
-list of topic names with ``MAX_PATTERN_CHARS`` characters fits, but ``.{0,999}.{0,999}`` does not."""
+"""The memory limit for a compiled pattern. It allows about 14,000 instructions, so one match takes at most tens of ms.
+A list of topic names with ``MAX_PATTERN_CHARS`` characters fits, but ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
 """The memory that RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a
 hundred times slower."""
@@ -28,8 +28,8 @@ _next_number = itertools.count()
 class TopicPattern:
     """One compiled pattern, created by :func:`topic_pattern`. Thread-safe.
 
-    Even in linear time, a pattern designed to be slow takes a minute for a few thousand topics. So each result is
-    cached in one byte per topic, and :meth:`knows` returns whether the result for a topic is cached.
+    Even in linear time, a pattern designed to be slow takes a minute for a few thousand topics, so each result is
+    cached, at one byte per topic. :meth:`knows` tells whether the result for a topic is cached.
     """
 
     __slots__ = ("_answers", "_written")
@@ -94,8 +94,8 @@ def _remembered(pattern: str) -> TopicPattern | InvalidPattern:
 
 @lru_cache(maxsize=256)
 def _compiled(written: str) -> Any:
-    """Compiles a pattern. The cache is small, because 256 patterns (4 MiB each) that match at the same time use 1
-    GB."""
+    """Compiles a pattern. The cache is small, because 256 patterns that match at the same time already take 1 GB (4 MiB
+    each)."""
     return re2.compile(written, _options(_MATCHING_BYTES))
 
 

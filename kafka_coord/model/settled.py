@@ -21,9 +21,10 @@ class Zxids:
     ZooKeeper never uses a zxid twice, so equal zxids mean an equal state of members and incarnations, ledgers,
     channels, settings and target.
 
-    They do not cover the values of registrations, which never change. Nor do they cover the values of ledgers and the
-    commands in channels: a group at rest has no outstanding commands, and the coordinator writes ledgers and new
-    commands only after a member has registered or left, or after the target has changed.
+    They do not cover the values of registrations, which never change without a request to check the group. Nor do they
+    cover the values of ledgers and the commands in channels: a group at rest has no outstanding commands, and the
+    coordinator writes ledgers and new commands only after a member has registered or left, or after the target has
+    changed.
     """
 
     group: int
@@ -44,12 +45,12 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A record that a group did not need any action in the state ``zxids``, with topics whose digest is ``topics``.
+    """Records that a group needed no action in the state ``zxids``, with topics whose digest is ``topics``.
 
-    ``subscriptions`` combines the subscriptions of its ``members``. It contains each pattern once, and one subscription
-    to all topics that are subscribed by name. A coordinator that reads this record does not need to read the
-    registrations. A group with socket consumers never gets such a record, because the next coordinator must know each
-    of these consumers.
+    ``members`` is the number of members, and ``subscriptions`` combines what they subscribe to: each pattern once, and
+    one subscription to all topics subscribed to by name. This saves the next coordinator from reading the
+    registrations. A group with socket consumers is never recorded, because the next coordinator must know each of these
+    consumers.
     """
 
     zxids: Zxids

@@ -71,5 +71,5 @@ class Assignor(Protocol):
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        """Returns the target. The same inputs give the same target, whatever the order of their mappings."""
+        """Returns the target. The same inputs always give the same target, whatever the order of their mappings."""
         ...

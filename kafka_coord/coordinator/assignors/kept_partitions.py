@@ -19,8 +19,8 @@ Taken = dict[str, tuple[frozenset[int], set[int]]]
 class Share:
     """The partitions of one member while its target is being computed.
 
-    Most of a large group does not move. So a topic whose partitions are all kept retains its original frozen set, and
-    an unchanged share returns the member's original set of partitions.
+    In a large group, most partitions stay where they are, so a topic whose partitions are all kept retains its original
+    frozen set, and an unchanged share returns the member's original set of partitions.
     """
 
     __slots__ = ("_kept", "consumer", "count", "numbers", "rack")
@@ -75,8 +75,8 @@ class Share:
         """Gives up and yields ``excess`` partitions: first partitions without a replica in the member's rack, and then
         partitions of its largest topic.
 
-        Taking partitions from the largest topic keeps each topic spread out. Taking the highest numbers leaves a single
-        run.
+        Taking partitions from the largest topic keeps each topic spread out, and taking the highest numbers leaves the
+        remaining ones contiguous.
         """
         for topic, number in self._far_away(inputs)[:excess]:
             excess -= 1

@@ -8,19 +8,19 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 _FEW_CLASSES = 32
-"""The number of distinct subscriptions up to which comparing the best member of each is cheaper than one heap per
+"""Up to this number of distinct subscriptions, comparing the best member of each is cheaper than keeping one heap per
 topic."""
 
 
 def balance_loads(
     shares: list[Share], topics: list[str], weights: dict[str, int], pool: Numbers, inputs: AssignmentInputs
 ) -> None:
-    """Distributes ``pool``, then moves partitions for as long as a move improves the balance of two members.
+    """Distributes ``pool``, then moves partitions as long as a move improves the balance between two members.
 
     A member's load is its number of partitions divided by its weight. The result is balanced in the sense of Kafka's
     sticky assignor: no partition could move to a subscriber that would then be less loaded than the current owner is
-    now. Each move lowers the sum of the squared loads, so the loop ends. The most loaded member gives first, so hardly
-    any partition moves twice.
+    now. Each move lowers the sum of the squared loads, so the loop terminates. The most loaded member gives up
+    partitions first, so hardly any partition moves twice.
     """
     takers = Takers(shares, topics, weights, inputs)
     for topic in sorted(topics, key=lambda name: (takers.width(name), name)):
@@ -32,9 +32,9 @@ def balance_loads(
 class Takers:
     """Finds, for each topic, the subscriber that would be least loaded after taking one more partition.
 
-    Topics with the same subscribers share their heaps. If there are few distinct subscriptions, each gets a heap of its
-    own. Otherwise, one heap contains all subscribers of these topics. An entry is corrected only when it reaches the
-    top of its heap, so a member whose load has fallen may be overlooked until the heaps are rebuilt.
+    Topics with the same subscribers share their heaps: one per distinct subscription if there are only a few, otherwise
+    a single heap with all subscribers. An entry is corrected only when it reaches the top of its heap, so a member
+    whose load has fallen may be overlooked until the heaps are rebuilt.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Takers:
         return self._width[self._group_of[topic]]
 
     def best(self, topic: str, rack: str | None = None) -> tuple[float, Share] | None:
-        """Returns the least loaded member, with its load after taking one more partition. If ``rack`` is given,
-        considers only members in that rack."""
+        """Returns the least loaded subscriber of ``topic``, and what its load would be with one more partition. If
+        ``rack`` is given, considers only members in that rack."""
         best: tuple[float, str, Share] | None = None
         for heap in self._heaps_of[self._group_of[topic]]:
             candidate = heap.best(rack)
@@ -110,8 +110,8 @@ class _Heap:
 
 
 def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInputs) -> None:
-    """Gives each partition in the pool to the least loaded subscriber, or to a subscriber near a replica if the balance
-    allows that."""
+    """Gives each of the topic's partitions in the pool to the least loaded subscriber, or to one near a replica if the
+    balance allows it."""
     racks = inputs.topics[topic].replica_racks
     counts: dict[str, tuple[Share, int]] = {}
     plain = []
@@ -180,8 +180,8 @@ def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] |
 
 
 def _least_wanted(giver: Share, topic: str, inputs: AssignmentInputs) -> int:
-    """Returns the partition to give up. It has the highest number among those without a replica in the giver's rack, or
-    else among all."""
+    """Returns the partition to give up: the highest-numbered one without a replica in the giver's rack, or else the
+    highest-numbered one overall."""
     racks = inputs.topics[topic].replica_racks
     numbers = giver.numbers[topic]
     if racks and giver.rack is not None:

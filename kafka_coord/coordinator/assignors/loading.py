@@ -1,4 +1,4 @@
-"""Finds the assignors: the built-in ones and, by their entry points, plug-ins in installed packages."""
+"""Finds the assignors: the built-in ones, and the plug-ins that installed packages provide as entry points."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Computes and fills quotas for members with equal subscriptions. Each member keeps partitions up to its quota and
-gives up all others. Runs in nearly linear time."""
+gives up the rest. Runs in nearly linear time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 MAX_SPREAD_BYTES = 300_000
-"""The size above which a target is packed instead of spread, so that it fits in a znode of 900 kB."""
+"""A target above this size is packed instead of spread, so that it fits in a 900 kB znode."""
 
 _ENTRY_BYTES = len('"":"123-456",')
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The number of partitions that each member gets. Each gets ``least``, and ``extras`` of the ``flexible`` members
-    get one more.
+    """The number of partitions that each member gets. Each gets ``least``, and some of the ``flexible`` members get one
+    more; ``extras`` is how many.
 
-    Any flexible member may get an extra. This freedom helps to keep partitions in place and close to their replicas.
-    The sum of ``least`` and ``extras`` is the number of partitions.
+    It does not matter which of the flexible members get an extra, and that freedom helps to keep partitions in place
+    and close to their replicas. All of ``least`` plus ``extras`` add up to the number of partitions.
     """
 
     least: dict[str, int]
@@ -177,8 +177,8 @@ def _deal_singly(waiting: deque[Share], topic: str, numbers: list[int], room: di
 
 
 def _deal_runs(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int], left: int) -> None:
-    """Gives each member one run in proportion to its room. The sizes are rounded so that no member gets more than its
-    room."""
+    """Gives each member one run in proportion to its room. The sizes are rounded so that no member gets more than it
+    has room for."""
     before = first = 0
     for share in waiting:
         before += room[share.consumer]

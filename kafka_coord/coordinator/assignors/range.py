@@ -26,7 +26,7 @@ class RangeAssignor:
         for topic, threads in _threads(inputs).items():
             partitions = sorted(inputs.topics[topic].partitions)
             each, extra = divmod(len(partitions), len(threads))
-            # if there are more threads than partitions, the last threads do not get any
+            # if there are more threads than partitions, the last threads get none
             for position, (_, consumer, thread) in enumerate(threads[: len(partitions)]):
                 first = each * position + min(position, extra)
                 numbers = partitions[first : first + each + (position < extra)]

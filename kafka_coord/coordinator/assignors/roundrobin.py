@@ -11,8 +11,8 @@ from kafka_coord.model import PartitionSet
 class RoundRobinAssignor:
     """Deals partitions, sorted by topic and number, to the members that subscribe to the topic, sorted by name.
 
-    Later Kafka clients deal in the same way. Kafka 0.8.2 sorted partitions by the hash of their name and refused groups
-    whose members had different subscriptions. This assignor ignores current owners.
+    Later Kafka clients do the same. Kafka 0.8.2 sorted partitions by the hash of their name, and rejected groups whose
+    members had different subscriptions. This assignor ignores current owners.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
@@ -30,7 +30,7 @@ class RoundRobinAssignor:
 
 
 def _takers(inputs: AssignmentInputs, names: list[str]) -> list[tuple[str, list[int]]]:
-    """Returns the topics, sorted by name. Each comes with the sorted positions of its subscribers in ``names``."""
+    """Returns the topics, sorted by name, each with the sorted positions of its subscribers in ``names``."""
     position = {consumer: at for at, consumer in enumerate(names)}
     subscribers: dict[str, tuple[int, ...]] = {}
     classes = inputs.by_subscription()

@@ -7,7 +7,7 @@ from kafka_coord.coordinator.assignors.sticky import assign_by_capacity
 
 
 class WeightedAssignor:
-    """Gives a member of capacity 3 three times as many partitions as a member of capacity 1, as nearly as whole
+    """Gives a member with capacity 3 three times as many partitions as a member with capacity 1, as nearly as whole
     partitions allow.
 
     Members with the same subscription share by the largest remainder method. If subscriptions differ, partitions move

@@ -16,7 +16,7 @@ from kafka_coord.model.json_fields import dump
 
 
 def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
-    """Returns the update of a live consumer whose ledger is readable or missing. So far, the update only releases
+    """Returns the update for a live consumer whose ledger is readable or missing. At this stage, it only releases
     partitions."""
     channel = outstanding(observation, consumer)
     place, too_large = _place(member)
@@ -39,7 +39,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
 
 
 def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
-    """Returns the update of each live consumer (see :func:`member_update_of`), sorted by name. Leaves out consumers
+    """Returns the update for each live consumer (see :func:`member_update_of`), sorted by name. Leaves out consumers
     whose ledger cannot be read."""
     return {
         consumer: member_update_of(observation, consumer, membership.live[consumer])

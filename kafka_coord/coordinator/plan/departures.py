@@ -46,9 +46,8 @@ def cut_down(
     """Returns the ledgers of consumers in grace, reduced where necessary, and the writes that store the reduced
     ledgers.
 
-    A dead incarnation does not hold any partitions. Its ledger keeps only the partitions that the target reserves for
-    its name, so that its place is visible. Its commands are removed, so the consumer starts from scratch when it
-    returns.
+    A dead incarnation holds no partitions. Its ledger keeps only those that the target reserves for its name, so that
+    its place stays visible. Its commands are removed, so the consumer starts from scratch when it returns.
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""Decides to evict consumers that an operator named, and consumers that did not acknowledge in time."""
+"""Decides which consumers to evict: those that an operator named, and those that did not acknowledge in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.model import CommandType, Observation, RequestType
 
 @dataclass(slots=True)
 class Evictions:
-    """The evictions of one pass and their reasons, by consumer. ``given_up`` contains the consumers in grace that lose
+    """The evictions in one pass and their reasons, by consumer. ``given_up`` contains the consumers in grace that lose
     their place. Each of the ``answers`` follows the step that carries out its request, so that the two are written
     together."""
 
@@ -42,8 +42,8 @@ class Evictions:
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Returns the evictions of the consumers that an operator named and, unless the group is paused, of the consumers
-    that did not acknowledge in time."""
+    """Returns the evictions of consumers that an operator named and, unless the group is paused, of those that did not
+    acknowledge in time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:

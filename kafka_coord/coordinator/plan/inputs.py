@@ -1,4 +1,4 @@
-"""The inputs of a target, and the digest that shows whether any of these inputs has changed."""
+"""The inputs to a target, and a digest that shows whether any of them has changed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ NO_MEMBERS = "empty"
 
 @dataclass(frozen=True, slots=True)
 class ChosenAssignor:
-    """The assignor to use. If a requested assignor is not used, ``complaint`` gives the reason. Otherwise, it is
-    empty."""
+    """The assignor to use. If a requested assignor is not used, ``complaint`` says why."""
 
     name: str
     complaint: str = ""
 
 
 def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> dict[str, tuple[str, ...]]:
-    """Returns a map from each consumer to its subscribed topics that exist, sorted. If many consumers share a pattern,
-    matches it only once."""
+    """Maps each consumer to its subscribed topics that exist, sorted. A pattern that many consumers share is matched
+    only once."""
     matched: dict[object, tuple[str, ...]] = {}
     resolved = {}
     for consumer, member in members.items():
@@ -47,8 +46,8 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 def choose_assignor(
     observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
 ) -> ChosenAssignor:
-    """Returns the assignor in the group's settings. If none is set, returns the assignor on which all live members that
-    name an assignor agree, or else the default."""
+    """Returns the assignor from the group's settings. If none is set, returns the one that all live members with a
+    preference agree on, or else the default."""
     name = observation.settings.assignor
     complaint = ""
     if name is None:
@@ -74,9 +73,8 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """Returns the current partitions of each member. A partition belongs to the member that owns it, or else to the
-    member that the stored target names, or else to the member that is stopping it.
-    """
+    """Returns the current partitions of each member. A partition belongs to the member that owns it, or else to the one
+    that the stored target names, or else to the one that is stopping it."""
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
 
@@ -113,7 +111,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     and the assignor.
 
     The digest leaves out everything that does not change a target (incarnations, modes, timeouts). It also leaves out
-    the location of replicas, because moving a replica is not a reason to interrupt a consumer.
+    the location of replicas, because moving a replica is no reason to interrupt a consumer.
     """
     if not inputs.members:
         return NO_MEMBERS

@@ -1,4 +1,4 @@
-"""The update of one member: its new ledger, and its commands to stop and start partitions."""
+"""One member's update: its new ledger, and commands to stop and start partitions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from kafka_coord.model import (
 
 @dataclass(slots=True)
 class MemberUpdate:
-    """The update of one live member. ``seen`` is the observed ledger, or ``None``. ``ledger`` is that ledger without
-    the partitions that this update releases. These are all partitions of a dead incarnation, and partitions whose stop
-    is acknowledged.
-    """
+    """The update for one live member. ``seen`` is the observed ledger, or ``None``. ``ledger`` is the same ledger
+    without the partitions that the update releases: partitions whose stop is acknowledged, and everything that a dead
+    incarnation held."""
 
     member: Member
     seen: Ledger | None
@@ -56,8 +55,8 @@ class MemberUpdate:
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedgerAndCommands:
-        """Returns the write that deletes the registration. The partitions stay held until a later pass finds the
-        consumer gone."""
+        """Returns the write that evicts the member by deleting its registration. The partitions stay held until a later
+        pass finds the consumer gone."""
         return WriteLedgerAndCommands(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
@@ -98,9 +97,9 @@ class MemberUpdate:
         return WriteLedgerAndCommands(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
-        """Returns the start points of the partitions to start, each with a stream and without an offset. If
-        ``decides_streams`` is set, the assignor chose the stream. Otherwise, it is the stream with the fewest
-        partitions of the same topic."""
+        """Returns a start point for each partition to start, with a stream but without an offset. With
+        ``decides_streams``, the assignor has chosen the stream; otherwise, it is the one with the fewest partitions of
+        the same topic."""
         subscription = self.member.subscription
         chosen = target.streams.get(self.consumer, {})
         points = {}
@@ -122,7 +121,7 @@ class MemberUpdate:
 
 
 def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """Returns the topics that were deleted and created again while one of the given ledgers still holds their old
+    """Returns the topics that were deleted and re-created while one of the given ledgers still holds their old
     partitions."""
     return frozenset(
         topic

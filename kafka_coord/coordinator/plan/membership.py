@@ -12,17 +12,16 @@ NO_CHANNEL = Channel()
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The consumers of an observation, grouped by the actions that they allow. The keys of each mapping are consumer
-    names.
+    """A group's consumers, classified by what may be done with them. Mappings are keyed by consumer name.
 
-    The consumers in ``live`` have a readable registration. Those in ``in_grace`` are gone, and their place is kept.
-    Those in ``gone`` have left a ledger, commands or (if retired) a channel behind, and the incarnation that left them
-    is no longer alive.
+    Consumers in ``live`` have a readable registration. Those in ``in_grace`` are gone, but their place is kept. Those
+    in ``gone`` have left behind a ledger, commands or (if retired) a channel, and the incarnation that left them is no
+    longer alive.
 
-    The state of two kinds is only partly known. The consumers in ``registration_unreadable`` are alive but are not
-    members, so the partitions in their ledgers stay held. Those in ``ledger_unreadable`` are alive and may hold any
-    partition that no other ledger names. While there is such a consumer, the plan starts a partition only if another
-    ledger held it in this snapshot.
+    The state of the remaining consumers is only partly known. Those in ``registration_unreadable`` are alive but are
+    not members, so the partitions in their ledgers stay held. Those in ``ledger_unreadable`` are alive and may hold any
+    partition that no other ledger names. As long as there is such a consumer, the plan only starts partitions that some
+    readable ledger in the snapshot holds.
     """
 
     live: dict[str, Member]
@@ -47,7 +46,7 @@ class Membership:
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Returns the consumers of a group by class. Only this function decides which consumers are dead."""
+    """Classifies a group's consumers. No other code decides which consumers are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
@@ -107,16 +106,15 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """Returns a map from consumers to the name of an unreadable command in their channel. Such a consumer does not
-    carry out any further commands."""
+    """Maps each consumer with an unreadable command in its channel to the name of that command. Such a consumer carries
+    out no further commands."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}
 
 
 def _unreadable_below(observation: Observation, parent: str) -> dict[str, int]:
-    """Returns the consumers with an unreadable child of ``parent``, and the incarnation of each (0 if it is
-    unknown)."""
+    """Maps each consumer whose znode below ``parent`` is unreadable to its incarnation (0 if unknown)."""
     prefix = parent + "/"
     return {
         found.path.removeprefix(prefix): found.incarnation

@@ -1,4 +1,4 @@
-"""Handles operator requests about one group: writes or deletes offsets, or refuses the request and gives the reason."""
+"""Handles operator requests for one group: writes or deletes offsets, or refuses the request and says why."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def refused(request: Request, message: str) -> AnswerRequest:
 
 
 def outdated(observation: Observation, request: Request) -> bool:
-    """Returns whether an offset has changed since the zxid that the request names. Returns false if no offsets were
-    read."""
+    """Returns whether an offset has changed since the zxid that the request names. If the offsets' zxid was not read,
+    returns false."""
     return 0 < request.unchanged_since < (observation.offsets_zxid or 0)
 
 
 def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
-    """Returns the steps that carry out or refuse resets and deletions of offsets. ``holders`` contains the ledgers
+    """Returns the steps that carry out or refuse requests to reset or delete offsets. ``holders`` contains the ledgers
     whose partitions count as held.
 
-    A pass carries out at most one request, because the request changes offsets on which the next request depends. The
-    remaining requests wait for the next pass.
+    A pass carries out at most one such request, because it changes offsets that the next one may depend on. Any others
+    wait for the next pass.
     """
     requests = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
     steps: list[Step] = []

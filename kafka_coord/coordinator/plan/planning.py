@@ -1,4 +1,4 @@
-"""``plan`` turns one snapshot of a group into one decision (docs/design.md, section 5, "plan, in order")."""
+"""``plan`` turns one snapshot of a group into one decision (docs/design.md, section 5)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     plan are written, the next plan continues from there. ``assignors`` must include ``sticky``, the default.
 
     The steps clean up after consumers that are gone, evict consumers, set the new target, reduce the ledgers of
-    consumers in grace to that target, write offsets, and then update each live member with one write. Among these
-    updates, those that only release or stop partitions come first, and every start follows the release that it needs.
-    Start offsets are read before any step is written, so a plan that sets offsets for an operator does not start any
-    partitions.
+    consumers in grace to that target, write offsets, and then update each live member with one write. The updates that
+    only release or stop partitions come first, and every start follows the release that it needs. Start offsets are
+    read before any step is written, so a plan that sets offsets for an operator does not start any partitions.
     """
     membership = membership_of(observation)
     removal = group_removal(observation, membership)

@@ -1,5 +1,4 @@
-"""Describes the reason for a new target, and the actions for which a group waits, in text that is short even for large
-groups."""
+"""Describes why a target is new and what a group is waiting for, in text that stays short even for large groups."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason for a new target, as text of at most ``MAX_REASON_CHARS``, and as a list of causes with the most
-    important first."""
+    """The reason for a new target, as text of at most ``MAX_REASON_CHARS``, and as a list of causes, most important
+    first."""
 
     text: str
     causes: tuple[Cause, ...]
@@ -31,9 +30,8 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
 ) -> Reason:
-    """Returns the reason for a new target, which is the difference from the stored target. ``with_place`` contains the
-    consumers that have a place in their ledger. If such a consumer has left, its grace has ended.
-    """
+    """Returns the reason for a new target: what has changed since the stored one. ``with_place`` contains the consumers
+    that have a place in their ledger; if one of them has left, its grace period has ended."""
     before = stored.members if stored is not None else {}
     out = set(evicted) & before.keys()
     joined, left = inputs.members.keys() - before.keys(), before.keys() - inputs.members.keys() - out
@@ -104,7 +102,7 @@ def cut(text: str, chars: int) -> str:
 
 
 def partitions_text(partitions: PartitionSet, chars: int = 60) -> str:
-    """Names partitions: ``flights[0-3]``. If the names would be long, gives only their number."""
+    """Lists partitions (``flights[0-3]``), or only counts them if the list would be too long."""
     written = str(partitions)
     return written if len(written) <= chars else f"{counted(len(partitions), 'partition')}"
 

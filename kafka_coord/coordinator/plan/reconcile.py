@@ -17,7 +17,7 @@ from kafka_coord.zk import layout
 
 @dataclass(slots=True)
 class Reconciliation:
-    """The writes to live members, and the acknowledgements for which the group then waits."""
+    """The writes for live members, and the acknowledgements that the group will then be waiting for."""
 
     steps: list[WriteLedgerAndCommands] = field(default_factory=list)
     told_to_stop: dict[str, PartitionSet] = field(default_factory=dict)
@@ -48,9 +48,9 @@ def reconcile(
     starting: bool,
     decides_streams: bool,
 ) -> Reconciliation:
-    """Returns the planned writes to live members. ``others`` contains the resulting ledgers of all other consumers,
-    whose partitions count as held. If ``moving`` is false, plans only releases. If ``starting`` is false, offsets are
-    being set, so no partitions are started. The next pass starts them at the new offsets."""
+    """Plans the writes for live members. ``others`` contains the resulting ledgers of all other consumers, whose
+    partitions count as held. If ``moving`` is false, only releases are planned. If ``starting`` is false, no partitions
+    are started, because this pass changes offsets; the next pass starts the partitions at the new offsets."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -177,11 +177,11 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Returns the consumers in the order of their writes. Writes that only release or stop partitions come first. The
-    other writes follow, each after the releases that it needs.
+    """Returns the consumers in the order in which to write their updates: first those that only release or stop
+    partitions, then the others, each after the releases that it needs.
 
-    If two writes need each other's release, the first of them leaves out the starts that need the second. A later pass
-    adds these starts.
+    If two updates need each other's releases, the first leaves out the starts that need the second, and a later pass
+    adds them.
     """
     first = [consumer for consumer, update in writing.items() if not update.start]
     starting = {consumer: update for consumer, update in writing.items() if update.start}
@@ -214,7 +214,7 @@ def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
 
 def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
     """Maps each consumer to the releases that its starts need, grouped by the releasing consumer. Ignores consumers
-    that do not start any partitions."""
+    that start no partitions."""
     started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer
@@ -233,8 +233,8 @@ def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[Top
 
 
 def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
-    """Follows the needs from the first consumer until a consumer repeats. Returns that consumer, which is in a
-    cycle."""
+    """Follows the needs from the first consumer until it comes across a consumer for the second time, and returns that
+    consumer, which must be part of a cycle."""
     consumer = min(open_needs)
     seen = set()
     while consumer not in seen:

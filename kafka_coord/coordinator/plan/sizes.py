@@ -11,7 +11,8 @@ MAX_TARGET_BYTES = MAX_VALUE_BYTES
 MAX_COMMAND_BYTES = 700_000
 MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
-"""The limit for a ledger and its commands, which are written in one multi. The rest of 1 MB is for paths and checks."""
+"""The limit for a ledger and its commands, which are written in one multi. The rest of the 1 MB is for paths and
+checks."""
 MAX_LEDGER_BYTES = 600_000
 """The limit for a ledger after starts. A later stop names the same partitions and must also fit in the write."""
 
@@ -19,17 +20,17 @@ ENVELOPE_BYTES = 3_000
 """The size of a command without its partitions: at most 300 characters of reason, five numbers, and field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
-"""The number of bytes for one start point. This includes the partition in the ranges and streams of the ledger, which
-is in the same multi."""
+"""The bytes needed for one start point, including what the partition adds to the ranges and streams of the ledger,
+which is written in the same multi."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
-"""The number of bytes for one topic. This includes its identity in the ledger, but neither its partitions nor its name
-(which appears three times)."""
+"""The bytes needed for one topic, including its identity in the ledger, but not its partitions or its name (which
+appears three times)."""
 _STREAM_BYTES = len('"":{"999":"2147483647"},')
 _SURE = 200_000
 
 
 def target_bytes(assignment: Assignment) -> int:
-    """Returns the size in bytes. It is exact near the limit, and otherwise an upper bound."""
+    """Returns the size of the target in bytes: exact near the limit, otherwise an upper bound."""
     bound = sum(len(consumer) + 10 + _ranges_bound(found) for consumer, found in assignment.members.items())
     for consumer, streams in assignment.streams.items():
         bound += len(consumer) + 10 + sum(len(topic) + _STREAM_BYTES for topic, _ in streams)
@@ -39,8 +40,8 @@ def target_bytes(assignment: Assignment) -> int:
 
 
 def ledger_bytes(ledger: Ledger) -> int:
-    """Returns the size in bytes. It is exact near the limit, and otherwise an upper bound, in which held partitions
-    count twice to leave room for streams and topic identities."""
+    """Returns the size of the ledger in bytes: exact near the limit, otherwise an upper bound that counts held
+    partitions twice, to leave room for streams and topic identities."""
     if ledger.place is None and len(ledger.held) < 5_000:
         bound = 2 * _singles_bound(ledger.held) + 80 * len(ledger.held.topics) + 300
         if bound <= _SURE:
@@ -49,14 +50,14 @@ def ledger_bytes(ledger: Ledger) -> int:
 
 
 def _singles_bound(partitions: PartitionSet) -> int:
-    """Returns an upper bound on the encoded size in bytes. No two partition numbers are assumed to be adjacent."""
+    """Returns an upper bound on the encoded size in bytes, assuming that no two partition numbers are adjacent."""
     return sum(
         len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.unordered()
     )
 
 
 def _ranges_bound(partitions: PartitionSet) -> int:
-    """Returns an upper bound on the encoded size in bytes. Every missing number is assumed to separate two runs, each
+    """Returns an upper bound on the encoded size in bytes, assuming that every missing number separates two runs, each
     written as two numbers. Most targets have few gaps, so this bound is far lower than :func:`_singles_bound`."""
     bound = 0
     for topic, numbers in partitions.unordered():

@@ -41,7 +41,7 @@ def summary_of(
     forgotten: Mapping[str, PartitionSet],
     state: GroupState,
 ) -> str:
-    """Returns a line with the decision and its reason, the actions for which the group waits, and any problem that
+    """Returns one line that states the decision and its reason, what the group is waiting for, and any problem that
     needs an operator."""
     parts = [decided.summary]
     if observation.pause is not None:

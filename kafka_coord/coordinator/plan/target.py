@@ -40,9 +40,9 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
 def fitted(
     computed: ComputedTarget, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment
 ) -> ComputedTarget:
-    """Returns the target, or a fresh target if the computed one does not fit in a znode. Many moves scatter the
-    partition numbers of a huge group. A fresh assignment moves many partitions, but it consists of runs again, so it
-    usually fits. If it does not fit either, returns no target, with a complaint."""
+    """Returns the target, or one computed from scratch if the target does not fit in a znode. In a huge group,
+    partition numbers become scattered after many moves. Starting from scratch moves many partitions, but the target
+    then consists of runs again, so it usually fits. If it still does not, returns a complaint instead of a target."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed
@@ -64,7 +64,7 @@ def _size(computed: ComputedTarget, unfilled: Assignment) -> int:
 
 
 def fault_in(target: object, inputs: AssignmentInputs) -> str:
-    """Returns the fault in an assignor's result, or an empty string."""
+    """Returns what is wrong with an assignor's result, or an empty string."""
     if not isinstance(target, Target):
         return f"returned a {type(target).__name__}, not a Target"
     unknown = sorted(target.members.keys() - inputs.members.keys())

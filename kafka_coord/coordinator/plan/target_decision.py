@@ -1,4 +1,4 @@
-"""Decides whether a new target is due and computes it."""
+"""Decides whether a new target is due, and if so, computes it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def decide_target(
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
     """Returns the decision to set an empty target, unless one is already stored. The empty target records that the
-    group is empty, and continues the generations."""
+    group is empty, and under which generation."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members; nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):
@@ -118,7 +118,7 @@ def _set_target(
 
 
 def _next_generation(observation: Observation) -> int:
-    """Returns a generation that is higher than all earlier generations, even if the stored target was lost."""
+    """Returns a generation that is higher than all earlier ones, even if the stored target was lost."""
     known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
     if observation.assignment is not None:
         known.append(observation.assignment.generation)
