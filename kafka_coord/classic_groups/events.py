@@ -16,7 +16,7 @@ NO_GENERATION = -1
 class Join:
     """A JoinGroup request. ``token`` identifies the request in the response. A member without an id gets ``fresh_id``,
     which the caller generates, since the machine does not use randomness. If ``must_know_id`` is set, such a member
-    must join again with its new id (KIP-394), unless it is static. For ``can_skip_assignment``, see KIP-814."""
+    must rejoin with its new id (KIP-394), unless it is static. For ``can_skip_assignment``, see KIP-814."""
 
     token: object
     member_id: str
@@ -60,8 +60,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A held heartbeat must be answered now. If ``by_client`` is set, its client has sent another request. Otherwise,
-    the hold has reached its limit."""
+    """A held heartbeat must be answered now, either because its client has sent another request (``by_client``) or
+    because the hold has reached its limit."""
 
     token: object
     member_id: str

@@ -1,8 +1,8 @@
 """Decides how long to hold a classic member's heartbeat while there is no news, and how to answer it (ADR 20, ADR 33).
 
-librdkafka sends a heartbeat every 3 s, at each tick of its clock, but never while another heartbeat is in flight. After
-a hold, it is therefore silent until the next tick. To keep this silence short, a hold ends just before a tick. If a
-commit ends the hold early, the response is an error, which makes the client repeat the heartbeat soon.
+librdkafka sends a heartbeat on every tick of a 3 s timer, but never while another heartbeat is in flight, so after a
+hold it stays silent until the next tick. To keep that silence short, a hold ends just before a tick. If a commit ends
+the hold early, the response is an error, which makes the client resend the heartbeat soon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_S = {
     _JAVA: 6.0,
     _FRANZ_GO: 6.0,
 }
-"""The number of seconds that a client can wait, by prefix of its software name. librdkafka always waits for its session
+"""How many seconds a client can wait, by prefix of its software name. librdkafka always waits for a full session
 timeout. Without a response, franz-go (kgo) closes a connection after 10 s, and the Java client after 30 s. Their
 heartbeat and commit intervals are shorter than 6 s, so their next heartbeat is due as soon as a hold ends. Other
 clients may close their connection sooner (kafka-go does so after 5 s), or might not send other requests while
@@ -31,25 +31,25 @@ _WITHIN_INTERVAL = ("kafka-python", "aiokafka")
 heartbeat interval, kafka-python's poll stops waiting (``ConsumerCoordinator.time_to_next_poll``) and spins."""
 _AT_ONCE_S = 0.05
 _RESTARTING = _JAVA
-"""The client that restarts its heartbeat timer whenever it sends a heartbeat, even if that is only a repetition."""
+"""The client that restarts its heartbeat timer whenever it sends a heartbeat, even a resent one."""
 _TICK_S = 3.0
 """The default ``heartbeat.interval.ms``, in seconds."""
 _EACH_S = 2.5
 """Seconds between heartbeats from the Java client, which sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""The number of ticks within which a client gets a response without an error. Each consecutive error doubles the
-client's wait before the next repetition, which is 0.1 s at first."""
+"""A client gets at least one response without an error in this number of ticks. Each consecutive error doubles the time
+that the client waits before it resends a heartbeat, which is 0.1 s at first."""
 _MARGIN_S = 0.25
-"""Seconds that a request and its response take on a busy machine. If the response arrives after the tick, the client
-stays silent for 3 s."""
+"""How many seconds a request and its response take on a busy machine. If the response arrives after the tick, the
+client stays silent for 3 s."""
 _SOON_S = 0.5
-"""The number of seconds to the next tick up to which the response needs no error."""
+"""If the next tick is at most this number of seconds away, the response need not be an error."""
 _AGAIN_S = 1.5
-"""Seconds within which a client repeats a heartbeat. librdkafka before 2.0 never repeats a heartbeat."""
+"""How many seconds it takes a client at most to resend a heartbeat. librdkafka before 2.0 never resends one."""
 
 _COMMITS_S = (4.95, 5.3)
-"""The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``). When the interval has
-passed, the client commits at the application's next poll."""
+"""The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``), in seconds. Once the
+interval has passed, the client commits at the application's next poll."""
 COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
 """The clients in which nothing but the next automatic commit waits for the response to an automatic commit."""
 _PROOFS = 3
@@ -57,8 +57,8 @@ _NOT_AUTOMATIC_S = 600.0
 
 
 def longest_hold_s(software: str) -> float:
-    """Returns how many seconds a client with the given software name (from ApiVersions) can wait. Returns 0, so that
-    the heartbeat is not held, if the name is unknown or missing."""
+    """Returns how many seconds a client with the given software name (from ApiVersions) can wait. For an unknown or
+    missing name, returns 0, so that the heartbeat is not held."""
     return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 
@@ -73,16 +73,16 @@ def spins_beyond_interval(software: str) -> bool:
 
 
 def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) -> float:
-    """Returns the longest hold in seconds, which is at most a third of the session timeout. If it is not positive, the
-    heartbeat must be answered immediately. ``silent_s`` is how long the member was silent before the heartbeat. It may
-    be silent for as long again after the hold, so the hold and ``silent_s`` together must not exceed two thirds of the
-    timeout."""
+    """Returns how many seconds a heartbeat may be held: at most a third of the session timeout. If the result is not
+    positive, the heartbeat must be answered immediately. ``silent_s`` is how long the member was silent before the
+    heartbeat. It may be silent for as long again after the hold, so the hold and ``silent_s`` together must not exceed
+    two thirds of the timeout."""
     return min(longest_s, session_timeout_s / 3, session_timeout_s * 2 / 3 - silent_s)
 
 
 @dataclass(slots=True)
 class Allowance:
-    """Limits how often a client must repeat a heartbeat. One use is allowed every ``each_s`` seconds, and up to
+    """Limits how often a client is made to resend a heartbeat. One use is allowed every ``each_s`` seconds, and up to
     ``most`` uses can be saved up. Times are in monotonic seconds."""
 
     _until: float = -math.inf
@@ -98,7 +98,7 @@ class Allowance:
 class Beats:
     """Tracks when the client of a classic member sends heartbeats. Times are in monotonic seconds. ``quiet_since`` is
     when the client last sent a request or got the response to a held request. Until ``again_until``, the client may
-    repeat a heartbeat."""
+    resend a heartbeat."""
 
     quiet_since: float = -math.inf
     again_until: float = -math.inf
@@ -115,7 +115,7 @@ class Beats:
     _session_timeout_s: float = 0.0
     _restarts: bool = False
     _asked_at: float = -math.inf
-    """When an error last made the client repeat its heartbeat."""
+    """When an error last made the client resend its heartbeat."""
     _allowance: Allowance = field(default_factory=Allowance)
     """Each heartbeat counts as one use."""
 
@@ -147,7 +147,7 @@ class Beats:
 
     def _measured_s(self, now: float) -> float:
         """Returns the client's time between heartbeats. If the current heartbeat arrived right after the response to
-        the previous one, the previous hold was too long. Then returns 0 and measures the time until the next
+        the previous one, the previous hold was too long; in that case, returns 0 and measures the time until the next
         heartbeat."""
         if not self._interval_s:
             self._interval_s = min(_TICK_S, now - self._sent_at)
@@ -164,9 +164,10 @@ class Beats:
         self.quiet_since = self._answered_at = now
         since_s = now - self._ticked
         to_tick_s = _TICK_S - (since_s if self._restarts else since_s % _TICK_S) if self._ticked > -math.inf else 0.0
-        # A client that restarts its timer waits longer before each repetition, so it must not repeat twice in a row.
+        # A client that restarts its timer waits longer before each resend, so it must not be made to resend twice in a
+        # row.
         is_asked_enough = self._allowance.is_used_up(now) or (self._restarts and self._asked_at > self._fine_at)
-        # The repeated heartbeat may be held for a third of the session timeout.
+        # The resent heartbeat may be held for a third of the session timeout.
         is_near_timeout = now + _AGAIN_S > self._fine_at + self._session_timeout_s / 3
         if is_asked_enough or is_near_timeout or to_tick_s <= _SOON_S:
             return Error.NONE
@@ -178,11 +179,11 @@ class Beats:
 class AutoCommits:
     """Recognizes automatic commits on one connection. Times are in monotonic seconds.
 
-    In some clients, nothing waits for the response to an automatic commit. This response may therefore wait behind a
-    held heartbeat, until the client sends its next heartbeat or the hold ends. Automatic commits keep their interval
+    In some clients, nothing waits for the response to an automatic commit, so the response may wait behind a held
+    heartbeat until the client sends its next heartbeat or the hold ends. Automatic commits keep to their interval
     however late they are answered, and :meth:`arrived` checks this after each wait. A commit may wait if it equals the
     previous one (as it does when no records arrive), or once the check has succeeded several times. An application that
-    makes its own commits is unlikely to meet either condition at intervals of 5 s.
+    commits on its own is unlikely to meet either condition at 5 s intervals.
     """
 
     _at: float = -math.inf
@@ -209,7 +210,7 @@ class AutoCommits:
 
 
 class LateBeats:
-    """Remembers which members have left, and until when heartbeats that they sent before leaving may still arrive."""
+    """Remembers which members have left, and until when heartbeats sent before they left may still arrive."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}

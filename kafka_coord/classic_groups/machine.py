@@ -56,8 +56,8 @@ from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""The number of seconds after which a new member whose first join is still held is removed. By then, its client must
-have gone."""
+"""How long a new member's first join may be held, in seconds. The member is then removed, because by that time its
+client must be gone."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
@@ -86,7 +86,7 @@ class Group:
         """The time at which the join phase ends, even if members are missing."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """The seconds by which newcomers may still prolong the first rebalance of an empty group."""
+        """How many seconds longer newcomers may still make the first rebalance of an empty group."""
         self._prolonged = False
         self._initial = False
         self._late = LateBeats()
@@ -229,7 +229,7 @@ class Group:
 
     def _update(self, member: MemberMetadata, join: Join, now: float) -> None:
         if member.join_token is not None and member.join_token != join.token:
-            self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # answers an earlier request of the same member
+            self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # answers an earlier request from the same member
         member.protocols = join.protocols
         member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
         member.join_token = join.token
@@ -471,7 +471,7 @@ class Group:
             self._answer_beat(member, error)
 
     def _is_late(self, beat: Heartbeat, now: float) -> bool:
-        """Returns whether the heartbeat may be a repetition that the client sent before it joined again or left."""
+        """Returns whether the heartbeat may be a late duplicate, sent before the client rejoined or left."""
         member = self.metadata.members.get(beat.member_id)
         if member is None:
             return self._late.may_come(beat.member_id, now)

@@ -56,7 +56,7 @@ class MemberMetadata:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """Returns the member's first protocol that all members support."""
+        """Returns the first of the member's protocols that is among the ``candidates``."""
         return next(offered.name for offered in self.protocols if offered.name in candidates)
 
     @property

@@ -1,4 +1,4 @@
-"""Defines the errors that writing to the groups log raises."""
+"""The errors raised by writes to the groups log."""
 
 from __future__ import annotations
 

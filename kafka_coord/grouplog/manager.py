@@ -46,7 +46,7 @@ Claiming = Callable[[int], Awaitable[int]]
 
 @lru_cache(maxsize=1 << 16)
 def partition_of(group_id: str) -> int:
-    """Returns the log partition of a group. As in Kafka, it is ``abs(hash) % 50`` with Java's ``String.hashCode``."""
+    """Returns a group's log partition: as in Kafka, ``abs(hash) % 50`` with Java's ``String.hashCode``."""
     value = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -90,7 +90,7 @@ class GroupMetadataManager:
     # --- terms -------------------------------------------------------------------------------------------------------
 
     def availability(self, group_id: str) -> Error:
-        """Returns NONE if this instance currently coordinates the group, else the error for the response."""
+        """Returns NONE if this instance currently coordinates the group, otherwise the error to respond with."""
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
@@ -117,8 +117,8 @@ class GroupMetadataManager:
                 await self.prove(group_id)
 
     async def load_groups_for_partition(self, partition: int) -> None:
-        """Claims the partition, reads it and starts serving its groups. Raises :class:`BrokerError`,
-        :class:`TermEnded` and the errors of ``claiming``. After an error, the partition's groups are not served."""
+        """Claims the partition, reads it and starts serving its groups. Raises :class:`BrokerError`, :class:`TermEnded`
+        and whatever ``claiming`` raises; the partition's groups are then not served."""
         if partition in self.terms or partition in self.loading:
             return
         loading = self.loading[partition] = asyncio.get_running_loop().create_future()
@@ -202,7 +202,7 @@ class GroupMetadataManager:
         return group_id in self._under_way
 
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
-        """Returns the partitions for which the group has an offset, including offsets that are being written."""
+        """Returns the partitions that the group has an offset for, including offsets that are being written."""
         being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
         return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
 
@@ -222,7 +222,7 @@ class GroupMetadataManager:
         return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes offsets to the log and returns the error. The offsets become visible once they are durable."""
+        """Writes offsets to the log and returns the outcome. The offsets become visible once they are durable."""
         records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
@@ -235,15 +235,15 @@ class GroupMetadataManager:
                 del self._under_way[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        """Deletes the offsets of the given partitions, including those that are being written. Returns the error."""
+        """Deletes the offsets of the given partitions, including those that are being written. Returns the outcome."""
         known = self._keys(group_id)
         return await self._append(
             group_id, *self._removals(group_id, [where for where in partitions if where in known])
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group's offsets and then the group itself, which can no longer be changed from then on. Returns
-        the error."""
+        """Deletes the group's offsets and then the group itself. From this call on, the group can no longer be changed.
+        Returns the outcome."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -295,7 +295,7 @@ class GroupMetadataManager:
         return count
 
     async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """Appends all parts without any other records between them. Returns the error."""
+        """Appends all parts without any other records between them. Returns the outcome."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR

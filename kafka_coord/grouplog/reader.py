@@ -13,7 +13,7 @@ from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
 _FETCH, _LIST_OFFSETS = 4, 1
-"""The versions of Fetch and ListOffsets. Every broker from 0.11 to 3.9 supports them."""
+"""The versions of the Fetch and ListOffsets requests. Every broker from 0.11 to 3.9 supports them."""
 _EARLIEST, _LATEST = -2, -1
 _FETCH_BYTES = 8 << 20
 

@@ -1,8 +1,8 @@
 """Encodes and decodes the records of the groups log, in the formats of Kafka's ``__consumer_offsets``.
 
 A key begins with its version (int16): 0 and 1 stand for a committed offset, and 2 for a group. Versions above 99 belong
-to this project: 100 stands for a claim, and 101 for a keep-alive. A value also begins with its version. A record
-without a value is a tombstone.
+to this project: 100 for a claim, and 101 for a keep-alive. A value also begins with its version. A record without a
+value is a tombstone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The record with which a term begins. ``term`` is the version of the partition's znode."""
+    """The record that a term begins with. ``term`` is the version of the partition's znode."""
 
     term: int
     instance: str
@@ -55,8 +55,8 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
-    """Encodes offsets. A log can hold millions of them, so this code is written by hand, which makes it several times
-    faster than the compiled encoders."""
+    """Encodes offsets. A log can hold millions of them, so this code is hand-written: it is several times faster than
+    the compiled encoders."""
     return [
         LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
         for (topic, partition), value in offsets.items()
@@ -117,8 +117,8 @@ def claim_record(claim: Claim) -> LogRecord:
 
 
 def keep_alive_record() -> LogRecord:
-    """Returns a keep-alive. Its value is only a version, which Kafka ignores. An empty value would make Kafka's
-    formatters fail."""
+    """Returns a keep-alive. Its value is just a version, which Kafka ignores; Kafka's formatters would fail on an empty
+    value."""
     return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), _VERSION.pack(KEEP_ALIVE_KEY))
 
 

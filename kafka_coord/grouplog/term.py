@@ -1,15 +1,15 @@
-"""Claims, loads and writes one partition of the groups log for one term, which the brokers fence.
+"""Claims, loads and writes one partition of the groups log for a single term, which the brokers fence.
 
 The term's number is the version that the znode ``/consumers/kafka/<n>`` gets when the instance sets it. The number
-determines the term's producer id and epoch. The ids lie above all those that transaction coordinators issue. Every
-leader of the partition rejects a write whose epoch is older than the newest one that it knows for the producer id. So,
-once a newer claim is in the log:
+determines the term's producer id and epoch; the ids are higher than any that transaction coordinators issue. Every
+leader of the partition rejects a write whose epoch is older than the newest one it knows for the producer id. Once a
+newer claim is in the log, therefore:
 
 - every acknowledged write from an older term precedes that claim, so the newer term loads it;
 - the broker rejects every later write from an older term.
 
-A producer id lasts for 2^15 - 1 terms. No term uses the last epoch of an id. Instead, each term with the next id first
-writes one batch with that last epoch, so that the brokers also reject the terms of the earlier id.
+A producer id lasts for 2^15 - 1 terms, because no term uses its last epoch. Instead, every term under the next id first
+writes a batch with that last epoch, so that the brokers also reject the terms under the earlier id.
 
 An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term.
 Nothing is retried, and waiting clients get NOT_COORDINATOR.
@@ -48,7 +48,7 @@ _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15
 _LAST_EPOCH = (1 << _EPOCH_BITS) - 1
 _PRODUCE = 3
-"""The version of Produce. Every broker from 0.11 to 3.9 supports it."""
+"""The version of the Produce request. Every broker from 0.11 to 3.9 supports it."""
 _BATCH_BYTES = 512 << 10
 """The maximum size of a batch in bytes, unless a single append is larger."""
 _RECORD_BYTES = 32
@@ -58,10 +58,10 @@ MOST_BYTES = 900 << 10
 (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""The number of seconds after a successful append was sent during which reads may be served from memory. See
+"""How long after a successful append was sent reads may be served from memory, in seconds. See
 :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
-"""The factor by which a newer term waits for longer than :data:`PROOF_S`, since its clock may be faster."""
+"""A newer term waits longer than :data:`PROOF_S` by this factor, because its clock may be faster."""
 _FENCED = 47
 """The code of INVALID_PRODUCER_EPOCH."""
 
@@ -169,13 +169,14 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until older terms must no longer serve reads from memory. Such reads would miss this term's changes."""
+        """Waits until no older term may still serve reads from memory, because such reads would miss this term's
+        changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
     def serve(self) -> None:
-        """Starts writing the appends to the log."""
+        """Starts writing queued appends to the log."""
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
@@ -296,7 +297,7 @@ class LogTerm:
         if result.error_code == _FENCED:
             raise BrokerError(
                 f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "
-                f"has claimed the partition, or its znode was recreated; then each claim adds 1 until it is the newest"
+                f"has claimed the partition, or its znode was recreated (then, every new claim raises the term by 1)"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")

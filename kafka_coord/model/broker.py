@@ -46,7 +46,7 @@ class Broker:
 
     @classmethod
     def from_json(cls, value: fields.Json, broker_id: int, where: str) -> Broker:
-        """Like :meth:`from_znode`, but takes the decoded object."""
+        """Like :meth:`from_znode`, for an object that is already decoded."""
         rack = value.get("rack")
         return cls(broker_id, _listeners(value, where), rack if isinstance(rack, str) and rack else None)
 
@@ -92,9 +92,9 @@ def _address(host: str, port: int, where: str) -> str:
 
 
 def _no_host(host: str) -> str:
-    """Returns the reason why a resolver would reject the host, or "" if the resolver would accept it. Python's resolver
-    encodes names with the codec used here, which rejects empty labels and labels of more than 63 characters. The codec
-    takes quadratic time, so the length is checked first."""
+    """Returns why a resolver would reject the host, or "" if it would not. Python's resolver encodes names with the
+    codec used here, which rejects empty labels and labels of more than 63 characters. The codec takes quadratic time,
+    so the length is checked first."""
     if len(host) > _MAX_HOST_CHARS:
         return f"is longer than {_MAX_HOST_CHARS} characters"
     if _NOT_IN_A_HOST.search(host):

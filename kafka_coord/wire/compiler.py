@@ -24,7 +24,7 @@ MAX_ELEMENTS = 100_000
 """The maximum number of elements of an array in a request. An element of only three bytes takes a hundred times as much
 memory once it is decoded."""
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""Decodes the message that begins at a position in the bytes. Returns the message and the position at which it ends."""
+"""Decodes the message that begins at a position in the bytes. Returns the message and the position where it ends."""
 Encode = Callable[[Any, bytearray], None]
 """Encodes a message and appends it to the bytes."""
 
@@ -369,7 +369,7 @@ def _run(lines: list[str], scope: dict[str, Any]) -> dict[str, Any]:
 
 
 def _uvarint(b: bytes, p: int) -> tuple[int, int]:
-    """Decodes an unsigned varint of at most 32 bits. Returns its value and the position at which it ends."""
+    """Decodes an unsigned varint of at most 32 bits. Returns its value and the position where it ends."""
     value = shift = 0
     while True:
         byte = b[p]

@@ -1,5 +1,4 @@
-"""Encodes and decodes the ConsumerProtocol, which consists of the subscriptions in JoinGroup and the assignments in
-SyncGroup."""
+"""Encodes and decodes Kafka's ConsumerProtocol: the subscriptions in JoinGroup and the assignments in SyncGroup."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ HEADER_BYTES = _START.size
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request. If ``flexible`` is set, the header ends with tagged fields. So does the header of the
-    response, except for ApiVersions."""
+    """The header of a request. If ``flexible`` is set, the header ends with tagged fields, and so does the response's
+    header, except for ApiVersions."""
 
     api_key: int
     version: int
@@ -65,7 +65,7 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 
 def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
-    """Decodes the header of a request's frame. Returns the header and the position at which the request itself begins.
+    """Decodes the header of a request's frame. Returns the header and the position where the request itself begins.
     ``flexible`` is true if the request's version is flexible. Raises :class:`BadMessage`."""
     header, at = message("RequestHeader").decode_at(frame, 2 if flexible else 1)
     read = RequestHeader(
@@ -98,7 +98,7 @@ def answer_frame(header: RequestHeader, answer: Message, value: Any) -> bytes:
 
 
 def answer_start(answer: Message, version: int) -> int:
-    """Returns the position in its frame at which a response begins."""
+    """Returns the position in the frame where the response itself begins."""
     return _CORRELATION.size + (answer.api_key != API_VERSIONS and version in answer.flexible)
 
 

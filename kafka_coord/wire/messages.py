@@ -41,7 +41,7 @@ class Message:
         return self.decode_at(data, version, at)[0]
 
     def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
-        """Decodes the message that begins at ``at``. Returns the message and the position at which it ends."""
+        """Decodes the message that begins at ``at``. Returns the message and the position where it ends."""
         decode = self._decoders.get(version)
         if decode is None:
             decode = self._decoders[version] = Decoders(self._definition, self._classes, version).message()

@@ -1,7 +1,7 @@
-"""The ACL plan: the permissions of each role for each znode, as a pure function of the path.
+"""The ACL plan: what each role may do with each znode, as a pure function of the path.
 
 An ACL belongs to one znode and is not inherited. To create or delete a znode, a session needs CREATE or DELETE on its
-*parent*. So ``DELETE`` on ``channel/<consumer>`` is the permission to acknowledge, and ``DELETE`` on ``ids`` is the
+*parent*, so ``DELETE`` on ``channel/<consumer>`` is the permission to acknowledge, and ``DELETE`` on ``ids`` is the
 permission to evict. :data:`RULES` is the whole plan. docs/threat-model.md shows the plan and lists the attacks that it
 does not prevent.
 """
@@ -18,7 +18,7 @@ ANY_GROUP = "*"
 """Stands for every group that the identities file does not name."""
 
 MAX_IDENTITIES = 64
-"""The maximum number of identities of one role. Every create carries all of them."""
+"""The maximum number of identities in one role. Every create carries all of them."""
 _SCHEMES = ("digest", "sasl", "x509", "ip", "world", "auth")
 _MASKED = "x"
 """A server shows this instead of a digest's hash to sessions that are not allowed to change the ACL."""
@@ -120,8 +120,8 @@ AclOf = tuple[Grant, ...]
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
-    """Returns the sorted ACL that combines the given grants and contains each identity once. Leaves out identities
-    without permissions."""
+    """Combines the given grants into a sorted ACL that contains each identity once. Leaves out identities without
+    permissions."""
     together: dict[Identity, Permission] = {}
     for identity, permissions in found:
         if permissions:
@@ -190,7 +190,7 @@ RULES = (
     Rule(f"{_GROUP}/details/<topic>", "r", ""),
     Rule(f"{_GROUP}/details/<topic>/<partition>", "r", "", why="instances write it for Kafka clients"),
 )
-"""The rules. Where no rule applies (for a scratch znode of ``doctor`` or a foreign znode), operators may read but not
+"""Where no rule applies (to a scratch znode created by ``doctor``, or to a foreign znode), operators may read but not
 delete."""
 
 LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))

@@ -45,7 +45,7 @@ def read_identities(file: Path) -> AclPlan:
 
 
 def parse_identities(raw: bytes, where: str) -> AclPlan:
-    """Like :func:`read_identities`, but takes the file's bytes."""
+    """Like :func:`read_identities`, for a file that has already been read."""
     table = parse_toml(raw, f"identities file {where}")
     unknown = sorted(set(table) - set(_ROLES))
     if unknown:

@@ -1,8 +1,8 @@
-"""Compares a tree's ACLs with the plan and sets the ACLs that differ.
+"""Compares a tree's ACLs with the plan, and sets those that differ.
 
 A multi cannot set ACLs, so they are set individually in a pipeline. An ACL that has changed since it was read is not
-set. The run may be interrupted and repeated at any time, because it skips ACLs that are already correct. It also skips
-foreign znodes, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
+set. A run may be interrupted and repeated at any time, because it skips ACLs that are already correct. It also leaves
+foreign znodes alone, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH = 1_000
 _PASSES = 5
 
 OnProgress = Callable[[int, int], None]
-"""Receives the number of ACLs set so far, and the number of ACLs that the current pass must set."""
+"""Receives the number of ACLs set so far, and the number that the current pass must set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,9 @@ def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -
 
 
 def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> ApplyResult:
-    """Creates missing znodes and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
-    running processes may still create znodes that follow an older plan. Does not affect sessions, watches or data
-    versions."""
+    """Creates missing znodes and sets every ACL that deviates. Repeats this (up to :data:`_PASSES` times) until there
+    is nothing left to do, because running processes may still be creating znodes by an older plan. Does not affect
+    sessions, watches or data versions."""
     changed = made = 0
     refused: dict[str, str] = {}
     for _ in range(_PASSES):

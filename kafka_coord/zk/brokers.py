@@ -1,4 +1,4 @@
-"""Reads the Kafka brokers registered below ``/brokers/ids`` and reports the faults of unusable registrations."""
+"""Reads the Kafka brokers registered below ``/brokers/ids`` and reports what is wrong with unusable registrations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broker_number(name: str) -> int | None:
 
 
 def numbers(listing: ReadResult) -> tuple[int, ...]:
-    """Returns the numbers among the names of a listing, sorted."""
+    """Returns the broker ids among the names in a listing, sorted."""
     names = listing if isinstance(listing, tuple) else ()
     return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))
 

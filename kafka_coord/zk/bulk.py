@@ -1,16 +1,16 @@
 """Sends many reads, watches or writes in one request. kazoo does not support such requests, or is slow at them.
 
-Reads use ZooKeeper 3.6's multi-read. Request type 22 carries any mix of getData and getChildren, and each is answered
-or refused separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``), each read is a
-header (type, done, error) and the ordinary request. The end is a header with ``done`` set. In the response, a refused
-read has type -1 and an error code.
+Reads use ZooKeeper 3.6's multi-read. Request type 22 carries any mix of getData and getChildren, each of which is
+answered or refused separately. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``), each
+read is a header (type, done, error) and the ordinary request. A header with ``done`` set marks the end. In the
+response, a refused read has type -1 and an error code.
 
-Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
+Watches use ``SetWatches`` (request type 101), which Java's client uses to restore its watches on another server. The
 request names a zxid, and the server immediately fires every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
 Writes use ZooKeeper's multi (request type 14). kazoo's own multi normalises every path and packs every operation piece
-by piece, which took most of the time of a large request.
+by piece, which took up most of the time of a large request.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def in_chunks(
 
 
 def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tuple[WatchOf, str]]]:
-    """Yields the watches in requests of legal size."""
+    """Yields the watches in chunks that each fit in a request."""
     first = size = 0
     for number, (_, path) in enumerate(wanted):
         size += len(path.encode()) + _INT.size

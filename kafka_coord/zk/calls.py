@@ -1,8 +1,8 @@
 """Calls ZooKeeper: waits for a connection, sends a request, and waits for the response, all before one deadline.
 
-kazoo's own synchronous calls are not used, because they block without bound while the connection is down. A write that
-misses its deadline may still be sent when the connection returns. It is never sent after a later read of the same
-session, because the requests of a session are served in order. So reading back resolves the outcome.
+kazoo's own synchronous calls are not used, because they block indefinitely while the connection is down. A write that
+misses its deadline may still be sent when the connection returns, but never after a later read in the same session,
+because a session's requests are served in order. Reading back therefore resolves the outcome.
 """
 
 from __future__ import annotations
@@ -101,11 +101,10 @@ class Calls:
         return response
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
-        """Returns this project's error for kazoo's error. A broken connection may mean that the request was too long. A
-        server drops the connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first break
-        could have any cause, so the outcome counts as unknown. If the connection breaks twice in a row, the error names
-        the size as the cause.
-        """
+        """Returns this project's error for kazoo's error. A broken connection may mean that the request was too long: a
+        server that gets a request longer than its ``jute.maxbuffer`` drops the connection without giving a reason. The
+        first break could have any cause, so the outcome counts as unknown. If the connection breaks twice in a row, the
+        error names the size as the cause."""
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):
             if 0 < self._dropped_at <= size:

@@ -2,8 +2,8 @@
 
 An instance first watches ``/consumers/coordinator`` and then tries to create it (docs/design.md, section 5). It wins
 with one multi, which creates that ephemeral znode and increments ``/consumers/coordinator_epoch`` by compare-and-set.
-The resulting version of the epoch's znode fences every write of the winner. A loser reads which instance leads. After a
-lost response, an instance never retries blindly. The next attempt reads first, and finds the znode if this session
+The resulting version of the epoch's znode fences every write by the winner. A loser reads which instance leads. After a
+lost response, an instance never retries blindly: the next attempt reads first, and finds the znode if this session
 created it. Epochs must never go back, so an instance that cannot read the stored epoch does not stand for election.
 """
 
@@ -70,10 +70,9 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. The owner's thread calls every method that is not marked as safe to call
-    from any thread. The election does not have its own thread and never waits. When there is work, it calls ``wake`` on
-    a thread of the store. The owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
-    """
+    """One instance's part in the election. It has no thread of its own and never waits: when there is work, it calls
+    ``wake`` on one of the store's threads, and the owner then calls :meth:`step` and, if it wants to lead,
+    :meth:`elect`. Methods that are not marked as safe to call from any thread belong to the owner's thread."""
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
         self._store = store
@@ -91,7 +90,8 @@ class ZkElection:
         """The named successor, as last read."""
         self._vacant_since: float | None = None
         self._epoch_is_new = False
-        """Whether the last read found no leader, and this instance has not yet tried the epoch that it found."""
+        """Whether the last read found no leader, and this instance has not yet tried to be elected with the epoch that
+        was read."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
@@ -116,8 +116,8 @@ class ZkElection:
             self._vacant_since = now
 
     def _read_and_watch(self) -> Node | None:
-        """Reads and watches in one request, to avoid a round trip that would delay the election. A change between the
-        watches and the reads fires a watch."""
+        """Reads and watches in one request, to avoid a round trip that would delay the election. A change that happens
+        in between fires a watch."""
         paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
         reads = [GetData(path) for path in (*paths, layout.SUCCESSOR)]
         try:
@@ -164,7 +164,7 @@ class ZkElection:
         return named.broker_id if has_time else None
 
     def step(self) -> None:
-        """Checks whether this instance has lost its leadership. After :class:`StoreUnavailable`, call this method
+        """Checks whether this instance has lost its leadership. If this raises :class:`StoreUnavailable`, call it
         again."""
         self.watch()
         leadership = self._leadership
@@ -187,7 +187,7 @@ class ZkElection:
             self._leadership = None
 
     def why_lost(self) -> str:
-        """Returns the reason why the last election that this instance won is no longer valid."""
+        """Returns why the last election that this instance won is no longer valid."""
         return self._why_lost(self._leadership) if self._leadership is not None else self._lost
 
     def _why_lost(self, leadership: Leadership) -> str:
@@ -228,10 +228,9 @@ class ZkElection:
 
     def elect(self) -> Leadership | None:
         """Watches, then tries to become the coordinator. Returns ``None`` if another instance leads or is the named
-        successor, or if no one can be elected (the log gives the reason). Raises :class:`StoreUnavailable` if the
-        outcome is unknown. The next call resolves the outcome. If this session has already won an election, returns the
-        same leadership again.
-        """
+        successor, or if no one can be elected (the log says why). Raises :class:`StoreUnavailable` if the outcome is
+        unknown; the next call resolves it. If this session has already won an election, returns the same leadership
+        again."""
         if self._unresolved:
             self._store.sync(layout.COORDINATOR)  # another server might not have this instance's own write yet
             self._fired = True
@@ -290,9 +289,8 @@ class ZkElection:
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
-        """Returns the leadership of ``node``, a ``/consumers/coordinator`` that this session created. If a response was
-        lost, this instance might not know yet that it created the znode. If the epoch no longer matches, resigns and
-        returns ``None``."""
+        """Returns the leadership for ``node``, a ``/consumers/coordinator`` that this session created, perhaps without
+        knowing it because the response was lost. If the epoch no longer matches, resigns and returns ``None``."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
         stored = self._stored_epoch()
@@ -353,20 +351,19 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """Returns the epoch from which to continue if the stored epoch was lost. An epoch in which nothing was decided
-        is known only to the instances that saw its election."""
+        """Returns the epoch to continue from if the stored one was lost. An epoch in which nothing was decided is known
+        only to the instances that saw its election."""
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
-        """Returns the reason why no instance can be elected, with the remedy, or an empty string. Safe to call from any
-        thread."""
+        """Returns why no instance can be elected, and the remedy, or an empty string. Safe to call from any thread."""
         return next(
             (found.text for about, found in list(self._complaints.items()) if about not in _HINDERS_NO_ELECTION), ""
         )
 
     def _complain(self, about: str, text: str, value: str = "") -> None:
-        """Logs a new problem and repeats it every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value`` is the faulty
-        value."""
+        """Logs a new problem immediately, and an old one again every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value``
+        is the faulty value."""
         if self._is_due(about, value or text):
             self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
             log.error("%s", text, extra={"event": "election_obstructed"})
@@ -380,11 +377,9 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, so that other instances hold an election immediately. If
-        the current ``leadership`` is passed, this saves a read that would delay the next election. Raises
-        :class:`StoreUnavailable` if the outcome is unknown. In that case, the znode disappears with the session at the
-        latest.
-        """
+        """Deletes this session's ``/consumers/coordinator``, so that other instances hold an election immediately.
+        Passing the current ``leadership`` saves a read that would delay the next election. Raises
+        :class:`StoreUnavailable` if the outcome is unknown; even then, the znode disappears when the session ends."""
         self._leadership = None
         self._fired = True
         try:
@@ -396,8 +391,8 @@ class ZkElection:
             self._delete_if_own()
 
     def _deleted_at_once(self, leadership: Leadership) -> bool:
-        """Deletes the znode without reading it. The fence proves that it is still this instance's own. Returns whether
-        it was deleted."""
+        """Deletes the znode without reading it, since the fence proves that it is still this instance's own. Returns
+        whether it was deleted."""
         if leadership.session_id != self._store.session.session_id:
             return False
         try:
@@ -413,8 +408,8 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes this instance's own znode. Checks that no other instance has been elected since. The znode of that
-        instance would have the same version."""
+        """Deletes this instance's own znode, unless another instance has been elected since: that instance's znode
+        would have the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:

@@ -47,9 +47,8 @@ def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
 
 
 def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
-    """Writes units in order, with as many units in each multi as fit. Each multi begins with ``fence``. Returns each
-    unit's results. A unit is never split, so it takes effect completely or not at all. If a unit fails, the units
-    already written remain.
+    """Writes units in order, as many per multi as fit. Each multi begins with ``fence``. Returns each unit's results. A
+    unit is never split, so it takes effect completely or not at all. If a unit fails, the units already written remain.
 
     Raises the errors of :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any multi.
     """
@@ -68,8 +67,8 @@ def fits_one(store: Store, units: Iterable[Sequence[Op]]) -> bool:
 
 
 def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
-    """Yields ``units`` in order, in batches that each fit in one request. A unit that is larger gets its own batch.
-    ``acl`` is the size of a create's ACL in bytes."""
+    """Yields ``units`` in order, in batches that each fit in one request. A unit that is too large to fit gets a batch
+    of its own. ``acl`` is the size of a create's ACL in bytes."""
     batch: list[Sequence[Op]] = []
     size = count = 0
     for unit in units:

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
-"""An allowance, as a share of the session timeout. Servers end a session up to a tick late, and learn of heartbeats up
-to half a tick late."""
+"""An allowance, as a share of the session timeout, because servers end a session up to a tick late and learn of
+heartbeats up to half a tick late."""
 _SAY_AGAIN_S = 5
 
 
@@ -52,11 +52,10 @@ class InstanceRegistration:
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
-        """Creates the znode, or finds that it already exists. Safe to repeat. As long as this instance's own earlier
-        session may hold the znode, raises :class:`NodeExists`, and the caller must try again. Once that is impossible,
-        the broker id is taken, and the method raises :class:`SettingsError`. After :class:`StoreUnavailable`, the next
-        call finds out the outcome.
-        """
+        """Creates the znode, or finds that it already exists. Safe to repeat. Raises :class:`NodeExists` while the
+        znode may still belong to an earlier session of this instance; the caller must then try again. Once that is no
+        longer possible, another instance has taken the broker id, and this raises :class:`SettingsError`. After a
+        :class:`StoreUnavailable`, the next call determines the outcome."""
         session_id = self._store.session.session_id
         try:
             try:
@@ -119,7 +118,7 @@ class InstanceRegistration:
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
     def _is_mine(self, node: Node) -> bool:
-        """Returns whether the znode holds this instance's own description, from this session or an earlier session."""
+        """Returns whether the znode holds this instance's own description, from this session or an earlier one."""
         try:
             found, own = json.loads(node.data), json.loads(self._written)
             return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})

@@ -1,12 +1,12 @@
-"""A thread handler for kazoo with three differences: signals, silent servers and waiting.
+"""A thread handler for kazoo that differs from kazoo's own in how it treats signals, silent servers and waiting.
 
 **Signals.** To send a request, kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns
 every exception into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). Waking the other thread
 releases the interpreter lock, so a signal handler often raises its exception right there. The program should stop, but
-instead it sees a closed ZooKeeper session and continues. kazoo stores that error in the request's result. The result
-class in this module detects that error and raises the signal's exception instead. By then, the connection thread may
-have missed its wake-up. It sends one request per wake-up, so every later request would be sent one wake-up late. The
-handler therefore wakes the thread once more.
+instead it sees a closed ZooKeeper session and carries on. kazoo stores that error in the request's result, where the
+result class in this module detects it, so that the signal's exception can be raised instead. By then, the connection
+thread may have missed its wake-up. It sends one request per wake-up, so every later request would be sent one wake-up
+late. The handler therefore wakes the thread once more.
 
 **Silent servers.** A server might not respond at all, because its machine is off or a firewall drops the packets. kazoo
 waits for the whole session timeout. Like the Java client, this handler waits for the session timeout divided by the

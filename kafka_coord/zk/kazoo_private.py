@@ -1,7 +1,7 @@
 """Every use of a private attribute of kazoo, each with a check that it exists and a fallback if it does not.
 
-The module is written for kazoo 2.10 and 2.11. If a later kazoo moves an attribute, the store still works. Each function
-names the feature that is lost in that case.
+The module is written for kazoo 2.10 and 2.11. If a later kazoo moves an attribute, the store still works; each function
+says what is lost in that case.
 """
 
 from __future__ import annotations
@@ -116,9 +116,8 @@ def can_remember_watches(client: KazooClient) -> bool:
 
 def break_connection(client: KazooClient) -> None:
     """Makes kazoo drop its connection and look for another server, without ending the session. kazoo detects a dead
-    connection by an unanswered ping, but it sends pings only after it has sent nothing else for a while. So a client
-    that keeps sending never detects it. If the private socket is missing, this does nothing.
-    """
+    connection by an unanswered ping, but it sends pings only after it has sent nothing else for a while, so a client
+    that keeps sending never detects it. If the private socket is missing, this does nothing."""
     connected = getattr(getattr(client, "_connection", None), "_socket", None)
     if connected is None:
         return

@@ -121,7 +121,7 @@ def history(group_name: str) -> str:
 
 
 def settled(group_name: str) -> str:
-    """Returns the path of the znode that records in which state a group is at rest."""
+    """Returns the path of the znode that records that a group is at rest, and in which state."""
     return f"{GROUPS}/{group_name}/settled"
 
 

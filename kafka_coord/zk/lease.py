@@ -1,4 +1,4 @@
-"""Computes a session's lease, that is, how long the session is guaranteed to last. This is pure arithmetic.
+"""Computes a session's lease: how long the session is guaranteed to last. This is pure arithmetic.
 
 A client may rely on its session only as long as no server can have ended it. The rule, for a negotiated timeout T:
 
@@ -14,8 +14,8 @@ A client may rely on its session only as long as no server can have ended it. Th
   until s1 + T.
 
 ``lag`` is T/4, because a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4.
-The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches
-at least 45 % of T ahead while the server responds.
+The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease extends
+at least 45 % of T into the future while the server responds.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SessionLease:
         self.session_id = 0
         self.timeout_s = 0.0
         self.leader_heard_at = 0.0
-        """The send time of the newest request that the leader is known to have seen. The next heartbeat counts from
-        it."""
+        """The send time of the newest request that the leader is known to have seen. It determines when the next
+        heartbeat is due."""
         self._connected_at = 0.0
         self._proven_at: float | None = None
         self._sent: deque[float] = deque()
@@ -67,7 +67,7 @@ class SessionLease:
         self._sent.clear()
 
     def lease_deadline(self) -> float:
-        """Returns the time until which the session cannot have ended, or 0.0 without a session."""
+        """Returns the time before which the session cannot end, or 0.0 without a session."""
         if self._proven_at is None:
             return 0.0
         return self._proven_at + self.timeout_s - max(MARGIN_S, MARGIN_SHARE * self.timeout_s)

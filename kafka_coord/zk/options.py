@@ -82,7 +82,7 @@ class ZkOptions:
     """Whether to use ZooKeeper 3.6's multi-read. The client detects whether the server supports it."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
-        """Returns kazoo's ACLs for the creation of the znode ``path`` (below the chroot)."""
+        """Returns the ACLs, in kazoo's form, for creating the znode ``path`` (below the chroot)."""
         return self.acls() if self.plan is None else to_kazoo(self.plan.of(path))
 
     def longest_acls(self) -> Sequence[Any]:
@@ -114,7 +114,7 @@ class ZkOptions:
                 )
 
     def acls(self) -> Sequence[Any]:
-        """Returns :attr:`acl` as kazoo's ACLs. New znodes get these ACLs unless there is a plan."""
+        """Returns :attr:`acl` in kazoo's form. New znodes get these ACLs unless there is a plan."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:

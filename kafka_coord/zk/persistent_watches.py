@@ -17,8 +17,8 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""The number of unanswered requests in a row after which no further request is sent in the same session, and only one
-request in each later session."""
+"""After this number of unanswered requests in a row, no more are sent in the same session, and only one in each later
+session."""
 
 _TYPES = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
@@ -69,7 +69,8 @@ class PersistentWatches:
                 self._followed[path] = left
 
     def session_is(self, state: SessionState) -> None:
-        """Drops all watches if the connection ended, because the server drops them too."""
+        """Drops all watches if the connection has ended, because the server drops them too, and notifies the
+        watchers."""
         if state is SessionState.CONNECTED:
             return
         with self._lock:

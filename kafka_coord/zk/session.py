@@ -59,8 +59,8 @@ kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
 
 
 def _quieter(record: logging.LogRecord) -> bool:
-    """A log filter that lowers kazoo's INFO and WARNING messages to DEBUG. This project's own messages report the
-    outcome of each attempt. The filter drops kazoo's DEBUG messages, which contain credentials."""
+    """A log filter that lowers kazoo's INFO and WARNING messages to DEBUG, since this project's own messages report the
+    outcome of each attempt. It drops kazoo's DEBUG messages, which contain credentials."""
     if record.levelno in {logging.INFO, logging.WARNING}:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return kazoo_log.isEnabledFor(logging.DEBUG)
@@ -71,7 +71,7 @@ kazoo_log.addFilter(_quieter)
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
-"""The number of watches from which three requests in sequence are faster than one pipelined request for each watch."""
+"""From this number of watches on, three requests in sequence are faster than one pipelined request per watch."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -179,7 +179,7 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # a multi-read, because an old server may drop the connection on it, which does less harm now than later
+        # a multi-read, because an old server may drop the connection on one: it is better to find out now than later
         try:
             (root,) = self.read_many([GetData("/")])
         except NoAuth as error:
@@ -422,8 +422,8 @@ class KazooStore(Store):
         return tuple(FoundAcl.of(*one) if isinstance(one, tuple) else one for one in found)
 
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
-        """Sets many ACLs in a pipeline. A multi cannot set ACLs. Returns ``None`` if the ACL was set or the znode is
-        gone, and otherwise the refusal."""
+        """Sets many ACLs in a pipeline, because a multi cannot set ACLs. Returns ``None`` for each ACL that was set or
+        whose znode is gone, and the refusal for any other."""
         responses = self._calls.pipelined(
             "set the ACL of",
             changes,

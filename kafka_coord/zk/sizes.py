@@ -1,4 +1,4 @@
-"""Computes the sizes of operations. ZooKeeper drops the connection of a client that sends too many bytes."""
+"""Computes the sizes of operations, because ZooKeeper drops the connection if a request is too large."""
 
 from __future__ import annotations
 

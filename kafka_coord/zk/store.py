@@ -1,6 +1,6 @@
 """The store interface: the part of ZooKeeper that the rest of the project uses.
 
-There are two implementations: the store of :mod:`kafka_coord.zk.session`, which uses kazoo, and a simulated ZooKeeper
+There are two implementations: the one in :mod:`kafka_coord.zk.session`, which uses kazoo, and a simulated ZooKeeper
 under a seeded scheduler. Everything that decides (election, handler, executor, connector) uses only :class:`Store`,
 runs on its owner's thread, and never sees kazoo.
 
@@ -168,7 +168,7 @@ class SessionState(Enum):
 
 
 class Session(Protocol):
-    """A read-only view of the session. It is thread-safe and does not need a round trip."""
+    """A read-only view of the session. Thread-safe, and never takes a round trip."""
 
     @property
     def state(self) -> SessionState: ...

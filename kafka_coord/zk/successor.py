@@ -11,9 +11,9 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
 HOLD_BACK_S = 3.0
-"""The number of seconds for which all other instances leave a vacancy to the named successor, measured by each
-instance's own clock. A healthy successor is elected within milliseconds. If it is not, the delay is still shorter than
-a failover after a crash, which waits for a session timeout."""
+"""How long all other instances leave a vacancy to the named successor, in seconds on each instance's own clock. A
+healthy successor is elected within milliseconds. Even if it fails, the delay is shorter than a failover after a crash,
+which takes a session timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Successor:
 
     @classmethod
     def read(cls, found: ReadResult) -> Successor | None:
-        """Returns the named successor, or ``None`` if no successor is named or the znode cannot be read. In that case,
-        all instances stand for election."""
+        """Returns the named successor, or ``None`` if no successor is named or the znode cannot be read; all instances
+        then stand for election."""
         if not isinstance(found, Node):
             return None
         where = layout.SUCCESSOR

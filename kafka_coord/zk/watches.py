@@ -1,11 +1,12 @@
 """Level-triggered watches based on ZooKeeper's one-shot watches, for an owner with one thread.
 
-ZooKeeper reports one change, on a thread of its client, and drops the watch. In this module, the event only marks the
-path and wakes the owner, which calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and
-calls its listener with the current value. Several changes between two steps lead to one call, with the last value.
-``exists`` sets the data watches, because it also reports creation. So data watches survive the deletion and recreation
-of a znode, after which kazoo's own ``ChildrenWatch`` is silent. A children watch falls back to ``exists`` while its
-znode is missing. After a change of the connection, the step sets all watches again and compares the values.
+ZooKeeper reports one change, on a thread of its client, and drops the watch. Here, the event only marks the path and
+wakes the owner, which then calls :meth:`Watches.step`. The step re-arms each marked watch, reads its znode, and calls
+its listener with the current value, so several changes between two steps lead to a single call with the last value.
+
+ Data watches are set with ``exists``, which also reports creation, so they survive the deletion and re-creation of a
+ znode (after which kazoo's own ``ChildrenWatch`` is silent). A children watch falls back to ``exists`` while its znode
+ is missing. After the connection or session has changed, the step re-arms all watches and compares the values.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""The number of seconds until the next attempt to watch a znode whose ACL forbids reading. A change of the ACL does not
+"""How many seconds pass before the next attempt to watch a znode whose ACL forbids reading. A change to an ACL does not
 fire a watch."""
 
 
@@ -53,13 +54,13 @@ class _Watched:
 
 
 class Watches:
-    """All watches of one owner. The owner's thread calls all methods. Only the watcher itself runs on another thread.
+    """All watches of one owner. The owner's thread calls all methods; only the watcher itself runs on another thread.
 
     ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises an exception does not affect other listeners. Its failure is logged with the path, but not
-    repeated as long as it stays the same. The watch stays set, and the next step calls the listener again with the
-    current value. So a listener whose own read failed gets another chance, and no event is lost.
+    A listener that raises an exception does not affect other listeners. Its failure is logged with the path, and not
+    again as long as it stays the same. The watch stays set, and the next step calls the listener again with the current
+    value, so a listener whose own read failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -163,7 +164,7 @@ class Watches:
             self._due[watched] = None
 
     def step(self) -> bool:
-        """Sets the watches that fired again and calls the listeners of changed and newly added znodes.
+        """Re-arms the watches that fired and calls the listeners of changed and newly added znodes.
 
         Returns True if every watch is set and every listener is up to date. Returns False if there is no connection or
         a listener failed. The caller must then call this method again soon, or after ``wake``. A step serves each watch
