@@ -51,7 +51,7 @@ _COMMITS_S = (4.95, 5.3)
 """The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``), in seconds. Once the
 interval has passed, the client commits at the application's next poll."""
 COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
-"""The clients in which nothing but the next automatic commit waits for the response to an automatic commit."""
+"""The clients in which an unanswered automatic commit holds up nothing but the next automatic commit."""
 _PROOFS = 3
 _NOT_AUTOMATIC_S = 600.0
 

@@ -86,7 +86,7 @@ class Group:
         """The time at which the join phase ends, even if members are missing."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """How many seconds longer newcomers may still make the first rebalance of an empty group."""
+        """How many more seconds newcomers may prolong an empty group's first rebalance by."""
         self._prolonged = False
         self._initial = False
         self._late = LateBeats()

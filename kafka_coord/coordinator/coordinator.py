@@ -50,8 +50,8 @@ class ConsumerCoordinator:
     leads.
 
     :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, and ``handler.step`` belongs to the
-    handler's thread. ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
-    ``rebalance_request_queue`` are the original design's fields.
+    handler's thread. The original design's ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics`` are in
+    ``registry``, and its ``groups_being_rebalanced`` and ``rebalance_request_queue`` in ``queue``.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ConsumerCoordinator:
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
-        """Arms the listeners of topics and groups, enqueues every group, and reads each group's subscriptions. The
+        """Arms the listeners for topics and groups, enqueues every group, and reads each group's subscriptions. The
         service starts the handler's thread afterwards.
 
         A single request lists a znode's children and arms its watch, so no change can slip in between. Reads are

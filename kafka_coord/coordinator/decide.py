@@ -26,8 +26,8 @@ class Decided:
 
 
 def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
-    """Plans, reads the offsets of the partitions that the plan starts, and replans until all of these offsets are
-    readable.
+    """Plans, reads the offsets of the partitions that the plan starts, and replans without any partitions whose offset
+    is unreadable.
 
     A plan is valid only as a whole, because one step may release partitions that the next one starts, so this function
     replans instead of dropping steps. Each round finds at least one more unreadable znode and leaves its partitions out

@@ -167,8 +167,8 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Returns the unsettled decision of an earlier coordinator, if any, so that this one can follow it further. Its
-        age is taken from the wall clock."""
+        """Returns the unsettled decision of an earlier coordinator, if any, so that this coordinator can keep following
+        it. The decision's age is taken from the wall clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None

@@ -26,18 +26,18 @@ from kafka_coord.zk.store import Create, Node, SetData, Store
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 100_000
-"""The maximum size of a record. A group whose record would be larger is not recorded as at rest."""
+"""The maximum size of an at-rest record. A group whose record would be larger is not recorded."""
 
 
 def spread(group: str) -> float:
-    """Returns a group's factor for intervals, between 0.75 and 1.25 and always the same, so that not all groups are due
-    at once."""
+    """Returns the factor that a group's intervals are multiplied by, so that not all groups are due at once. It is
+    between 0.75 and 1.25 and never changes."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
 def decode_settled(where: str, found: Answer) -> Settled | None:
-    """Decodes the record that a group is at rest. Returns ``None`` if the record is missing or unreadable; the next
-    write replaces an unreadable one."""
+    """Decodes a group's at-rest record. Returns ``None`` if the record is missing or unreadable; the next write
+    replaces an unreadable one."""
     if not isinstance(found, Node):
         return None
     try:
@@ -48,8 +48,8 @@ def decode_settled(where: str, found: Answer) -> Settled | None:
 
 
 def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
-    """Returns the record that a group is at rest, or ``None`` if there is none or a member has registered or left
-    since. ``ids`` is the parent of the registration znodes."""
+    """Returns a group's at-rest record, or ``None`` if there is none or a member has registered or left since. ``ids``
+    is the parent of the registration znodes."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
     return settled if settled is not None and settled.zxids.hold(as_of) else None
@@ -71,7 +71,7 @@ class IdleGroups:
         self._digests_of: Mapping[str, TopicInfo] | None = None
 
     def begin(self, memory: GroupMemory, settled: Settled) -> None:
-        """Adopts the record of an earlier coordinator."""
+        """Adopts an at-rest record that an earlier coordinator wrote."""
         memory.settled_written = settled
         memory.settled_exists = True
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
@@ -81,7 +81,7 @@ class IdleGroups:
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Returns whether each group is still at rest. Raises :class:`StoreError`."""
+        """Returns, for each group, whether it is still at rest. Raises :class:`StoreError`."""
         try:
             return self._unchanged(memories)
         except StoreError:

@@ -164,7 +164,7 @@ class RequestListener:
         self.listed: tuple[str, ...] | None = ()
 
     def begin(self, nodes: Sequence[Answer]) -> None:
-        """Takes the nodes that startup read for the listed requests."""
+        """Processes the nodes that startup read for the listed requests."""
         listed, self.listed = self.listed or (), None
         self._enqueue(self._requests.take(frozenset(listed), listed, nodes))
 
@@ -219,7 +219,7 @@ class BrokerChangeListener:
         self.racks: dict[int, str] = {}
 
     def begin(self, nodes: Sequence[Answer]) -> None:
-        """Takes the nodes that startup read for the listed brokers."""
+        """Processes the nodes that startup read for the listed brokers."""
         listed, self.listed = self.listed or (), None
         self.racks.update(_racks(listed, nodes))
 

@@ -86,8 +86,8 @@ class Unsettled:
 
 @dataclass(slots=True)
 class GroupMemory:
-    """The memory of one group. It belongs to the handler's thread, except for the fields that are marked as readable
-    from any thread."""
+    """What the coordinator remembers about one group. It belongs to the handler's thread, except for the fields that
+    are marked as readable from any thread."""
 
     group: str
     outcome: Outcome | None = None

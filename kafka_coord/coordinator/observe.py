@@ -67,8 +67,8 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Returns, for each group, whether it is unpaused and still in the state it was found at rest in. However large the
-    group, this takes six small reads. Raises :class:`StoreUnavailable`."""
+    """Returns, for each group, whether it is not paused and has not changed since it was found at rest. However large
+    the group, this takes six small reads. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -84,12 +84,13 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Returns reads of the znodes whose children matter. Unlike a listing of the children, they return the zxid."""
+    """Returns reads of the znodes whose children matter. They return the zxid of the last change to the children, which
+    a listing of the children does not."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
 def _zxids(group: Answer, ids: Answer, owners: Answer, channel: Answer, assignment: Answer) -> Zxids | None:
-    """Returns the zxids, or ``None`` if an ACL forbids reading any of the znodes."""
+    """Returns the zxids of a group's state, or ``None`` if an ACL forbids reading any of the znodes."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -134,7 +135,7 @@ def _read_group(
 ) -> Generator[list[Read], Answers, Snapshot | None]:
     """Reads one group. Yields the reads to send and receives their results. Returns ``None`` if the group does not
     exist. Reads the group and the consumers that it had in the last pass, then all other consumers, and finally any
-    commands that consumers are slow to acknowledge, perhaps because they cannot be read."""
+    commands that consumers are slow to acknowledge, in case the commands are unreadable."""
     memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
     answers = yield [
         *(_reads_of_zxids(group) if query.with_zxids else ()),  # read before the znodes whose state they identify

@@ -54,8 +54,8 @@ class GroupRegistry:
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
         """Returns the groups that subscribe to ``topic``, by name or by pattern. Includes groups whose pattern has not
-        been matched against the topic yet: a slow pattern must not block a listener, so that is left to the group's
-        next pass."""
+        been matched against the topic yet: a slow pattern must not block a listener, so the match is left to the
+        group's next pass."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, wanted) for g, wanted in self._patterns.items() if g not in by_name]

@@ -122,8 +122,8 @@ class CoordinatorService:
 
     @property
     def obstacle(self) -> str:
-        """The reason why no instance can be elected, or why this instance cannot coordinate, with the remedy if one is
-        known. Empty if there is no obstacle. Safe to read from any thread."""
+        """Why no instance can be elected, or why this instance cannot coordinate, with the remedy if one is known.
+        Empty if there is no obstacle. Safe to read from any thread."""
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:

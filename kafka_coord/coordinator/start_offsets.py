@@ -35,8 +35,8 @@ class StartOffsets:
 
 
 def unclaimed(written: str, identity: str) -> str:
-    """Explains why no partition starts from the offsets below a znode that contains ``written``, and how to remedy
-    that."""
+    """Explains why no partition starts from the offsets below a znode that contains ``written``, and what to do about
+    it."""
     return (
         f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
         f" nothing is started; set it to {identity!r} if they belong to the current topic, otherwise delete it"

@@ -58,7 +58,7 @@ MOST_BYTES = 900 << 10
 (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""How long after a successful append was sent reads may be served from memory, in seconds. See
+"""For how many seconds reads may be served from memory after a successful append was sent. See
 :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
 """A newer term waits longer than :data:`PROOF_S` by this factor, because its clock may be faster."""

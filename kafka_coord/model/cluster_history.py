@@ -48,7 +48,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class ClusterHistory:
-    """The value of ``/consumers/history``, with the oldest entries first."""
+    """The value of ``/consumers/history``, oldest entries first."""
 
     elections: tuple[Election, ...] = ()
     actions: tuple[Action, ...] = ()

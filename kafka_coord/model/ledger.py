@@ -20,10 +20,10 @@ class Ledger:
     """The partitions that one consumer holds, and its incarnation.
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
-    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest one that the
-    consumer was sent a command for, or whose target it met without one. ``place`` is a copy of the registration, if the
-    member has a ``rejoin_grace_ms``; it keeps the member's place in the group after the registration is gone.
-    ``znode_version`` comes from the read, not from the value.
+    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest generation
+    that the consumer was sent a command for, or whose target it met without one. ``place`` is a copy of the
+    registration, if the member has a ``rejoin_grace_ms``; it keeps the member's place in the group after the
+    registration is gone. ``znode_version`` comes from the read, not from the value.
     """
 
     consumer: str

@@ -1,7 +1,7 @@
 """Compiles a message's definition into Python: one class per structure, and a decoder and an encoder for each version.
 
-The functions are straight-line code: adjacent fields of fixed size take a single call of :mod:`struct`, and no version
-is checked at run time. They are therefore several times as fast as code that looks up the definition of each field.
+The functions are straight-line code: adjacent fixed-size fields take a single call to :mod:`struct`, and no version is
+checked at run time. They are therefore several times as fast as code that looks up the definition of each field.
 
 A decoder never reads beyond its bytes, allocates at most a fixed multiple of their number, and raises only
 :class:`BadMessage`. It refuses an array that claims more elements than there are bytes left and, in a request, an array
@@ -102,7 +102,8 @@ class _Functions:
         return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
 
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
-        """Yields each run of adjacent fields of fixed size with true, and every other field alone with false."""
+        """Yields (true, fields) for each run of adjacent fixed-size fields, and (false, [field]) for every other
+        field."""
         for fixed, some in groupby(fields, lambda f: f.type in FIXED and not f.is_array):
             neighbours = list(some)
             yield from [(True, neighbours)] if fixed else ((False, [field]) for field in neighbours)

@@ -42,7 +42,7 @@ class Calls:
     _timeout_s: float
     _max_request_bytes: int
     _dropped_at: int = 0
-    """The size of the large request on which the connection broke, or 0."""
+    """The size of the large request that the connection broke on, or 0."""
     _pid: int = field(default_factory=os.getpid)
 
     def ask(

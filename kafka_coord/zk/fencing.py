@@ -1,4 +1,4 @@
-"""Writes that fail once the epoch (or term) under which they were decided has changed."""
+"""Writes that fail once the epoch (or term) that they were decided under has changed."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ Watcher = Callable[[WatchEvent], None]
 
 class SessionState(Enum):
     CONNECTING = "connecting"
-    """The client has not connected yet since the start, or since the last session was lost."""
+    """The client has not connected yet since it started, or since the last session was lost."""
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     """The connection is gone. The session may still exist, or it may already have ended on the server."""

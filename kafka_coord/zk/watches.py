@@ -96,7 +96,7 @@ class Watches:
             self._add(_Watched(_Kind.GONE, path, listener))
 
     def drop(self, path: str) -> None:
-        """Forgets every watch of the path."""
+        """Forgets every watch on the path."""
         for kind in _Kind:
             self._forget(self._watched.get((kind, path)))
 
@@ -143,7 +143,7 @@ class Watches:
         self._wake()
 
     def _on_session(self, _state: SessionState) -> None:
-        """Runs on a thread of the store after a reconnect. Every watch must then be set again."""
+        """Runs on a thread of the store. After a reconnect, every watch must be set again."""
         self._wake()
 
     def _take_fired(self) -> None:
@@ -282,7 +282,7 @@ class Watches:
         if sentence == watched.complaint:
             return
         watched.complaint = sentence
-        log.warning("watch of %s path=%s: %s", watched.kind.value, watched.path, sentence, exc_info=trace)
+        log.warning("watch on %s path=%s: %s", watched.kind.value, watched.path, sentence, exc_info=trace)
 
 
 def _data_key(stat: Stat | None) -> tuple[int, int] | None:

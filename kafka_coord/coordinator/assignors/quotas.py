@@ -20,8 +20,8 @@ class Quotas:
     """The number of partitions that each member gets. Each gets ``least``, and some of the ``flexible`` members get one
     more; ``extras`` is how many.
 
-    It does not matter which of the flexible members get an extra, and that freedom helps to keep partitions in place
-    and close to their replicas. All of ``least`` plus ``extras`` add up to the number of partitions.
+    Which of the flexible members get an extra is left open, which helps to keep partitions in place and close to their
+    replicas. The sum of ``least``, plus ``extras``, is the number of partitions.
     """
 
     least: dict[str, int]
