@@ -157,7 +157,7 @@ class ConsumerCoordinator:
             raise
         except MultiFailed as error:
             # the response is gone, or its ACL forbids deleting it
-            log.debug("did not remove an old response reason=%s", error)
+            log.debug("could not remove an old response reason=%s", error)
 
     def answer(self, request: Request, result: str, message: str, also: Sequence[Op] = ()) -> bool:
         """Writes the response to a request that does not concern a managed group, and applies ``also`` in the same

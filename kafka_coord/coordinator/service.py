@@ -275,7 +275,7 @@ class CoordinatorService:
         """Returns why the instance beside broker ``successor`` cannot become the successor, or an empty string if it
         can."""
         if successor == self._broker_id:
-            return f"the instance of broker {successor} is already the coordinator"
+            return f"the instance beside broker {successor} is already the coordinator"
         if self._store.exists(layout.instance(successor)) is None:
             running = ", ".join(self._store.children(layout.COORDINATORS))
             return f"no instance runs beside broker {successor}; running instances: {running}"

@@ -150,7 +150,7 @@ class GroupMetadataManager:
         term.serve()
         self.terms[partition] = term
         log.info(
-            "coordinates a partition of the groups log partition=%d term=%d records=%d groups=%d load_ms=%d",
+            "now coordinates a partition of the groups log partition=%d term=%d records=%d groups=%d load_ms=%d",
             *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
             extra={"event": "partition_loaded"},
         )

@@ -196,7 +196,7 @@ class ZkElection:
         if self._seen is None:
             return "someone deleted its znode"
         if self._seen.stat.ephemeral_owner != leadership.session_id:
-            return "another instance coordinates"
+            return "another instance is the coordinator"
         return f"someone wrote to or deleted {layout.COORDINATOR_EPOCH}, so this instance can no longer write"
 
     @property

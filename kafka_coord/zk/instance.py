@@ -95,7 +95,7 @@ class InstanceRegistration:
             raise NodeExists(f"{self._path} has just vanished; registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
             if not self._is_mine(node):
-                log.warning("rewrote its own znode, which someone had changed path=%s", self._path)
+                log.warning("rewrote this instance's znode, which someone had changed path=%s", self._path)
                 self._store.set(self._path, self._written)
             return
         if node.stat.ephemeral_owner == 0:

@@ -174,7 +174,7 @@ class KazooStore(Store):
     def _refused(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"ZooKeeper at {', '.join(self._where.servers)} was reached but the connection was refused: check the "
-            "credentials, SASL and TLS settings of both sides"
+            "credentials, SASL and TLS settings on both sides"
         )
 
     def check_chroot(self, *, create: bool) -> None:

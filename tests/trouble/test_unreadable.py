@@ -97,7 +97,7 @@ def test_a_target_nobody_can_read_freezes_its_group_until_a_rebalance_is_asked_f
     assert generation > max(ledger.generation for ledger in world.ledgers().values())
     put(world, layout.assignment("delays"), b'{"version":1,"gen')
     world.consumer("c2").join()
-    said("the stored target cannot be read", "ask for a rebalance")
+    said("the stored target cannot be read", "request a rebalance")
     look(world)
     assert world.node(layout.assignment("delays")).data == b'{"version":1,"gen'
     bystander()

@@ -15,7 +15,7 @@ def group_removal(observation: Observation, membership: Membership) -> Plan | No
         return _plan(observation, "an operator asked", answers)
     answers = _answers_if_expired(observation, membership)
     if answers is not None:
-        return _plan(observation, "empty for longer than the retention of its offsets", answers)
+        return _plan(observation, "empty for longer than its offsets are retained", answers)
     return None
 
 
@@ -51,5 +51,5 @@ def _answers_if_expired(observation: Observation, membership: Membership) -> lis
     if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in requests):
         return None
     return [
-        refused(r, "the group was removed: it was empty for longer than the retention of its offsets") for r in requests
+        refused(r, "the group was removed: it was empty for longer than its offsets are retained") for r in requests
     ]

@@ -96,7 +96,7 @@ def _decide_stop(
         update.stop = stop_fits(beyond, MAX_WRITE_BYTES - ledger_bytes(update.ledger))
         if not update.stop:
             reconciled.complaints.append(
-                f"the ledger of {update.consumer} is too large to be written with a command; evict it"
+                f"the ledger of {update.consumer} is too large to be written with a command; evict that consumer"
             )
 
 

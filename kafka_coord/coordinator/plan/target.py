@@ -79,7 +79,7 @@ def fault_in(target: object, inputs: AssignmentInputs) -> str:
         mine = subscribed[consumer]
         for topic, numbers in partitions.unordered():
             if topic not in mine:
-                return f"gave {consumer} topic {topic}, to which it does not subscribe"
+                return f"gave {consumer} topic {topic}, which it does not subscribe to"
             counts[topic] = counts.get(topic, 0) + len(numbers)
             union.setdefault(topic, set()).update(numbers)
     for topic, info in inputs.topics.items():
@@ -99,7 +99,7 @@ def _fault_in_streams(target: Target, inputs: AssignmentInputs) -> str:
         owned = target.members.get(consumer, NO_PARTITIONS)
         for partition, stream in streams.items():
             if partition not in owned:
-                return f"gave a stream for {partition} to {consumer}, which does not get it"
+                return f"gave a stream for {partition} to {consumer}, which was not given that partition"
             if not 0 <= stream < inputs.streams_of(consumer, partition.topic):
                 return f"gave {partition} to stream {stream} of {consumer}, which it does not run"
     return ""

@@ -40,7 +40,7 @@ def decide_target(
     unreadable = target_is_unreadable(observation)
     if unreadable and not requests:
         complaint = (
-            "the stored target cannot be read, so nothing is moved; ask for a rebalance to replace it"
+            "the stored target cannot be read, so nothing is moved; request a rebalance to replace it"
             f" (kafka-coord groups rebalance {observation.group})"
         )
         return TargetDecision(None, moving=False, complaints=[complaint])

@@ -204,9 +204,12 @@ FLIGHTS = PartitionSet({"flights": range(8)})
         (Answering(Target({"c1": FLIGHTS, "c2": FLIGHTS})), "gave partitions of flights to more than one member"),
         (Answering(Target({"c1": PartitionSet()})), "left out or invented partitions of flights (such as [0, 1, 2])"),
         (Answering(Target({"c1": PartitionSet({"flights": range(9)})})), "left out or invented"),
-        (Answering(Target({"c1": FLIGHTS | PartitionSet({"planes": [0]})})), "to which it does not subscribe"),
+        (Answering(Target({"c1": FLIGHTS | PartitionSet({"planes": [0]})})), "which it does not subscribe to"),
         (Answering(Target({"c1": FLIGHTS}, {"c1": {TopicPartition("flights", 0): 7}})), "which it does not run"),
-        (Answering(Target({"c1": FLIGHTS}, {"c2": {TopicPartition("flights", 0): 0}})), "which does not get it"),
+        (
+            Answering(Target({"c1": FLIGHTS}, {"c2": {TopicPartition("flights", 0): 0}})),
+            "which was not given that partition",
+        ),
         (Answering(Target({"c1": FLIGHTS}, {"c9": {}})), "which is not a member"),
         (Answering(Target(["c1"])), "raised"),  # type: ignore[arg-type]
     ],
