@@ -37,13 +37,13 @@ _TICK_S = 3.0
 _EACH_S = 2.5
 """Seconds between heartbeats from the Java client, which sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""A client gets at least one response without an error in this number of ticks. Each consecutive error doubles the time
+"""The most ticks that pass before a client gets a response without an error. Each consecutive error doubles the time
 that the client waits before it resends a heartbeat, which is 0.1 s at first."""
 _MARGIN_S = 0.25
 """How many seconds a request and its response take on a busy machine. If the response arrives after the tick, the
 client stays silent for 3 s."""
 _SOON_S = 0.5
-"""If the next tick is at most this number of seconds away, the response need not be an error."""
+"""How close the next tick must be, in seconds, for the response not to need an error."""
 _AGAIN_S = 1.5
 """How many seconds it takes a client at most to resend a heartbeat. librdkafka before 2.0 never resends one."""
 

@@ -65,7 +65,7 @@ STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The limits for all groups, named like the broker's settings."""
+    """The limits for all groups, named after the broker's settings."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0

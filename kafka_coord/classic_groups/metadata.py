@@ -1,4 +1,4 @@
-"""Defines the metadata of a client-assigned group and its members, with the names of Kafka's 0.9 design."""
+"""Defines the metadata of a client-assigned group and its members, using the names from Kafka's 0.9 design."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""Up to this number of registrations, startup reads them all in one request. Beyond it, startup first checks which of
-them it needs."""
+"""The most registrations that startup reads in one request without first checking which of them it needs."""
 
 
 class ConsumerCoordinator:

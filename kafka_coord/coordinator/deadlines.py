@@ -17,7 +17,7 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
 SLOW_COMMAND_MS = 2_000
-"""An unacknowledged command that is at least this old (in ms) counts as slow: its consumer may be unable to read it."""
+"""The age in ms at which an unacknowledged command counts as slow. Its consumer may be unable to read it."""
 
 Key = TypeVar("Key")
 

@@ -43,7 +43,7 @@ MAX_REMEMBERED = 32
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
-    """Returns the decision in a plan, or ``None`` if the plan does not set a new target."""
+    """Returns the decision that a plan makes, or ``None`` if the plan does not set a new target."""
     step = next((step for step in plan.steps if isinstance(step, SetTarget)), None)
     if step is None:
         return None
@@ -77,7 +77,7 @@ def _decision_of(target: Assignment) -> Decision:
 
 
 def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
-    """Returns the operator actions that the plan carries out or records, in the order of their requests."""
+    """Returns the operator actions that the plan carries out or records, in order of their requests."""
     steps = (step for step in plan.steps if isinstance(step, AnswerRequest) and step.result == DONE)
     asked = sorted((step.request for step in steps), key=lambda request: request.request_id)
     return tuple(action for request in asked if (action := action_of(request, at_ms)) is not None)

@@ -27,7 +27,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Progress:
-    """A decision that is not settled yet. ``decided`` is its time in monotonic seconds. ``settling`` means that the
+    """A decision that is not settled yet. ``decided`` is its time in monotonic seconds. ``settling`` is true once the
     write that records it as settled has been prepared."""
 
     decision: Decision
@@ -36,7 +36,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """A decision in encoded form, so that the next write does not encode it again."""
+    """A decision in encoded form, so that the next write need not encode it again."""
 
     generation: int
     data: bytes

@@ -56,7 +56,7 @@ class RebalanceRequestQueue:
             self._changed.notify()
 
     def put_back(self, group: str) -> None:
-        """Enqueues a calm group again, behind the other calm groups."""
+        """Puts a calm group back, behind the other calm groups."""
         with self._changed:
             if not self._closed and group not in self.groups_being_rebalanced:
                 self.groups_being_rebalanced.add(group)

@@ -66,8 +66,7 @@ class Cluster:
         return await self.ask_any("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
 
     async def leaders(self, topic: str) -> dict[int, Address]:
-        """Returns the address of the leader of each partition. Also raises :class:`NotFound` if the topic does not
-        exist."""
+        """Returns the address of each partition's leader. Also raises :class:`NotFound` if the topic does not exist."""
         answer = await self.metadata([topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
         (described,) = answer.topics

@@ -21,7 +21,7 @@ class CommittedOffset(NamedTuple):
 
     @property
     def is_bare(self) -> bool:
-        """Whether the offset comes without details."""
+        """Whether the offset has no details."""
         return self.leader_epoch < 0 and not self.metadata
 
     def to_json(self) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The bounds of the buckets, which range from a request answered from memory (about 1 ms) to a rebalance that waits for
-slow consumers (minutes)."""
+"""The bucket bounds, which range from a request answered from memory (about 1 ms) to a rebalance that waits for slow
+consumers (minutes)."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ class Ledger:
     written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest generation
     that the consumer was sent a command for, or whose target it met without one. ``place`` is a copy of the
     registration, if the member has a ``rejoin_grace_ms``; it keeps the member's place in the group after the
-    registration is gone. ``znode_version`` comes from the read, not from the value.
+    registration is gone. ``znode_version`` is not part of the stored value.
     """
 
     consumer: str

@@ -144,7 +144,7 @@ class Request:
     """A description of the change, with the old and new values, for readers of the history. Truncated to
     :data:`~kafka_coord.model.action.MAX_CHANGE`."""
     request_id: str = ""
-    """The znode's name. Like ``znode_version``, it comes from the read, not from the value."""
+    """The znode's name. Like ``znode_version``, it is not part of the stored value."""
     znode_version: int = 0
 
     @property

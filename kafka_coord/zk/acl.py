@@ -25,7 +25,7 @@ _MASKED = "x"
 
 
 class Permission(IntFlag):
-    """ZooKeeper's permissions, with the numbers that ZooKeeper uses."""
+    """ZooKeeper's permissions and their numeric values."""
 
     NONE = 0
     READ = 1
@@ -68,7 +68,7 @@ class Identity:
 
     @classmethod
     def parse(cls, written: object, where: str) -> Identity:
-        """Parses an identity. Raises :class:`SettingsError`, which names ``where``."""
+        """Parses an identity. Raises :class:`SettingsError`, with ``where`` in the message."""
         scheme, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")
         if not (colon and name and scheme in _SCHEMES and len(name) <= 1_000 and name.isprintable()):
             raise SettingsError(

@@ -38,7 +38,7 @@ def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResul
 
 
 def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
-    """Returns the number of the unit that contains operation ``index`` of a failed multi."""
+    """Returns the index of the unit that contains operation ``index`` of a failed multi."""
     for number, unit in enumerate(units):
         index -= len(unit)
         if index < 0:

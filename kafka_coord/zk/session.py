@@ -71,7 +71,7 @@ kazoo_log.addFilter(_quieter)
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
-"""From this number of watches on, three requests in sequence are faster than one pipelined request per watch."""
+"""The number of watches at which three requests in sequence become faster than one pipelined request per watch."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,

@@ -8,7 +8,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 _FEW_CLASSES = 32
-"""Up to this number of distinct subscriptions, comparing the best member of each is cheaper than keeping one heap per
+"""The most distinct subscriptions for which comparing the best member of each is cheaper than keeping one heap per
 topic."""
 
 

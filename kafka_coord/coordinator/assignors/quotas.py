@@ -10,7 +10,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 MAX_SPREAD_BYTES = 300_000
-"""A target above this size is packed instead of spread, so that it fits in a 900 kB znode."""
+"""The size above which a target is packed instead of spread, so that it fits in a 900 kB znode."""
 
 _ENTRY_BYTES = len('"":"123-456",')
 

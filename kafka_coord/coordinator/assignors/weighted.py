@@ -1,4 +1,4 @@
-"""``weighted`` shares partitions in proportion to the members' capacities. Otherwise, it works like ``sticky``."""
+"""``weighted`` distributes partitions in proportion to the members' capacities. Otherwise, it works like ``sticky``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class WeightedAssignor:
     """Gives a member with capacity 3 three times as many partitions as a member with capacity 1, as nearly as whole
     partitions allow.
 
-    Members with the same subscription share by the largest remainder method. If subscriptions differ, partitions move
-    until no single move would improve the balance.
+    Members with the same subscription get their shares by the largest remainder method. If subscriptions differ,
+    partitions move until no single move would improve the balance.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
