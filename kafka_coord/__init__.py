@@ -1,8 +1,8 @@
 """A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
 
 Applications import their names from here: :class:`Consumer`, :class:`AsyncConsumer`, :class:`Record`, :class:`Stream`,
-:class:`Subscription`, :class:`TopicPartition`, and the errors of :mod:`kafka_coord.errors`. Each name is imported on
-first use, so that ``kafka-coord serve``, for example, does not load librdkafka.
+:class:`Subscription`, :class:`TopicPartition`, and the errors in :mod:`kafka_coord.errors`. Names are imported on first
+use, so ``kafka-coord serve``, for example, does not load librdkafka.
 """
 
 from __future__ import annotations

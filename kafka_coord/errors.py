@@ -1,28 +1,28 @@
-"""The exceptions of this project, and the exit codes of the CLI.
+"""The exceptions that this project raises, each with the exit code of the CLI.
 
 ::
 
     KafkaCoordError                       1
-    ├── SettingsError                     2   a flag, variable or file holds an invalid value
+    ├── SettingsError                     2   a flag, variable or file has an invalid value
     │   ├── InvalidName                   2   a group, consumer or topic name that Kafka would not allow
-    │   └── InvalidPattern                2   a regular expression that the linear-time engine refuses
+    │   └── InvalidPattern                2   a regular expression that the linear-time engine rejects
     ├── MalformedValue                    3   a znode, command or file cannot be decoded
-    │   └── UnknownVersion                3   well formed, but of a version that this release does not know
+    │   └── UnknownVersion                3   well formed, but in a version that this release does not support
     ├── StoreError                        4   ZooKeeper refused an operation or could not be reached
-    │   ├── StoreUnavailable              4   no response in time: whether it took effect is unknown
+    │   ├── StoreUnavailable              4   no response in time: the operation may have taken effect
     │   │   └── SessionLost               4   the session has ended: ephemerals and watches are gone
-    │   ├── NoNode, NodeExists, NotEmpty  4   a fact about the tree, known for certain
-    │   ├── BadVersion                    4   someone wrote in between
+    │   ├── NoNode, NodeExists, NotEmpty  4   the znode is missing, already exists, or has children
+    │   ├── BadVersion                    4   someone has written to the znode since it was read
     │   ├── NoAuth                        4   the ACL forbids it
     │   ├── RequestTooLarge               4   the request would exceed ZooKeeper's jute.maxbuffer
     │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
-    │       └── Fenced                    4   the coordinator epoch has changed: this instance is deposed
-    ├── BrokerError                       5   no broker could be used
+    │       └── Fenced                    4   another instance has taken over, so this one may no longer write
+    ├── BrokerError                       5   no usable broker was found
     ├── RequestRefused                    6   the current state forbids the request; nothing was changed
     ├── NotFound                          7   no such group, consumer, topic or coordinator
     ├── Timeout                           8   the awaited event did not happen in time
     ├── DevClusterError                   9   the local ZooKeeper or Kafka could not be started
-    ├── VerificationFailed               10   the demo or a check found lost or doubled records
+    ├── VerificationFailed               10   the demo or a check found lost or duplicate records
     └── ConsumerError                    11
         ├── ConsumerClosed               11   used after close
         ├── ConsumerIdInUse              11   another live consumer holds this name
@@ -36,7 +36,7 @@ _MAX_REASON_CHARS = 1_000
 
 
 class KafkaCoordError(Exception):
-    """The base class of all errors of this project. ``exit_code`` is the CLI's exit code."""
+    """The base class of this project's errors. ``exit_code`` is the exit code of the CLI."""
 
     exit_code = 1
 
@@ -48,18 +48,18 @@ class SettingsError(KafkaCoordError, ValueError):
 
 
 class InvalidName(SettingsError):
-    """A name that does not match ``[a-zA-Z0-9._-]{1,249}``, or is ``.`` or ``..`` (Kafka's rule for topics, here for
-    all names)."""
+    """A name breaks Kafka's rule for topic names, which applies to all names here: it must match
+    ``[a-zA-Z0-9._-]{1,249}`` and must not be ``.`` or ``..``."""
 
 
 class InvalidPattern(SettingsError):
-    """A topic pattern that the linear-time engine cannot compile."""
+    """The linear-time engine cannot compile a topic pattern."""
 
 
 class MalformedValue(KafkaCoordError, ValueError):
-    """A value that cannot be decoded.
+    """A value cannot be decoded.
 
-    ``where`` is the path of its znode or file, and ``field`` is the field at fault (or ""). A long ``reason`` is
+    ``where`` is the path of its znode or file, and ``field`` is the offending field, or "". A long ``reason`` is
     truncated, so that a huge value cannot fill the logs.
     """
 
@@ -74,11 +74,11 @@ class MalformedValue(KafkaCoordError, ValueError):
 
 
 class UnknownVersion(MalformedValue):
-    """A well-formed value with a ``version`` that this release does not support. It is reported and left alone."""
+    """A well-formed value has a ``version`` that this release does not support. Such values are left unchanged."""
 
 
 class StoreError(KafkaCoordError):
-    """ZooKeeper refused an operation, or could not be reached. ``path`` is the znode of the operation."""
+    """ZooKeeper refused an operation, or could not be reached. ``path`` is the znode in question."""
 
     exit_code = 4
 
@@ -88,8 +88,7 @@ class StoreError(KafkaCoordError):
 
 
 class StoreUnavailable(StoreError):
-    """There was no response within the deadline. A write may or may not have taken effect, so read back before you
-    retry."""
+    """ZooKeeper did not respond in time. A write may or may not have taken effect, so read back before you retry."""
 
 
 class SessionLost(StoreUnavailable):
@@ -97,7 +96,7 @@ class SessionLost(StoreUnavailable):
 
 
 class NoNode(StoreError):
-    """The znode does not exist. For a create, its parent does not exist."""
+    """The znode does not exist or, for a create, its parent does not."""
 
 
 class NodeExists(StoreError):
@@ -109,7 +108,7 @@ class NotEmpty(StoreError):
 
 
 class BadVersion(StoreError):
-    """The znode's version is not the expected one, because someone has written to the znode in between."""
+    """The znode's version is not the expected one: someone has written to the znode since it was read."""
 
 
 class NoAuth(StoreError):
@@ -130,7 +129,7 @@ class MultiFailed(StoreError):
 
 
 class Fenced(MultiFailed):
-    """The check of the coordinator epoch failed. Another instance was elected, so this instance may no longer write."""
+    """The check of the epoch (or term) failed: another instance has taken over, so this one may no longer write."""
 
 
 class BrokerError(KafkaCoordError):
@@ -152,19 +151,19 @@ class NotFound(KafkaCoordError):
 
 
 class Timeout(KafkaCoordError):
-    """The awaited event did not happen in time. The request itself remains pending."""
+    """The awaited event did not happen in time. An operator's request stays queued nevertheless."""
 
     exit_code = 8
 
 
 class DevClusterError(KafkaCoordError):
-    """The local ZooKeeper or Kafka of ``kafka_coord.dev`` could not be started or stopped."""
+    """``kafka_coord.dev`` could not start or stop its local ZooKeeper or Kafka."""
 
     exit_code = 9
 
 
 class VerificationFailed(KafkaCoordError):
-    """A verification found lost records, repeated records that were not allowed, or wrong counts."""
+    """A verification found lost records, duplicates that were not allowed, or wrong counts."""
 
     exit_code = 10
 

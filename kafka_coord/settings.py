@@ -13,8 +13,8 @@ file.
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
     security.protocol = "SASL_SSL"      any property of librdkafka, passed on unchanged
 
-Loading checks every setting, so that mistakes are reported at startup. A :class:`Secret` never appears in a message, a
-log line or a ``repr``.
+Settings are checked when they are loaded, so mistakes are reported at startup. A :class:`Secret` never appears in a
+message, a log line or a ``repr``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
 DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 45_000
-"""The default session timeout, in ms, of a consumer without ZooKeeper. Kafka's own consumers have had the same default
-since 3.0 (KIP-735). No consumer has to stop when an instance crashes, because the timeout covers the instance's session
-timeout, the preceding ping interval, and the reconnection of thousands of consumers."""
+"""The default session timeout, in ms, of a consumer that does not use ZooKeeper. It has also been the default of
+Kafka's own consumers since 3.0 (KIP-735). It is long enough that no consumer has to stop when an instance crashes: it
+covers the instance's own session timeout, one ping interval, and the time that thousands of consumers take to
+reconnect."""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
@@ -46,7 +47,7 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Variables that the commands read. They are not settings, although their names look like misspelt settings."""
+"""Variables that commands read. They are not settings, although they look like misspelt ones."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -75,8 +76,8 @@ class Secret:
 
 
 def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
-    """Returns a field's metadata. ``what`` describes the allowed values in a few words. ``check`` returns the value or
-    raises ``ValueError``."""
+    """Returns a field's metadata. ``what`` describes the allowed values in a few words. ``check`` parses a value, or
+    raises ``ValueError`` if it is not allowed."""
     return {"what": what, "check": check}
 
 
@@ -197,7 +198,7 @@ def _hosts(value: Any) -> str:
 
 
 def _tuning(low: int, high: int) -> Any:
-    """Returns the field of a duration in ms. The code that uses the setting determines the default."""
+    """Returns the field for a duration in ms. The code that uses the duration sets the default."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -206,9 +207,8 @@ def _tuning(low: int, high: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """The connection to ZooKeeper. ``acl`` applies to the znodes that kafka-coord creates, unless there are
-    ``identities``.
-    """
+    """The connection to ZooKeeper. Unless ``identities`` is set, ``acl`` applies to the znodes that kafka-coord
+    creates."""
 
     hosts: str = field(
         default=DEFAULT_HOSTS,
@@ -283,9 +283,8 @@ _OF_LISTEN_CHANNEL = (
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """The settings of one instance beside a broker. Listen addresses are ``host:port``, and the instance publishes
-    them. If a duration is ``None``, the default of :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies.
-    """
+    """The settings of one instance. It publishes its listen addresses, which are ``host:port``. For a duration that is
+    ``None``, the default in :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies."""
 
     broker_id: int | None = field(
         default=None,
@@ -460,10 +459,13 @@ def load_settings(
     kafka_properties: Mapping[str, str] | None = None,
     called: str = "flag --{}",
 ) -> Settings:
-    """Loads, checks and returns all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values. ``None`` means
-    that a flag was not given. ``file`` is the TOML file (by default, ``KAFKA_COORD_CONFIG``). ``kafka_properties``
-    contains the flags for the ``kafka`` section. ``called`` is the template for a flag's name in messages. Raises
-    :class:`SettingsError`, which names the key, its value, its source and the allowed values.
+    """Loads and checks all settings.
+
+    ``flags`` maps keys (``"zookeeper.hosts"``) to values, or to ``None`` if the flag was not given.
+    ``kafka_properties`` contains the flags for the ``kafka`` section. ``file`` is the TOML file (by default,
+    ``KAFKA_COORD_CONFIG``). ``called`` is the template for a flag's name in messages.
+
+    Raises :class:`SettingsError`, which names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")
@@ -482,13 +484,13 @@ def load_settings(
 
 
 def variable_of(key: str) -> str:
-    """Returns the variable of a setting: its shorter name, or a name such as
+    """Returns the environment variable for a setting: its short name if it has one, else a name such as
     ``KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS``."""
     return _SHORT_VARIABLES.get(key) or VARIABLE_PREFIX + key.replace(".", "_").upper()
 
 
 def keys() -> dict[str, str]:
-    """Returns a map from every key to its allowed values. Leaves out the keys of ``kafka``, which librdkafka
+    """Returns the allowed values of each setting, by key. Omits the ``kafka`` section, whose keys librdkafka
     defines."""
     return {
         f"{section}.{one.name}": str(one.metadata["what"])
@@ -529,8 +531,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`. Refuses a file that is too
-    long or nested too deeply: ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    """Parses a TOML file, which messages call ``what``. Raises :class:`SettingsError`, also if the file is too long or
+    nested too deeply, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
     import tomllib  # imported here, because few consumers and commands read a file
 
     if len(raw) > _MAX_FILE_BYTES:
@@ -548,8 +550,8 @@ def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
-    """Returns whether the tables nest deeper than ``most``. Not recursive, because dotted keys may nest deeper than
-    Python's recursion limit."""
+    """Returns whether the tables nest deeper than ``most`` levels. Not recursive, because dotted keys can nest deeper
+    than Python's recursion limit."""
     level: list[Any] = [tables]
     for _ in range(most):
         level = [
@@ -589,9 +591,8 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
-    """Returns whether an unknown variable is probably a misspelt setting, that is, whether it begins with a section or
-    resembles a setting. Any other variable may be an option of a command (``KAFKA_COORD_<COMMAND>_<OPTION>``).
-    """
+    """Returns whether an unknown variable is probably a misspelt setting: it begins with the name of a section, or
+    resembles a setting. Any other variable may be a command's option (``KAFKA_COORD_<COMMAND>_<OPTION>``)."""
     written = variable.removeprefix(VARIABLE_PREFIX)
     first = written.partition("_")[0]
     if variable in _OTHER_VARIABLES or first == "KAFKA":
@@ -617,8 +618,8 @@ def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
 
 
 def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found]:
-    """Joins the keys of nested tables into librdkafka's names. TOML reads ``security.protocol = …`` as a nested
-    table."""
+    """Joins the keys of nested tables into librdkafka's names, because TOML parses ``security.protocol = …`` as a
+    nested table."""
     values: dict[str, _Found] = {}
     for name, value in table.items():
         key = f"{above}{name}"

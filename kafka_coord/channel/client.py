@@ -1,9 +1,9 @@
 """Runs the socket of a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads and
 reconnects.
 
-The algorithm is that of the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
-coordinator. :meth:`SocketClient.read_until_lost` reads from the connection to the coordinator until it ends. Then
-:meth:`SocketClient.on_lost_connection` reports the loss, and the loop starts again.
+The algorithm comes from the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
+coordinator and connects to it, and :meth:`SocketClient.read_until_lost` reads until the connection ends. Then
+:meth:`SocketClient.on_lost_connection` reports the loss, and the loop starts over.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""The shortest duration of a successful connection, in seconds. A shorter connection counts as a failed attempt, so the
-client pauses before it retries."""
+"""The number of seconds that a connection must last. A shorter one counts as a failed attempt, so the client pauses
+before it retries."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -53,9 +53,9 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """Returns the cluster metadata from the instance at ``address`` (``host:port``). The whole exchange may take at
-    most ``timeout_s`` seconds. ``opened`` receives the connection, so that another thread can shut it down to end the
-    wait.
+    """Asks the instance at ``address`` (``host:port``) for the cluster metadata. The whole exchange may take at most
+    ``timeout_s`` seconds. ``opened`` receives the connection, so that another thread can end the wait by shutting it
+    down.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
@@ -94,9 +94,9 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 class _Line:
-    """A connection from which one thread reads while other threads write. A TLS connection cannot be used by two
-    threads at a time (CPython issue 124984), so every read and every write holds a lock. The reader waits for data
-    without holding the lock."""
+    """A connection that one thread reads from while other threads write to it. Two threads must not use a TLS
+    connection at the same time (CPython issue 124984), so every read and every write holds a lock. While the reader
+    waits for data, it does not hold the lock."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -104,7 +104,7 @@ class _Line:
         self._turn = threading.Lock()
 
     def receive(self, within_s: float) -> bytes:
-        """Returns received bytes, or ``b""`` once the connection has ended. Raises ``OSError``, and
+        """Returns the bytes that have arrived, or ``b""`` once the connection has ended. Raises ``OSError``, and
         :class:`TimeoutError` if nothing arrives within ``within_s`` seconds."""
         until = time.monotonic() + within_s
         while True:
@@ -148,8 +148,8 @@ class _Line:
 
 
 class SocketClient:
-    """Keeps a consumer connected to its coordinator until :meth:`close`, on a thread of its own. That thread calls
-    ``on_metadata`` with the cluster metadata from each host that responds."""
+    """Keeps a consumer connected to its coordinator until :meth:`close`, on a thread of its own. On that thread,
+    ``on_metadata`` is called with the cluster metadata from each host that responds."""
 
     def __init__(
         self,
@@ -197,8 +197,8 @@ class SocketClient:
                 self._closed.wait(LONGEST_PAUSE_S)
 
     def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
-        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round of
-        hosts has failed, or if the client was closed."""
+        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round has
+        failed or the client has been closed."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
             if isinstance(step, Pause):
@@ -231,9 +231,9 @@ class SocketClient:
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
-        """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long. The
-        limit is about half the session timeout or, until ``resume`` is answered, a share of the remaining lease if that
-        is shorter."""
+        """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long:
+        about half the session timeout or, until ``resume`` is answered, a share of the remaining lease if that is
+        shorter."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  staggered
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
@@ -260,8 +260,8 @@ class SocketClient:
         return self._link.lease_deadline() - self._link.clock.monotonic()
 
     def on_lost_connection(self, why: str, *, lasted: bool = True) -> None:
-        """Reports the loss to the link. The consumer keeps its partitions until its lease ends, so that it can
-        resume."""
+        """Reports the lost connection to the link. The consumer keeps its partitions until its lease ends, and can
+        resume until then."""
         if not self._closed.is_set():
             level = logging.WARNING if lasted else logging.DEBUG
             log.log(level, "lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)

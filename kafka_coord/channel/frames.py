@@ -22,7 +22,7 @@ Frame = dict[str, Any]
 
 
 class Fault(StrEnum):
-    """The error codes for bad frames. Every bad frame ends the connection."""
+    """The error codes for bad frames. A bad frame always ends the connection."""
 
     MALFORMED_FRAME = "malformed-frame"
     FRAME_TOO_LARGE = "frame-too-large"
@@ -33,8 +33,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """Received data is not a legal frame, or a frame to send is too large. ``id`` is the frame's id, or 0 if the id
-    cannot be read. ``more`` holds further fields for the error response."""
+    """Received data is not a valid frame, or a frame to send is too large. ``id`` is the frame's id, or 0 if it cannot
+    be read. ``more`` contains additional fields for the error response."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
@@ -52,8 +52,7 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Turns received bytes into whole frames, in order. Must not be used again after it has raised
-    :class:`BadFrame`."""
+    """Turns received bytes into whole frames, in order. Do not use it again after it has raised :class:`BadFrame`."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -1,4 +1,4 @@
-"""The instructions that a :class:`~kafka_coord.channel.membership.Membership` gives to the code around it."""
+"""The instructions that a :class:`~kafka_coord.channel.membership.Membership` gives its caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface between a connector and its consumer's transport, which is ZooKeeper or a socket."""
+"""The interface between a connector and its transport, which is ZooKeeper or a socket."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
 
 
 class SessionHandle(Protocol):
-    """The session on which a membership depends, and its clock. Both a ZooKeeper store and a link to the coordinator
-    are such handles."""
+    """The session that a membership depends on, and its clock. A ZooKeeper store and a link to the coordinator both
+    implement this protocol."""
 
     @property
     def clock(self) -> Clock: ...

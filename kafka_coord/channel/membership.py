@@ -1,11 +1,11 @@
 """A consumer's membership over the socket channel (docs/socket-protocol.md), as a state machine that does no I/O.
 
-Its methods handle events, such as a new connection, a frame or a request from the connector, and are given the current
-time. They produce instructions (:meth:`Membership.instructions`). :mod:`kafka_coord.channel.link` adds I/O, a lock,
-threads and a clock.
+The methods of :class:`Membership` handle events, such as a new connection, a frame or a request from the connector, and
+queue instructions for the caller (:meth:`Membership.instructions`). :mod:`kafka_coord.channel.link` adds a clock, a
+lock and blocking calls.
 
-A method that needs a response raises :class:`NotYet` until the response has arrived. The caller repeats the call, which
-does not send the request again on the same connection.
+A method that needs a response raises :class:`NotYet` until it has arrived. The caller must call the method again, which
+does not resend the request on the same connection.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from kafka_coord.zk.store import SessionState
 log = logging.getLogger(__name__)
 
 SAFETY = 0.1
-"""The safety margin for clocks and scheduling, as a fraction of the session timeout."""
+"""The safety margin of a lease, for clock drift and scheduling delays, as a fraction of the session timeout."""
 _LONGEST_RETRY_S = 60.0
 _RETRIABLE = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
-"""Refusals after which the consumer may repeat the request, at the same or another instance."""
+"""Refusals after which the consumer may retry, with the same instance or another."""
 
 
 class NotYet(StoreUnavailable):
@@ -68,9 +68,9 @@ class NameTaken(StoreError):
 
 @dataclass(slots=True)
 class _OpenCommand:
-    """A received command. ``request`` is the id of its frame on the current connection, or 0 if the current connection
-    has not delivered it yet. ``answer`` holds the offsets in the response to the command, and ``stored`` is true once
-    the coordinator has stored them."""
+    """A received command. ``request`` is the id of its frame on the current connection, or 0 if it has not arrived on
+    that connection yet. ``answer`` contains the offsets with which the command was answered, and ``stored`` is true
+    once the coordinator has stored them."""
 
     command: Command
     request: int
@@ -80,7 +80,7 @@ class _OpenCommand:
 
 @dataclass(slots=True)
 class _Request:
-    """An outstanding request: its subject (``about``) and, later, its response or refusal."""
+    """A request: what it is ``about`` and, once there is one, the response or refusal."""
 
     about: object
     answer: Frame | None = None
@@ -93,8 +93,8 @@ class _Request:
 
 @dataclass(slots=True)
 class _Registered:
-    """The state that outlives a connection: a registration and its open commands. ``offered`` holds the offsets for the
-    response to the next ping. ``confirmed`` holds the offsets that a later ping has confirmed."""
+    """The state that outlives a connection: a registration and its open commands. ``offered`` contains the offsets to
+    send in the response to the next ping, and ``confirmed`` those that a ping has confirmed as stored."""
 
     registration: Registration
     timeout_s: float
@@ -109,10 +109,10 @@ class _Registered:
 
 @dataclass(slots=True)
 class _Connected:
-    """The state that ends with a connection. ``introduced`` is the time at which the consumer sent ``register`` or
-    ``resume``. ``not_before`` is the earliest time at which the coordinator accepts a registration. ``pings`` maps each
-    unconfirmed ping to the time and the offsets of the response. ``lost`` is the reason why the connection is no longer
-    usable."""
+    """The state that ends with a connection. ``introduced`` is when the consumer sent ``register`` or ``resume``, and
+    ``not_before`` is the earliest time at which the coordinator will accept a registration. ``pings`` maps each
+    unconfirmed ping to the time and the offsets of its response. If the connection is no longer usable, ``lost`` says
+    why."""
 
     number: int
     rpc: Rpc = field(default_factory=Rpc)
@@ -124,9 +124,9 @@ class _Connected:
 
 
 class Membership:
-    """The membership of one consumer. ``resume_key`` is a random string with which a returning consumer claims its
-    registration. If ``auto_commit`` is set, responses to pings carry the offsets that were passed to
-    :meth:`auto_commit`. Times are in monotonic seconds."""
+    """The membership of one consumer. ``resume_key`` is a random string that lets a returning consumer claim its
+    registration. If ``auto_commit`` is set, the coordinator commits the offsets in responses to pings. Times are in
+    monotonic seconds."""
 
     def __init__(
         self, group: str, consumer: str, now: float, *, resume_key: str, auto_commit: bool, secret: str | None = None
@@ -146,7 +146,7 @@ class Membership:
         self._instructions: list[Instruction] = []
 
     def instructions(self) -> list[Instruction]:
-        """Returns the instructions since the last call, in order."""
+        """Returns the instructions that have been queued since the last call, in order."""
         found, self._instructions = self._instructions, []
         return found
 
@@ -154,17 +154,16 @@ class Membership:
 
     @property
     def session_id(self) -> int:
-        """The id of the session. It changes with each registration, and with each connection that is made without a
-        registration."""
+        """The id of the session, which changes with each registration and with each connection made without one."""
         registered, connected = self._registered, self._connected
         if registered is not None:
             return registered.registration.session_id
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """Returns the time until which the consumer certainly remains a member, with or without a connection. The lease
-        lasts one session timeout, minus a margin, from the latest registration, resume or ping response that the
-        coordinator has confirmed."""
+        """Returns the time until which the consumer is certain to remain a member, even without a connection. The lease
+        lasts one session timeout, less a margin, from when the consumer sent the latest registration, resume or ping
+        response that the coordinator has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -179,8 +178,8 @@ class Membership:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Starts using a connection to the coordinator. Resumes the membership if it is certainly still alive.
-        Otherwise, the connector must register again."""
+        """Starts using a connection to the coordinator. Resumes the membership if its lease has not ended. Otherwise,
+        the connector must register again."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
         registered = self._registered
@@ -192,7 +191,7 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Handles a failure to send. No more requests are sent on the current connection."""
+        """Notes that sending a frame has failed, so no more requests are sent on the current connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
@@ -236,8 +235,8 @@ class Membership:
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
     def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
-        """Handles the response to ``resume``. The coordinator sends the ``outstanding`` commands again, and has stored
-        the acknowledgements of all others."""
+        """Handles the response to ``resume``. The coordinator resends the ``outstanding`` commands, and has stored the
+        acknowledgements of all others."""
         if registered is not self._registered:
             self._do(HangUp())
             return
@@ -304,8 +303,8 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator must not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes which responses and commands the ping confirms, and answers it with the offsets consumed since the last
-        ping."""
+        """Notes which responses and acknowledgements the ping confirms, and answers it with the offsets consumed since
+        the last ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
@@ -322,8 +321,8 @@ class Membership:
             self._do(WakeWaiters())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
-        """Stores a stop-fetcher or start-fetcher for the connector to carry out, or repeats the answer if the command
-        was already answered."""
+        """Keeps a stop-fetcher or start-fetcher for the connector to carry out. If the command has been answered
+        before, resends the answer."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
         if command_id is None:
@@ -337,7 +336,8 @@ class Membership:
             self._do(ChannelChanged(), WakeWaiters())
 
     def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
-        """Answers the command if the current connection has delivered it. Otherwise, it is answered on delivery."""
+        """Answers the command if it has arrived on the current connection. Otherwise, it is answered once it
+        arrives."""
         if command.request:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
@@ -412,9 +412,9 @@ class Membership:
         request_fields: Mapping[str, Any],
         registration: Registration | None = None,
     ) -> Frame:
-        """Returns the coordinator's response. Raises :class:`NotYet` until the response arrives, and the matching
-        exception if the coordinator refuses the request. Only one request of each type may be outstanding, so an
-        earlier request about a different subject must be answered first."""
+        """Sends a request, unless it has been sent, and returns the coordinator's response. Raises :class:`NotYet`
+        until the response arrives, and the matching exception if the coordinator refuses the request. Only one request
+        of each type can be outstanding, so an earlier one that is about something else must be answered first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)
@@ -456,7 +456,7 @@ class Membership:
             self._do(HangUp())
 
     def outstanding(self) -> tuple[CommandId, ...]:
-        """Returns the commands that have arrived and are not finished, in order of execution."""
+        """Returns the unfinished commands that have arrived, in order of execution."""
         self._here()
         return tuple(sorted(self._registered.commands)) if self._registered is not None else ()
 
@@ -465,7 +465,7 @@ class Membership:
         return found.command if found is not None else None
 
     def drop(self, command: CommandId) -> None:
-        """Refuses a command that is for another incarnation. A correct coordinator never sends one."""
+        """Refuses a command for another incarnation, which a correct coordinator never sends."""
         connected = self._here()
         found = self._registered.commands.pop(command, None) if self._registered is not None else None
         if found is not None and found.request:
@@ -495,7 +495,7 @@ class Membership:
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops the offered offsets of the given partitions. Another request contains newer offsets."""
+        """Withdraws the offered offsets of the given partitions, because another message carries newer ones."""
         if self._registered is None:
             return
         offers = [self._registered.offered, self._registered.confirmed]
@@ -512,8 +512,8 @@ class Membership:
         return self._settle(registration, MessageType.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool) -> frozenset[str]:
-        """Commits like :meth:`commit` and ends the registration. If ``for_good`` is set, the consumer also gives up its
-        place."""
+        """Commits offsets, as :meth:`commit` does, and ends the registration. If ``for_good`` is set, the consumer also
+        gives up its place."""
         wanted = {"for_good": True} if for_good else {}
         return self._settle(registration, MessageType.LEAVE, offsets, wanted)
 
@@ -551,18 +551,18 @@ class Membership:
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:
-    """After a resume, raises :class:`NotYet` until the coordinator has repeated each unacknowledged start of the
+    """After a resume, raises :class:`NotYet` until the coordinator has resent each unacknowledged start of the
     partitions in ``offsets``. Until a start is acknowledged, the coordinator does not accept offsets for its
     partitions."""
     for command in registered.commands.values():
         start = command.command
         is_unheard = command.answer is not None and not command.stored and not command.request
         if is_unheard and isinstance(start, StartFetcher) and offsets.keys() & set(start.partitions):
-            raise NotYet("the coordinator has not yet repeated a start-fetcher after the resume")
+            raise NotYet("the coordinator has not resent a start-fetcher since the resume")
 
 
 def _retry_s(frame: Frame) -> float:
-    """Returns how many seconds to wait before repeating a request that a busy coordinator has refused."""
+    """Returns how many seconds to wait before retrying a request that a busy coordinator has refused."""
     retry_ms = frame.get("retry_ms")
     return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
 

@@ -1,7 +1,7 @@
 """Encodes the messages of the socket channel (docs/socket-protocol.md) and decodes them strictly.
 
-The functions that read a frame raise :class:`MalformedValue`, which names the message and the bad field. The functions
-that write a frame return its fields without ``v``, ``id`` and ``type``.
+Functions that read a frame raise :class:`MalformedValue`, which names the message and the bad field. Functions that
+write a frame return its fields without ``v``, ``id`` and ``type``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
 
 WAIT_MS = 2_000
-"""How long, in ms, a consumer lets an instance hold its response while there is no other coordinator."""
+"""How long an instance may hold its response to a consumer that waits for another coordinator, in ms."""
 MAX_TEXT_CHARS = 1_000
 """The maximum number of characters in a secret, a client name or any other text in a registration."""
 
 
 class MessageType(StrEnum):
-    """The types of requests. The coordinator sends the last three, and consumers send all others."""
+    """The request types. The coordinator sends the last three; consumers send the others."""
 
     CLUSTER_METADATA = "cluster-metadata"
     REGISTER = "register"
@@ -118,16 +118,17 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """A request for the metadata from a consumer. The instance may hold its response for up to ``wait_ms``, until there
-    is a coordinator that accepts consumers and whose epoch is not ``not_epoch``. ``not_epoch`` is the epoch of the
-    coordinator that the consumer lost or could not reach."""
+    """A consumer's request for the cluster metadata. The instance may hold its response for up to ``wait_ms``, until
+    there is a coordinator that accepts consumers and whose epoch is not ``not_epoch``, the epoch of the coordinator
+    that the consumer lost or could not reach."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
 
     @classmethod
     def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
-        """Returns a request that waits for a coordinator other than ``missed``, so that the consumer need not poll."""
+        """Returns a request that waits for a coordinator other than ``missed``, so the consumer does not have to
+        poll."""
         return cls(WAIT_MS, missed.epoch if missed is not None else None)
 
     def to_json(self) -> dict[str, Any]:
@@ -150,8 +151,8 @@ class MetadataQuestion:
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
     """An instance's response to a metadata request. ``brokers`` maps broker ids to the addresses in the brokers'
-    registrations, and ``protocols`` maps listener names to protocols. ``instances`` holds the addresses of the
-    instances. ``coordinator`` is ``None`` while no coordinator is elected."""
+    registrations, and ``protocols`` maps listener names to protocols. ``instances`` contains the instances' addresses.
+    ``coordinator`` is ``None`` while no coordinator is elected."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]
@@ -216,10 +217,10 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A request to register. ``member`` is what a registration's znode contains. If its name is "", the coordinator
-    chooses a name. ``resume_key`` is a random string, chosen when the consumer started, with which it may take over a
-    registration with the same key. If users are configured, ``secret`` authenticates the consumer. If ``auto_commit``
-    is set, the offsets in the consumer's responses to pings are committed."""
+    """A request to register. ``member`` is the content of the registration's znode. If the member's name is "", the
+    coordinator generates one. ``resume_key`` is a random string that the consumer chose when it started, and lets it
+    take over a registration with the same key. If users are configured, ``secret`` authenticates the consumer. If
+    ``auto_commit`` is set, the coordinator commits the offsets in the consumer's responses to pings."""
 
     group: str
     member: Member
@@ -339,9 +340,9 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping. ``heard`` is the last ping whose response arrived in time and has been handled. ``done`` is the last
-    command whose acknowledgement is stored, as are those of all earlier commands. Both are ids of the coordinator's own
-    requests, or 0 for none."""
+    """A ping. It confirms everything up to ``heard``, the last ping whose response arrived in time and whose offsets
+    are stored, and up to ``done``, the last command whose acknowledgement is stored. Both are ids of the coordinator's
+    own requests, or 0 for none."""
 
     heard: int
     done: int

@@ -1,7 +1,7 @@
 """Reads and writes the details that Kafka clients commit with an offset: the leader epoch and the client's metadata.
 
-The details are stored in a znode of their own, so that the offset's znode still contains only a decimal number. They
-become void when any client writes the offset again.
+The details have a znode of their own, so the offset's znode still contains nothing but a decimal number. They become
+void as soon as any client writes the offset again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Op, SetData
 
 
 def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]:
-    """Returns the paths of the details' znodes and of their parents, with the parents first."""
+    """Returns the paths of the details' znodes and of their parents, parents first."""
     wanted = list(partitions)
     topics = dict.fromkeys(tp.topic for tp in wanted)
     return [
@@ -28,8 +28,8 @@ def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]
 
 
 def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -> list[Op]:
-    """Returns the operations that write the details. They must be sent together with the offsets, or later.
-    ``existing`` holds those paths of :func:`details_paths` that already exist."""
+    """Returns the operations that write the details, which must not be sent before the offsets. ``existing`` contains
+    those of the :func:`details_paths` that already exist."""
     values = {layout.offset_details(group, *tp): fields.dump(one.to_json()) for tp, one in details.items()}
     return [
         SetData(path, values[path]) if path in existing and path in values else Create(path, values.get(path, b""))

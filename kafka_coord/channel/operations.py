@@ -25,7 +25,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
 MAX_REQUEST_BYTES = 512 * 1024
-"""The maximum size of a multi. It is half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimates."""
+"""The maximum size of a multi: half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimates."""
 
 _OP_OVERHEAD_BYTES = 120
 """The maximum number of bytes that an operation takes for its header, lengths, flags and chroot, in addition to its
@@ -54,7 +54,7 @@ class Registration:
         return layout.registration(self.group, self.consumer)
 
     def fence(self) -> tuple[Check, Check]:
-        """Returns the checks with which the multi of every commit, acknowledgement and leave begins."""
+        """Returns the checks that every commit, acknowledgement and leave begins with."""
         return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
 
 
@@ -75,8 +75,8 @@ def register_ops(
 
 
 def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
-    """Returns the operation that writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` is true if the
-    partition's znode exists."""
+    """Returns the operation that writes one offset as a decimal number, as Kafka 0.8 does. ``exists`` says whether the
+    partition's znode already exists."""
     path = layout.offset(group, partition.topic, partition.partition)
     data = str(offset).encode()
     return SetData(path, data) if exists else Create(path, data)
@@ -109,7 +109,8 @@ def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Returns the operation that evicts a leaving consumer, so that no rejoin grace reserves its place."""
+    """Returns the operation that requests a leaving consumer's eviction, so that its place is not kept for its rejoin
+    grace."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -122,8 +123,8 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Returns the operation that makes the coordinator check the group. A changed registration alone does not trigger
-    an event."""
+    """Returns the operation that requests a check of the group. A changed registration does not trigger one by
+    itself."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
@@ -142,8 +143,8 @@ def command_op(group: str, consumer: str, command: Command) -> Create:
 
 
 def decode_command(data: bytes, path: str) -> Command:
-    """Reads a command strictly. The znode's name and its value must be of the same type. Raises
-    :class:`MalformedValue`, which names ``path``."""
+    """Decodes a command strictly. Its type must match the znode's name. Raises :class:`MalformedValue`, which names
+    ``path``."""
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:
@@ -154,7 +155,7 @@ def decode_command(data: bytes, path: str) -> Command:
 
 
 def decode_offset(data: bytes, path: str) -> int:
-    """Reads a stored offset. Raises :class:`MalformedValue` for anything but a decimal number of at most 63 bits."""
+    """Decodes a stored offset. Raises :class:`MalformedValue` for anything but a decimal number of at most 63 bits."""
     written = data.strip()
     if not written.isdigit() or len(written) > 19 or int(written) >= 1 << 63:
         raise MalformedValue(path, f"{data[:40]!r} is not an offset")
@@ -162,7 +163,7 @@ def decode_offset(data: bytes, path: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-    """Returns the commands among the names of a channel's children, in order of execution, and all other names."""
+    """Splits the names of a channel's children into commands, in order of execution, and all other names."""
     commands: list[CommandId] = []
     strays: list[str] = []
     for name in names:

@@ -114,6 +114,8 @@ def _error(frame: Frame) -> tuple[str, str]:
     code, message = frame.get("code"), frame.get("message", "")
     if not isinstance(code, str) or not isinstance(message, str):
         raise BadFrame(
-            Fault.MALFORMED_FRAME, f"an error must have a code and a message, not the code {shown(code)}", frame["id"]
+            Fault.MALFORMED_FRAME,
+            f"an error's fields 'code' and 'message' must be strings; 'code' is {shown(code)}",
+            frame["id"],
         )
     return code, message

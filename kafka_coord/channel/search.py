@@ -1,8 +1,8 @@
 """Finds the coordinator: decides which host to ask next and how long to wait. Does no I/O.
 
 The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step and reports the result.
-``lease_left_s`` is the number of seconds for which the membership is certainly still alive. No single wait takes more
-than a quarter of that time, so that one silent host cannot use up the whole lease.
+``lease_left_s`` is the number of seconds for which the membership is certain to last. No single wait takes more than a
+quarter of that time, so one silent host cannot use up the whole lease.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kafka_coord.errors import SettingsError
 CONNECT_S = 3.0
 """The time limit for connecting to a host and receiving its response, in seconds."""
 SILENCE = 0.5
-"""The fraction of the session timeout after which a silent connection counts as lost. The specification allows the
-whole timeout, but then the lease and the membership would end before the consumer could find another coordinator."""
+"""The fraction of the session timeout after which a silent connection counts as lost. It leaves the consumer enough of
+its lease to find another coordinator."""
 SHARE_OF_LEASE = 0.25
 """The longest single wait, as a fraction of the remaining lease."""
 LEAST_LEASE_S = 0.1
-"""If a lease has fewer seconds left than this, the membership can no longer be saved."""
+"""A lease with fewer seconds left than this counts as lost."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 HURRIED_PAUSE_S = 0.4
@@ -43,7 +43,7 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
 
 
 def longest_wait(limit_s: float, lease_left_s: float) -> float:
-    """Returns ``limit_s``, or a share of the remaining lease if that is shorter. Ignores a lease that has practically
+    """Returns ``limit_s``, or a share of the remaining lease if that is shorter. Ignores a lease that has all but
     ended."""
     return min(limit_s, lease_left_s * SHARE_OF_LEASE) if lease_left_s >= LEAST_LEASE_S else limit_s
 
@@ -69,16 +69,16 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait before the next round of hosts, after a whole round has failed. ``problem`` is the reason."""
+    """Pause before the next round of hosts, because a whole round has failed. ``problem`` says why."""
 
     seconds: float
     problem: str
 
 
 class CoordinatorSearch:
-    """Chooses each step from the hosts that a consumer knows and their responses. ``uniform`` is :func:`random.uniform`
-    or, in a simulation, its substitute. It spreads out the reconnections of consumers that have lost the same
-    coordinator."""
+    """Chooses each step, based on the hosts that a consumer knows and on their responses. ``uniform``
+    (:func:`random.uniform` or, in a simulation, its substitute) spreads out the reconnects of consumers that have lost
+    the same coordinator."""
 
     def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
@@ -104,7 +104,7 @@ class CoordinatorSearch:
         if not self._waits:
             return Ask(host, MetadataQuestion(), longest_wait(CONNECT_S, lease_left_s))
         within_s = longest_wait(CONNECT_S + WAIT_MS / 1000, lease_left_s)
-        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for the transmission of the response
+        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for connecting and the response's way back
         return Ask(host, MetadataQuestion(wait_ms, self._not_epoch), within_s)
 
     def _next_pause(self, lease_left_s: float) -> float:
@@ -130,9 +130,9 @@ class CoordinatorSearch:
         self._waits, self._not_epoch = False, None
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
-        """Handles the end of the connection. ``silent`` means that the coordinator was silent for too long. ``lasted``
-        means that the connection was more than a failed attempt. In either case, the search asks the hosts immediately,
-        and asks a silent coordinator's host last."""
+        """Notes that the connection has ended. ``silent`` means that the coordinator was silent for too long, and
+        ``lasted`` that the connection was more than a failed attempt. In either case, the search asks the hosts without
+        a pause, a silent coordinator's host last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:
@@ -141,7 +141,7 @@ class CoordinatorSearch:
         if lasted:
             self._pause_s = FIRST_PAUSE_S
         else:
-            self._problem = f"the coordinator closes the connection immediately: {why}"
+            self._problem = f"the coordinator closed the connection immediately: {why}"
         self._left_in_round = len(self._hosts) if lasted or silent else 0
 
     def _learn(self, hosts: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """The consumer's end of the ZooKeeper channel: registers, reads and acknowledges commands, commits, and leaves.
 
-It does not start a thread: every method calls the store once or a few times, on the caller's thread.
+:class:`ConsumerChannel` starts no thread: each method calls the store at most a few times, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Stat
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""The maximum number of attempts at a request while the tree changes. Each retry reads the tree again."""
+"""The maximum number of attempts at a request whose znodes keep changing. Each retry reads them again."""
 
 
 def ensure_group(store: Store, group: str) -> None:
@@ -71,7 +71,7 @@ class ConsumerChannel:
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
         self._followed = False
-        """Whether the watcher is notified of every new command. This ends when the connection breaks."""
+        """Whether the watcher is notified of every new command, which is so until the connection breaks."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
@@ -80,8 +80,8 @@ class ConsumerChannel:
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call this method again with the same ``value``. It then
         finds out whether the earlier request took effect: the value and the session match, and the channel was last
-        written in the same transaction. The method also raises this error while the session may have ended. Otherwise,
-        the coordinator would rebalance the group for a registration that is soon abandoned.
+        written in the same transaction. The error is also raised while the session may have ended, so that the
+        coordinator does not rebalance the group for a registration that would soon be abandoned.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not responded for so long that the session may have ended")
@@ -157,11 +157,10 @@ class ConsumerChannel:
         """Returns the commands in order of execution, and the names of children that are not commands.
 
         ``watcher`` is notified of later changes. If the server supports it, each new command causes a ``CREATED`` event
-        with the command's path. After any other event, call this method again. The deletion of a command does not
-        necessarily cause an event.
+        with the command's path; after any other event, call this method again. Deleting a command may not cause an
+        event.
 
-        Raises :class:`MembershipLost` if the channel itself was deleted, since the channel's version is the fencing
-        token.
+        Raises :class:`MembershipLost` if the channel itself was deleted, because its version was the fencing token.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
         try:
@@ -174,7 +173,7 @@ class ConsumerChannel:
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher
         if not self._followed:
-            self._followed = True  # set before the call, because the end of following may be reported before it returns
+            self._followed = True  # set before the call, because following may end again before it returns
             possible = False
             try:
                 possible = self._store.follow(self._path, self._on_event)
@@ -206,7 +205,7 @@ class ConsumerChannel:
             return None
 
     def drop(self, command: CommandId) -> None:
-        """Deletes a command that was for an earlier incarnation, without carrying it out."""
+        """Deletes a command for an earlier incarnation, without carrying it out."""
         try:
             self._store.delete(layout.command(self.group, self.consumer, command.name))
         except NoNode:
@@ -217,7 +216,7 @@ class ConsumerChannel:
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         """Writes offsets. Returns the topics whose offsets cannot be written because their znodes were deleted.
 
-        Raises :class:`MembershipLost`. After ``StoreUnavailable``, repeat the same call.
+        Raises :class:`MembershipLost`. After ``StoreUnavailable``, retry with the same arguments.
         """
         return self._write_offsets(registration, offsets, ()) if offsets else frozenset()
 
@@ -243,7 +242,7 @@ class ConsumerChannel:
         """Writes the last offsets and deletes the registration in the same multi, so that the partitions move
         immediately.
 
-        ``also`` is part of the same multi, unless the consumer's credentials do not allow it. Returns the same as
+        The multi also includes ``also``, unless the consumer's credentials do not allow that. Returns the same as
         :meth:`commit`.
         """
         also = tuple(also)
@@ -306,8 +305,8 @@ class ConsumerChannel:
                 break
         if missing:
             log.warning(
-                "did not commit the offsets of some topics, because the znodes of these offsets were deleted"
-                " (probably with the topics) group=%s topics=%s",
+                "did not commit the offsets of some topics, because the offsets' znodes were deleted"
+                " (probably along with the topics) group=%s topics=%s",
                 self.group,
                 ",".join(sorted(missing)),
             )
@@ -344,8 +343,8 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`.
-        This method is thread-safe."""
+        """Returns the stored offset of each partition, or ``None`` if there is none. Thread-safe. Raises
+        :class:`MalformedValue`."""
         requested = list(partitions)
         paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in requested]
         nodes = self._store.read_many([GetData(path) for path in paths])

@@ -1,5 +1,5 @@
-"""The old name of :mod:`kafka_coord.spark`. Importing this package or one of its modules imports the new module, with a
-warning."""
+"""The old name of :mod:`kafka_coord.spark`. If you import this package or one of its modules, you get the new module
+and a deprecation warning."""
 
 from __future__ import annotations
 

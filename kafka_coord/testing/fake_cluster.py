@@ -1,7 +1,7 @@
-"""A fake of ZooKeeper, Kafka and the coordinator, for unit tests of applications.
+"""A fake ZooKeeper, Kafka and coordinator, for unit tests of applications.
 
-The consumers are real, with their connector, fetchers and commit rules. Only the channel to the coordinator and
-librdkafka are fakes in memory.
+The consumers are real, including their connector, fetchers and commit rules. Only librdkafka and the channel to the
+coordinator are replaced by in-memory fakes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kafka_coord.zk.store import Clock, SessionListener, SessionState
 
 
 class FakeCluster:
-    """Topics and groups in memory. The end of a ``with`` block closes the consumers that :meth:`consumer` has created.
+    """Topics and groups in memory. Leaving the ``with`` block closes the consumers that :meth:`consumer` has created.
 
-    :attr:`Consumer` and :attr:`AsyncConsumer` replace the real classes in an application's module:
-    ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore all addresses. The fake does not simulate
-    expired sessions, transactions, permissions or ``mode="eager"``.
+    To make an application use the fake, replace the classes in its module with :attr:`Consumer` and
+    :attr:`AsyncConsumer`: ``monkeypatch.setattr(app, "Consumer", cluster.Consumer)``. They ignore all addresses. The
+    fake does not simulate expired sessions, transactions, permissions or ``mode="eager"``.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class FakeCluster:
         return consumer
 
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
-        """Returns a consumer for asyncio. The ``with`` block does not close it."""
+        """Returns a consumer for asyncio. Leaving the ``with`` block does not close it."""
         return self.AsyncConsumer(**arguments)
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
@@ -118,7 +118,7 @@ class _FakeClients(Clients):
 
 @dataclass(slots=True)
 class _FakeSession:
-    """A session that never ends, and its handle."""
+    """A session that never ends. It is its own handle."""
 
     timeout_ms: int
     clock: Clock = field(default_factory=SystemClock)

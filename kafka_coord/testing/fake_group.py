@@ -1,5 +1,4 @@
-"""Groups in memory. A fake coordinator sends commands to the members as the real one does, but over channels in
-memory."""
+"""In-memory groups, whose fake coordinator sends commands to the members as the real one does."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ from kafka_coord.testing.fake_log import FakeLogs
 from kafka_coord.zk.store import Op, Watcher, WatchEvent, WatchType
 
 SESSION = 1
-"""The id of every session. One is enough, since sessions do not end in the fake."""
+"""The id of every session. One is enough, because the fake's sessions never end."""
 
 
 @dataclass(slots=True)
 class _Joined:
-    """A member. ``owned`` holds its partitions, including partitions with unacknowledged commands."""
+    """A member. ``owned`` holds its partitions, including those in commands that it has yet to acknowledge."""
 
     registration: Registration
     member: Member

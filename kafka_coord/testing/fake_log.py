@@ -1,4 +1,4 @@
-"""Topics in memory, and fakes of the librdkafka clients with which a consumer reads them."""
+"""In-memory topics, and fakes of the librdkafka clients that read them."""
 
 from __future__ import annotations
 

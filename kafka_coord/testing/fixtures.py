@@ -1,4 +1,4 @@
-"""Fixtures for pytest. Enable them with ``pytest_plugins = ["kafka_coord.testing.fixtures"]`` in a ``conftest.py``."""
+"""Pytest fixtures. To use them, set ``pytest_plugins = ["kafka_coord.testing.fixtures"]`` in a ``conftest.py``."""
 
 from __future__ import annotations
 

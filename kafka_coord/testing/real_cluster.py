@@ -19,7 +19,7 @@ _WAIT_S = 60.0
 
 
 class RealCluster:
-    """A test cluster made of servers that are already running, at ``zookeeper`` and ``bootstrap_servers``."""
+    """A test cluster whose servers are already running, at ``zookeeper`` and ``bootstrap_servers``."""
 
     def __init__(self, zookeeper: str, bootstrap_servers: str) -> None:
         self.zookeeper = zookeeper
@@ -44,7 +44,7 @@ class RealCluster:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Writes a record and returns its offset. Waits until the brokers know a new topic."""
+        """Writes a record and returns its offset. If the topic is new, retries until the brokers know it."""
         written: list[Message] = []
         more = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         deadline = time.monotonic() + _WAIT_S
@@ -79,7 +79,7 @@ class RealCluster:
         return consumer
 
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
-        """Returns a consumer for asyncio. The ``with`` block does not close it."""
+        """Returns a consumer for asyncio. Leaving the ``with`` block does not close it."""
         return AsyncConsumer(**{"zookeeper": self.zookeeper, **arguments})
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
