@@ -8,7 +8,7 @@ import ssl
 HANDSHAKE_S = 5.0
 """The number of seconds that a TLS handshake may take."""
 MAX_HANDSHAKES = 128
-"""The maximum number of simultaneous TLS handshakes. Further connections wait, which costs little."""
+"""The maximum number of concurrent TLS handshakes. Any other connections wait, which costs little."""
 
 
 class Handshakes:
@@ -19,10 +19,10 @@ class Handshakes:
         self._places = asyncio.Semaphore(MAX_HANDSHAKES)
 
     async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """Returns the transport that ``protocol`` must use, or ``None`` if the connection has been closed. Start it as
-        a task as soon as ``raw`` is connected. Raises :class:`OSError` if the handshake fails."""
-        # Pausing in connection_made is too early in Python 3.11.2, whose transport starts to read right after that
-        # call.
+        """Performs the handshake. Returns the transport that ``protocol`` must use from then on, or ``None`` if the
+        connection has been closed. Run this in a task, as soon as ``raw`` is connected. Raises :class:`OSError` if the
+        handshake fails."""
+        # connection_made is too early to pause: in Python 3.11.2, the transport starts reading right after it
         raw.pause_reading()
         async with self._places:
             return await asyncio.get_running_loop().start_tls(

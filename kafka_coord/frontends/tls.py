@@ -13,10 +13,9 @@ from kafka_coord.errors import SettingsError
 def tls_context(
     certificate: Path | None, key: Path | None, client_ca: Path | None = None, *, optional: bool = False
 ) -> ssl.SSLContext | None:
-    """Returns the TLS context for a listener, or ``None`` without a ``certificate``. With a client CA, clients must
-    present a certificate signed by this CA, unless ``optional`` is set: then they may also present none. Raises
-    :class:`SettingsError`.
-    """
+    """Returns the TLS context for a listener, or ``None`` without a ``certificate``. With ``client_ca``, clients must
+    present a certificate signed by that CA, or may present none at all if ``optional`` is set. Raises
+    :class:`SettingsError`."""
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -71,7 +71,7 @@ def test_a_secret_is_never_repeated(users):
         ("", r"\[users.NAME\]"),
         ("[users]", r"\[users.NAME\]"),
         ("[other]\nx = 1", r"\[users.NAME\]"),
-        ("[users.a]\ngroups = ['.*']", "no one can be this user"),
+        ("[users.a]\ngroups = ['.*']", "no one can authenticate as this user"),
         (f"[users.a]\nsecret_sha256 = '{SECRET}'", "groups"),
         (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['(']", "groups"),
         ("[users.a]\nsecret_sha256 = 'sesame'\ngroups = ['.*']", "sha256sum"),

@@ -142,7 +142,7 @@ class KafkaListener:
         except BaseException as error:
             if self._started.done():
                 log.critical(
-                    "the listener for Kafka clients has ended (a bug); restart this instance, because no one"
+                    "the listener for Kafka clients has ended (this is a bug); restart this instance, because no one"
                     " coordinates its groups of Kafka clients now",
                     exc_info=True,
                 )
@@ -210,7 +210,7 @@ class KafkaListener:
                 log.warning("cannot find out which groups-log partitions the broker leads: %s; retrying", error)
             self._broker_failed = True
         except Exception:
-            log.exception("cannot find out which groups-log partitions the broker leads (a bug)")
+            log.exception("cannot find out which groups-log partitions the broker leads (this is a bug)")
         else:
             self._follow_leaders()
 
@@ -254,7 +254,7 @@ class KafkaListener:
             await asyncio.sleep(LEADER_CHECK_S)
         except Exception:
             log.exception(
-                "cannot yet coordinate a partition of the groups log (a bug); retrying partition=%d", partition
+                "cannot yet coordinate a partition of the groups log (this is a bug); retrying partition=%d", partition
             )
             await asyncio.sleep(LEADER_CHECK_S)
         finally:

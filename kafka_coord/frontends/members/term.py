@@ -150,9 +150,9 @@ class Term:
             if connection is None:
                 raise
             # if a client's request exposes a bug, only that client is dismissed
-            log.exception("failed to handle a client's request: %r (a bug)", stimulus)
+            log.exception("failed to handle a client's request: %r (this is a bug)", stimulus)
             dismissed = instructions.Dismiss(
-                connection, "the coordinator failed to handle this request (a bug); register again"
+                connection, "the coordinator failed to handle this request (this is a bug); register again"
             )
             return [dismissed, *self.machine.handle(now, stimuli.Disconnected(connection))]
 

@@ -1,4 +1,4 @@
-"""Reads the users file, which lists each user's secret (as a hash) or certificate name, and the groups it may join.
+"""Reads the users file: each user's secret (as a hash) or certificate name, and the groups that the user may join.
 
 ::
 
@@ -10,7 +10,7 @@
     certificate = "worker.example.org"
     groups = [".*"]
 
-Without the file, anyone may register in any group, as with a ZooKeeper without ACLs.
+Without the file, anyone may register in any group, as on a ZooKeeper without ACLs.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Access:
 
 
 class DenialLog:
-    """Logs denials with address and reason, but never a secret. Logs at most ``MOST`` of them in ``PERIOD_S`` seconds
-    and only counts the rest."""
+    """Logs denials with the address and the reason, but never a secret. Logs at most ``MOST`` of them in ``PERIOD_S``
+    seconds, and only counts the rest."""
 
     MOST, PERIOD_S = 10, 60.0
 
@@ -124,10 +124,12 @@ class DenialLog:
 
 def _user(name: str, value: Any, where: str) -> User:
     if not isinstance(value, dict) or set(value) - _FIELDS:
-        raise SettingsError(f"{where} must be a table of {', '.join(sorted(_FIELDS))}")
+        raise SettingsError(f"{where} must be a table with no keys other than {', '.join(sorted(_FIELDS))}")
     secret, certificate, groups = value.get("secret_sha256"), value.get("certificate"), value.get("groups")
     if secret is None and certificate is None:
-        raise SettingsError(f"{where}: add secret_sha256 or certificate; without either, no one can be this user")
+        raise SettingsError(
+            f"{where}: add secret_sha256 or certificate; without either, no one can authenticate as this user"
+        )
     if secret is not None and not (isinstance(secret, str) and _SHA256.fullmatch(secret)):
         raise SettingsError(f"{where}.secret_sha256 must be 64 hexadecimal digits, from printf %s SECRET | sha256sum")
     if certificate is not None and not (isinstance(certificate, str) and certificate):

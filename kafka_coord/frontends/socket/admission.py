@@ -1,11 +1,11 @@
-"""Limits the rate of registrations. A client above the limit gets a place, which is a reserved time for its retry."""
+"""Limits the rate of registrations. A client beyond the limit gets a place, which is a time reserved for its retry."""
 
 from __future__ import annotations
 
 from kafka_coord.frontends.socket.connection import Connection
 
 _BURST_S = 1.0
-"""The number of seconds for which unused capacity is saved up. It can then be used all at once."""
+"""How many seconds' worth of unused capacity is saved up. All of it can then be used at once."""
 
 
 class Admission:

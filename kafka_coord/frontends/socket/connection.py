@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Peer(Protocol):
-    """The socket of a connection, on the server's side. No call blocks."""
+    """The server's end of a connection. No call blocks."""
 
     @property
     def address(self) -> str:
@@ -25,7 +25,7 @@ class Peer(Protocol):
 
     @property
     def certificate(self) -> str | None:
-        """The common name of the client's certificate, which TLS has verified."""
+        """The common name in the client's certificate, as verified by TLS."""
 
     def send(self, frame: Frame) -> None:
         """Queues a frame for sending, or drops it if the connection has ended. Raises :class:`BadFrame` if the content
@@ -78,8 +78,8 @@ class Connection:
         self.peer.close()
 
     def send_ping(self, probe: instructions.Probe, now: float) -> None:
-        """Sends a probe as a ping, with the probe's ``heard`` and ``done`` translated into the ids of the frames that
-        they refer to."""
+        """Sends a probe as a ping. Translates the probe's ``heard`` and ``done`` into the ids of the frames that they
+        refer to."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)
@@ -97,8 +97,8 @@ class Connection:
         self.peer.send(frame)
 
     def take_pending(self, request: int) -> tuple[int | CommandId, float] | None:
-        """Removes and returns the probe number or the command that was sent with the given request id, and the time at
-        which it was sent. Returns ``None`` if the id is unknown."""
+        """Removes and returns the probe number or the command that was sent with the given request id, and when it was
+        sent. Returns ``None`` if the id is unknown."""
         return self._pending.pop(request, None)
 
 

@@ -1,7 +1,7 @@
 """Answers the requests on all socket connections, and serves the members while this instance is elected.
 
-One thread makes all calls and blocks only while it waits for ZooKeeper. The owner of the sockets passes in the input
-(:meth:`Gateway.accepted`, :meth:`Gateway.received`, …) and then calls :meth:`Gateway.step`.
+All calls are made on one thread, which blocks only while it waits for ZooKeeper. The owner of the sockets passes in the
+input (:meth:`Gateway.accepted`, :meth:`Gateway.received`, …) and then calls :meth:`Gateway.step`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Gateway:
         return connection
 
     def lost(self, connection: Connection) -> None:
-        """Notes that the connection has ended. The session timeout of its member continues to run."""
+        """Notes that the connection has ended. Its member's session timeout keeps running."""
         connection.ended = True
         connection.member = None
         self._connections.pop(connection.number, None)
@@ -147,8 +147,8 @@ class Gateway:
         self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """Handles a frame with a request or a response. Each frame from a member counts as a heartbeat, including its
-        responses to the pings of :meth:`Connection.send_ping`."""
+        """Handles a request or a response. Every frame from a member counts as a heartbeat, including a response to a
+        ping."""
         if connection.ended:
             return
         try:
@@ -167,7 +167,9 @@ class Gateway:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
         except Exception as error:
             # a frame must not harm any client other than its sender
-            log.exception("failed to handle a frame address=%s type=%s (a bug)", connection.peer.address, frame["type"])
+            log.exception(
+                "failed to handle a frame address=%s type=%s (this is a bug)", connection.peer.address, frame["type"]
+            )
             self._hang_up(
                 connection, Code.UNAVAILABLE, f"the coordinator failed to handle this request: {type(error).__name__}"
             )
@@ -241,7 +243,7 @@ class Gateway:
         term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """Handles the requests that have waited for the term to begin. They wait again if it still has not begun."""
+        """Handles the requests that have waited for the term to begin. If it has not begun yet, they go on waiting."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:
@@ -249,8 +251,8 @@ class Gateway:
                 self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
-        """Closes the connection. If the coordinator is known without asking ZooKeeper, tells the client which instance
-        is the coordinator."""
+        """Closes the connection. Tells the client which instance is the coordinator, if that is known without asking
+        ZooKeeper."""
         coordinator = self._metadata.known_coordinator()
         message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; retry"
         known = coordinator.to_json() if coordinator is not None else None
@@ -451,7 +453,7 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_REGISTERED, f"the client did not register within {patience:.0f} s")
 
     def close(self, why: str = "this instance is shutting down") -> None:
-        """Tells all consumers to find the next coordinator immediately."""
+        """Tells all consumers to look for the next coordinator immediately."""
         for connection in list(self._connections.values()):
             self._hang_up(connection, Code.SHUTTING_DOWN, why)
         if self.term is not None:
@@ -460,7 +462,7 @@ class Gateway:
 
 
 def _number(request: stimuli.Request) -> int:
-    """Returns the frame id, which identifies requests in this front end."""
+    """Returns the request as a frame id, which is what this front end identifies requests by."""
     if not isinstance(request, int):
         raise TypeError(f"{request!r} is not the id of a frame")
     return request

@@ -1,7 +1,7 @@
 """Queues the input from all connections for the gateway's thread, in lanes by priority. Does no I/O.
 
-A member must answer pings within its session timeout, so its input must not wait behind a client that floods the port.
-Therefore, members and other clients have separate lanes. Input from one connection stays in order.
+A member must answer pings within its session timeout, so its input must not get stuck behind that of a client that
+floods the port. Members and other clients therefore have separate lanes. Input from one connection stays in order.
 """
 
 from __future__ import annotations

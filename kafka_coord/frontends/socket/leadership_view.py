@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class LeadershipView:
-    """Tells the gateway whether this instance is elected. The service publishes the gateway's address, so ``service``
-    is set only after the gateway has started."""
+    """Tells the gateway whether this instance is elected. ``service`` is set only after the gateway has started,
+    because the service publishes the gateway's address."""
 
     def __init__(self) -> None:
         self.service: CoordinatorService | None = None

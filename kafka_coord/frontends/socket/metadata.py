@@ -31,7 +31,7 @@ class MetadataDirectory:
         self._read_at = float("-inf")
 
     def known_coordinator(self) -> Coordinator | None:
-        """Returns the coordinator that the last read found, or ``None``, without a request to ZooKeeper."""
+        """Returns the coordinator that the last read found, or ``None``. Does not ask ZooKeeper."""
         return self._metadata.coordinator if self._metadata is not None else None
 
     def read(self) -> ClusterMetadata:
@@ -85,6 +85,6 @@ def _coordinator(node: ReadResult) -> Coordinator | None:
     try:
         info = CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR)
     except MalformedValue as error:
-        log.warning("cannot read which instance is the coordinator: %s", error)
+        log.warning("cannot determine which instance is the coordinator: %s", error)
         return None
     return Coordinator(info.broker_id, info.epoch, info.endpoints.get("channel"))

@@ -16,10 +16,10 @@ class GatewayOptions:
     most_consumers: int = 10_000
     """The maximum number of consumers that one instance accepts."""
     registrations_per_s: int = 200
-    """The maximum number of registrations per second. Any others must be retried later, so that members do not have to
-    wait and one rebalance serves many new consumers."""
+    """The maximum number of registrations per second. Any beyond that must be retried later, so that members do not
+    have to wait and one rebalance serves many new consumers."""
     unregistered_ms: int = 10_000
-    """The time within which a client must try to register. Otherwise, its connection is closed."""
+    """How long a connection may stay open without an attempt to register."""
     commit_interval_ms: int = 100
     """How long the offsets in responses to pings are collected before they are written together."""
     metadata_age_ms: int = 200

@@ -1,5 +1,5 @@
-"""Runs one connection on the event loop: reads frames in turn with other connections, sends frames and reports its
-end."""
+"""Runs one connection on the event loop: takes turns with other connections to read frames, sends frames, and reports
+when the connection has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""The number of seconds that the peer of a closing connection has to accept the remaining data."""
+"""How many seconds the client has to accept the remaining data of a connection that is being closed."""
 MAX_UNSENT_BYTES = 4 << 20
 
 Input = Callable[[Gateway, Connection], None]
@@ -74,7 +74,7 @@ class SocketPeer(asyncio.Protocol):
         self._server.made(self, transport)  # type: ignore[arg-type]  # asyncio passes a Transport for stream connections
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Starts reading from and sending over ``transport``. With TLS, it is called only after the handshake."""
+        """Starts reading from and sending over ``transport``. With TLS, this happens only after the handshake."""
         self._transport = transport
         self.certificate = common_name(transport.get_extra_info("peercert"))
         self._opened = True
@@ -82,8 +82,8 @@ class SocketPeer(asyncio.Protocol):
         self.read(others_had_theirs=False)
 
     def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
-        """Sends the reason and closes the connection. Until it is closed, input is read and dropped, because unread
-        bytes would turn the close into a reset, and the peer would not receive the reason."""
+        """Sends the reason and closes the connection. Any input that still arrives is read and dropped: unread bytes
+        would turn the close into a reset, and the client would never see the reason."""
         self._broken = True
         transport.write(encode(why))
         transport.write_eof()
@@ -97,7 +97,7 @@ class SocketPeer(asyncio.Protocol):
             self.read(others_had_theirs=False)
 
     def reads_on(self) -> bool:
-        """Takes this connection's turn. Returns false if it must wait for another turn to read its next frame."""
+        """Takes this connection's turn. Returns false if the next frame must wait for another turn."""
         if self._rests() and not self._gone:
             return False
         try:

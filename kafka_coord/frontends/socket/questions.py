@@ -1,4 +1,4 @@
-"""Holds metadata requests that wait for ZooKeeper, or for the election of another coordinator."""
+"""Holds metadata requests until ZooKeeper has responded, or until another coordinator has been elected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 
 MAX_WAITING = 10_000
 _LONGEST_WAIT_S = 5.0
-"""The number of seconds that a request may wait. This is less than the time that a connection has to register."""
+"""The longest time, in seconds, that a request may wait. It is less than a client's time to register."""
 
 
 class _Question(NamedTuple):
@@ -41,13 +41,13 @@ class Questions:
         return True
 
     def look_at_once(self) -> None:
-        """Makes the next step check the waiting requests. Called when a term has begun on this instance."""
+        """Makes the next step check the waiting requests, because a term has begun on this instance."""
         self._directory.forget()
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the requests that can be answered. Checks the waiting ones only at intervals. Returns the monotonic
-        time at which it must be called again. Raises :class:`StoreUnavailable`."""
+        """Answers the requests that can be answered, but checks those that wait only at intervals. Returns the
+        monotonic time at which it must be called again. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()

@@ -20,11 +20,11 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""The longest wait, as a fraction of the session timeout. A consumer that waits longer could consider the instance
+"""The longest wait, as a fraction of the session timeout. After a longer one, a consumer might take the instance for
 dead."""
 
 _LONGEST_REST_S = 5.0
-"""The maximum number of seconds for which the gateway stops reading from a connection that retried too early."""
+"""The longest time, in seconds, for which the gateway stops reading from a client that has retried too early."""
 
 
 class RegistrationCheck:
@@ -100,9 +100,9 @@ class RegistrationCheck:
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration that arrives before its reserved time. Does not decode it, and stops reading from the
-        connection for a while, so a flood of registrations costs next to nothing. Returns ``None`` for any other
-        registration."""
+        """Refuses a client that retries before its reserved time, or that cannot get a place yet. Does not decode its
+        registration, and stops reading from its connection for a while, so a flood of registrations costs next to
+        nothing. Returns ``None`` for any other client."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())

@@ -1,4 +1,4 @@
-"""Serves the gateway's sockets. One thread serves all connections, and another runs the gateway itself."""
+"""Serves the gateway's sockets. One thread serves all connections, and another runs the gateway."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SPARE_CONNECTIONS = 1_000
 the coordinator."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
-"""The maximum number of bytes that all connections together may buffer. Above it, a connection is closed if it buffers
-more than a small frame."""
+"""The number of bytes that all connections together may buffer. Beyond that, a connection that buffers more than a
+small frame is closed."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
 _LOOK_AGAIN_S = 0.02
@@ -90,13 +90,13 @@ class GatewayServer:
         return self._loop_thread, self._thread
 
     def raise_failure(self) -> None:
-        """Raises the error that ended the gateway's thread, if any. The instance must then end."""
+        """Raises the error that ended the gateway's thread, if any. The instance must then end as well."""
         if self._failure is not None:
             raise self._failure
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Tells every consumer to find the next coordinator and then stops serving. Waits up to ``timeout_s`` seconds
-        for each thread. May be called more than once."""
+        """Tells every consumer to look for the next coordinator, and then stops serving. Waits up to ``timeout_s``
+        seconds for each thread to end. May be called more than once."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(timeout_s)
@@ -115,7 +115,7 @@ class GatewayServer:
         except (OSError, ValueError) as error:
             self._loop.close()
             raise SettingsError(f"cannot listen on {listen!r} for consumers: {error}") from None
-        # asyncio accepts as many connections at once as its own backlog, so only the kernel gets a long one
+        # asyncio accepts as many connections at a time as the backlog that it was given, so only the kernel's is long
         for listening in made.sockets:
             with listening.dup() as same:
                 same.listen(_BACKLOG)
@@ -193,15 +193,15 @@ class GatewayServer:
         return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Queues the peer for a turn, in which :meth:`SocketPeer.reads_on` is called."""
+        """Queues the peer for a turn, which calls :meth:`SocketPeer.reads_on`."""
         self._turns[peer.is_member].append(peer)
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection continue to read: the first of each kind that may read now and has
-        room for its next frame."""
+        """Lets one member and one other connection read on: the first of each kind that may read now and whose next
+        frame there is room for."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
@@ -238,7 +238,9 @@ class GatewayServer:
                 if not self._inbox:
                     self._awake.wait(max(0.0, due - self._clock.monotonic()))
         except Exception as error:
-            log.exception("the gateway failed (a bug); ending this instance, so that another instance is elected")
+            log.exception(
+                "the gateway failed (this is a bug); ending this instance, so that another instance is elected"
+            )
             self._failure = error
         finally:
             gateway.close()

@@ -350,7 +350,7 @@ class ManagedTerms:
         try:
             call()
         except Exception:
-            log.exception("cannot handle a request for managed groups (a bug)")
+            log.exception("cannot handle a request for managed groups (this is a bug)")
 
     def _sleep_s(self) -> float:
         if self._store.session.state is not SessionState.CONNECTED:
