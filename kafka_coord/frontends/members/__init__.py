@@ -1,1 +1,1 @@
-"""Handles registrations, timers, commands and offsets for members without a ZooKeeper session, for any front end."""
+"""Handles registrations, timers, commands and offsets for members without a ZooKeeper session, in any front end."""

@@ -1,4 +1,4 @@
-"""Reads stored offsets for consumers in batches, so that one large request does not delay other requests."""
+"""Reads stored offsets for consumers in batches, so that one large request does not delay the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommittedReader(Generic[T]):
         self._questions.append(_Question(group, wanted, then))
 
     def close(self, why: StoreError) -> None:
-        """Answers all requests with ``error``."""
+        """Answers all queued requests with ``why``."""
         while self._questions:
             self._questions.popleft().then(why)
 

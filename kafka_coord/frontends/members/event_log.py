@@ -1,4 +1,4 @@
-"""Logs member events, with one line for many events of the same kind."""
+"""Logs member events, and combines many of the same kind in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.frontends.members.machine.instructions import MemberEvent, Repo
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
-"""The maximum number of lines for one kind of event in a step. Thousands would take too long to write."""
+"""How many events of one kind are logged one by one in a step. Thousands of lines would take too long to write."""
 
 _TROUBLES = {
     MemberEvent.STUCK: (logging.ERROR, "cannot send the next command to"),
@@ -21,8 +21,7 @@ _TROUBLES = {
 
 
 class EventLog:
-    """Collects the events of a step. ``address`` returns the address of a connection's other end. ``kind`` is the kind
-    of the members."""
+    """Collects the events of a step. ``address`` returns the client's address for a connection. ``kind`` says what the members are: socket or Kafka consumers."""
 
     def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
         self._address, self._kind = address, kind

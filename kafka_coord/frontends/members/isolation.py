@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
-    """Calls ``do`` with all items. If ZooKeeper refuses them, calls ``do`` again with each half, and so on. Passes a
-    single item that ZooKeeper refuses to ``failed``, with the reason.
+    """Calls ``do`` with all items. If ZooKeeper refuses them, tries again with each half, and so on, and calls
+    ``failed`` with each item that is refused by itself, and the reason. ``do`` may thus get items that it has already
+    handled.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items. ``do`` may be called again with items
-    that it has already handled.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items.
     """
     if not items:
         return

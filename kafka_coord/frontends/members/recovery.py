@@ -22,13 +22,12 @@ FoundMember = tuple[Registration, RegistrationOptions]
 def find_members(
     store: Store, groups: Iterable[str], protocols: Container[str | None]
 ) -> tuple[list[FoundMember], dict[str, str]]:
-    """Returns the members of the given groups that use one of ``protocols``, where ``None`` stands for the socket
-    protocol, and the groups that could not be read completely, each with the reason. Raises
-    :class:`StoreUnavailable`."""
+    """Returns the members of the given groups that use one of ``protocols`` (``None`` is the socket protocol), and the
+    groups that could not be read completely, each with the reason. Raises :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
-    groups = [  # skips the groups recorded as at rest, which groups with such members never are
+    groups = [  # skips groups recorded as at rest: a group with such members never is
         group
         for number, group in enumerate(groups)
         if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None

@@ -1,7 +1,7 @@
 """Registers members without a ZooKeeper session, by creating the znodes that other consumers create for themselves.
 
-The registration is persistent and names the instance that serves the member. It outlives that instance, and the next
-instance gives the member a full session timeout (docs/design.md, section 8).
+A registration is persistent and names the instance that serves the member. It outlives that instance, so that the next
+one can give the member a full session timeout (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Registering:
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Refuses a registration that is too large for the coordinator to read: it would block decisions about its group.
-    Returns ``None`` for any other registration."""
+    """Refuses a registration that is too large for the coordinator to read, because it would block decisions about its
+    group. Returns ``None`` for any other registration."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
     message = f"the registration is {len(value)} bytes long; at most {fields.MAX_VALUE_BYTES} are allowed"
@@ -162,7 +162,7 @@ def _decide(request: Registering, node: Node | None, channel: Stat | None) -> Re
         return Registration(group, consumer, node.stat.czxid, channel.version, 0)  # ZooKeeper's response was lost
     if channel is None or not _is_its_own(request.wanted, node):
         return _taken(consumer, _who(node), node.stat.czxid)
-    # the consumer returns; this write fails if another consumer has registered since, which changes the channel
+    # the consumer is returning; this write fails if another one has registered since, which changes the channel
     set_channel, create = register_ops(group, consumer, value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     request.ops = (token, Delete(layout.registration(group, consumer)), create)

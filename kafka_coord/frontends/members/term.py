@@ -40,9 +40,9 @@ _FIND_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TermScope:
-    """Defines which members a term serves: those that use one of ``protocols``, where ``None`` stands for the socket
-    protocol, in the groups for which ``includes`` returns true. Every write begins with ``fence``, which fails once
-    another instance serves the members. ``number`` identifies the term in the log."""
+    """Defines which members a term serves: those that use one of ``protocols`` (``None`` is the socket protocol), in
+    groups for which ``includes`` returns true. Every write begins with ``fence``, which fails once another instance
+    serves the members. ``number`` identifies the term in the log."""
 
     fence: Check
     number: int
@@ -70,7 +70,7 @@ class Term:
         offers_every_s: float = 0.1,
     ) -> None:
         """``send`` sends an instruction to a client, and ``report`` counts an event. Neither may raise. ``address``
-        returns the address of a connection's other end, for log lines. The term calls ``wake`` when there is work,
+        returns the client's address for a connection, for log lines. The term calls ``wake`` when there is work,
         possibly on another thread."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
@@ -129,7 +129,7 @@ class Term:
         self._arrived.append(stimulus)
 
     def has_room(self, group: str, consumer: str, most: int) -> bool:
-        """Returns whether the consumer may register if the term may serve at most ``most`` members."""
+        """Returns whether the consumer may register without exceeding the limit of ``most`` members."""
         machine = self.machine
         asking = sum(isinstance(stimulus, stimuli.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
@@ -222,8 +222,8 @@ class Term:
     # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self, *, leads: bool) -> float:
-        """Does all work that is due. Returns the monotonic time of the next step. Does not send anything to clients
-        while it is uncertain whether this instance leads. Raises :class:`Fenced` and :class:`StoreUnavailable`."""
+        """Does all work that is due, but sends nothing to clients while it is uncertain whether this instance leads.
+        Returns the monotonic time of the next step. Raises :class:`Fenced` and :class:`StoreUnavailable`."""
         began_at = self.store.clock.monotonic()
         self._handle(stimuli.StepBegan(leads))
         if not leads:
@@ -278,8 +278,8 @@ class Term:
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
-        """Returns the partitions in each member's unacknowledged start-fetchers, from which it has not consumed
-        anything yet."""
+        """Returns the partitions in each member's unacknowledged start-fetchers, which it has not consumed anything
+        from yet."""
         starts = [
             (member, layout.command(member.group, member.consumer, command.name))
             for member, commands in zip(members, outstanding, strict=True)
@@ -334,7 +334,7 @@ class Term:
 
 def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
     """Returns the partitions that the member may commit according to its ledger, and the ledger's generation. Stopping
-    partitions count only until the stop is acknowledged, since the next owner may get them immediately afterwards.
+    partitions count only until the stop is acknowledged, because the next owner may then get them immediately.
 
     Raises :class:`MalformedValue` if the ledger cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Writes members' commits, acknowledgements and leaves to ZooKeeper, many in one request."""
+"""Writes members' commits, acknowledgements and leaves to ZooKeeper, many in each request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MemberZnodes:
 @dataclass(slots=True, eq=False)
 class Write:
     """One write for a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone``
-    is set, the write gets its own request: it must read first, has failed, or may have taken effect."""
+    is set, the write gets a request of its own, because it must read first, has failed, or may have taken effect."""
 
     znodes: MemberZnodes
     wanted: WriteMember
@@ -113,8 +113,8 @@ class Write:
 class Writer:
     """Packs as many writes into each request as fit. Use this class on one thread only.
 
-    It gets at most one write for each member at a time, so a request never contains two writes for the same member, and
-    the outcome of a write is known before the member's next write begins.
+    Each member has at most one write at a time, so a request never contains two writes for the same member, and the
+    outcome of a write is known before the member's next write begins.
     """
 
     def __init__(self, store: FencedStore, report: Callable[[MemberWritten], None]) -> None:
@@ -130,8 +130,8 @@ class Writer:
 
     def flush(self) -> None:
         """Writes everything. If it raises :class:`Fenced` or :class:`StoreUnavailable`, the remaining writes stay
-        queued. If the outcome of a write is unknown, the next call finds out whether it took effect before repeating
-        it."""
+        queued. If the outcome of a write is unknown, the next call finds out whether it took effect before it
+        retries."""
         while self._writes:
             together = [write for write in self._writes.values() if not write.alone]
             for write in [write for write in self._writes.values() if write.alone]:

@@ -115,7 +115,7 @@ class GatewayServer:
         except (OSError, ValueError) as error:
             self._loop.close()
             raise SettingsError(f"cannot listen on {listen!r} for consumers: {error}") from None
-        # asyncio accepts as many connections at a time as the backlog that it was given, so only the kernel's is long
+        # asyncio accepts up to its own backlog at a time, so only the kernel gets a long one
         for listening in made.sockets:
             with listening.dup() as same:
                 same.listen(_BACKLOG)

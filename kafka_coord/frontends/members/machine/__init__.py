@@ -1,7 +1,8 @@
-"""The member state machine, which turns stimuli into instructions for members without a ZooKeeper session.
+"""The state machine for members without a ZooKeeper session, which turns stimuli into instructions.
 
-It does no I/O, never blocks, and takes the current time as an argument. A front end passes in its clients' messages and
-carries out the instructions for its clients. :mod:`kafka_coord.frontends.members.term` does the same for ZooKeeper.
+The machine does no I/O, never blocks, and takes the current time as an argument. A front end passes in its clients'
+messages and carries out the instructions for them. :mod:`kafka_coord.frontends.members.term` does the same for
+ZooKeeper.
 """
 
 from kafka_coord.frontends.members.machine.machine import MembershipMachine

@@ -59,8 +59,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask whether the member is alive. Also confirm what has been stored: everything that responses to probes up to
-    ``heard`` reported, and the acknowledgement of the command ``done``."""
+    """Ask whether the member is alive, and confirm what has been stored: everything reported in responses to probes up
+    to ``heard``, and the acknowledgement of the command ``done``."""
 
     connection: int
     number: int
@@ -99,7 +99,7 @@ class AnswerCommit:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Tell the client that it has left. ``topics`` contains the topics of its last offsets that no longer exist."""
+    """Tell the client that it has left. ``topics`` contains those topics of its last offsets that no longer exist."""
 
     connection: int
     request: Request
@@ -167,9 +167,9 @@ class DropCommand:
 @dataclass(frozen=True, slots=True)
 class WriteMember:
     """Write offsets and, in the same multi, acknowledge a command or delete the registration. If ``subscription`` is
-    set, write the new subscription to the registration instead. Report the outcome in a
-    :class:`~.stimuli.MemberWritten` with the same ``number``. A member has at most one outstanding write. ``details``
-    are stored with ``offsets``, or with offsets that are already stored if the member gives up partitions."""
+    set, write that to the registration instead. Report the outcome in a :class:`~.stimuli.MemberWritten` with the same
+    ``number``. A member has at most one outstanding write. ``details`` belong to ``offsets`` or, if the member gives up
+    partitions, to offsets that are already stored."""
 
     member: MemberId
     number: int

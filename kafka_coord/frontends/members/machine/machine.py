@@ -1,4 +1,4 @@
-"""Implements the state machine for members without a ZooKeeper session, from registration to departure."""
+"""Implements the state machine for members without a ZooKeeper session, from when they register until they leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""The number of unanswered probes at which a silent member is no longer probed. Its session timeout still runs."""
+"""A member with this many unanswered probes is not probed any more. Its session timeout keeps running."""
 READ_AGAIN_S = 0.5
 """Seconds until a member with an unreadable ledger is read again, in case an operator has repaired the ledger."""
 
@@ -30,8 +30,8 @@ class MembershipMachine:
       the gateway serves its members count (:class:`AttentiveClock`). The machine confirms the response to a probe only
       after everything that was reported up to that response has been stored.
     - *Safety of offsets.* A member has at most one outstanding write, and the next write starts once its outcome is
-      known, so a repeated write cannot undo a later write or a commit by the partition's next owner. A member whose
-      held partitions are unknown must wait before it resumes. Otherwise, its offsets would be dropped.
+      known, so a retry cannot undo a later write or a commit by the partition's next owner. A member cannot resume
+      while the partitions that it holds are unknown, because its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
     """
 
@@ -138,14 +138,14 @@ class MembershipMachine:
         self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """Reads the member's next command, in order to send it, if the member can take a command."""
+        """Reads the next command to send to the member, if the member can take one now."""
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self.is_current(member):
             member.reading = member.queue.popleft()
             self.emit(instructions.ReadCommand(member.id, member.reading))
 
     def written(self, member: MemberState) -> None:
-        """Called when the member has no more pending writes. Reads the member if a client waits to resume it."""
+        """Called once the member has no more pending writes. Reads the member if a client is waiting to resume it."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(instructions.ReadMember(member.id))
 
@@ -159,7 +159,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to ``connection``, over which the machine communicates with it from now on."""
+        """Attaches the member to ``connection``, over which the machine communicates with it from then on."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -215,8 +215,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member, unless it has pending writes. If it were resumed before they are done, the commands that
-        they acknowledge would be sent to it again."""
+        """Resumes the member, unless it has pending writes. If it resumed before they were done, it would be sent the
+        commands that they acknowledge again."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
@@ -243,7 +243,8 @@ class MembershipMachine:
             self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """Reads the member again later if a client waits to resume it. The member's partitions must be known first."""
+        """If a client is waiting to resume the member, reads the member again later, because its partitions must be
+        known first."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
@@ -354,7 +355,7 @@ class MembershipMachine:
             self._writes.add(member, stimuli.LeaveWanted(None, None, last))
 
     def expire_again(self, member: MemberState) -> None:
-        """Gives the member another full session timeout after its expiry could not be written."""
+        """Gives the member another full session timeout, because its expiry could not be written."""
         member.expiring = False
         self._restart_session_timeout(member)
         self._deadlines.add(member.deadline, member)

@@ -20,8 +20,8 @@ PROBES_PER_SESSION = 3
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """A command that was sent to the client. ``acknowledged`` is set once the client has acknowledged it, but the next
-    command is sent only after the acknowledgement has been written."""
+    """A command that has been sent to the client. ``acknowledged`` is set as soon as the client acknowledges it, but
+    the next command is not sent until the acknowledgement has been written."""
 
     command_id: CommandId
     command: Command
@@ -30,8 +30,8 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """A write of the offsets that the member has reported since the last one. Once done, it confirms ``probe`` on
-    ``connection``."""
+    """A write of the offsets that the member has reported since the last such write. When it is done, ``probe`` is
+    confirmed on ``connection``."""
 
     connection: int | None = None
     probe: int = 0
@@ -77,7 +77,7 @@ class MemberState:
     reading: CommandId | None = None
     delivered: Delivered | None = None
     stuck: str = ""
-    """The reason why the member does not get its next command or cannot resume."""
+    """Why the member does not get its next command, or cannot resume."""
     held: set[TopicPartition] = field(default_factory=set)
     """The partitions whose start the member has acknowledged, which are the only ones that it may commit."""
     held_known: bool = True
@@ -106,7 +106,7 @@ class MemberState:
 
     @property
     def answered_up_to(self) -> int:
-        """The newest probe up to which all probes have been answered."""
+        """The newest probe that has been answered along with all earlier ones."""
         return min([self.newest_answer, *(probe - 1 for probe in self.probes if probe < self.newest_answer)])
 
     @property

@@ -1,7 +1,7 @@
 """Defines the machine's stimuli: client requests and heartbeats, results and events from ZooKeeper, and time passing.
 
-A ``connection`` is the front end's number for a connection. A ``request`` is the front end's identifier for a request,
-which the response repeats. A stimulus about a connection or a member that no longer exists has no effect.
+A ``connection`` is the front end's number for a connection. A ``request`` is its identifier for a request, which the
+response repeats. A stimulus about a connection or a member that no longer exists has no effect.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CommitWanted:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWanted:
-    """A client asks to change its subscription but stays the same incarnation. The request is answered like a
+    """A client asks to change its subscription without becoming a new incarnation. The request is answered like a
     commit."""
 
     connection: int
@@ -112,8 +112,8 @@ class SubscriptionWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """A client asks to leave. If ``for_good`` is set, the coordinator does not reserve a place for it. To end the
-    membership of a silent client, the machine itself uses this stimulus, with ``None`` as the ``connection``."""
+    """A client asks to leave. If ``for_good`` is set, the coordinator does not keep its place. The machine also uses
+    this stimulus to expire a silent member, with ``None`` as the ``connection``."""
 
     connection: int | None
     request: Request
@@ -162,10 +162,13 @@ class RegistrationDeleted:
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """The state in ZooKeeper of a member that wants to resume was read. ``held`` is ``None`` if it could not be read or
-    there is no ledger. ``outstanding`` is ``None`` if the channel is gone. ``fault`` says what could not be read: the
-    ledger or, if ``outstanding`` is ``None``, the member. ``generation`` is the generation of the member's newest
-    command: 0 if there has been none, and ``None`` if the ledger cannot be read."""
+    """The ledger and the channel of a member that wants to resume were read.
+
+    ``held`` contains the partitions that the member may commit, or is ``None`` without a readable ledger.
+    ``outstanding`` contains the member's unacknowledged commands, or is ``None`` if the channel is gone or could not be
+    read. If anything could not be read, ``fault`` is the reason. ``generation`` is the generation of the member's
+    newest command: 0 if there has been none, ``None`` if the ledger could not be read.
+    """
 
     member: MemberId
     held: frozenset[TopicPartition] | None

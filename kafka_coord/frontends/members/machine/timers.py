@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""The longest normal time in seconds between the starts of two steps. For any time beyond that, the gateway counts as
-stopped."""
+"""The longest normal time between the starts of two steps, in seconds. Beyond that, the gateway counts as stopped."""
 
 
 class AttentiveClock:
@@ -18,7 +17,7 @@ class AttentiveClock:
     for any reason (such as a frozen process, or a slow ZooKeeper in the middle of a step), and while it may have been
     deposed.
 
-    During such times, the members' input may remain unread, so their session timeouts must not run.
+    At such times, members' input may go unread, so their session timeouts must not run.
     """
 
     def __init__(self, now: float) -> None:
@@ -54,7 +53,7 @@ class Timers:
         return self._heap[0][0] if self._heap else float("inf")
 
     def due(self, now: float) -> Iterator[tuple[float, MemberState]]:
-        """Yields each member whose timer is due, together with the due time, and removes the timer."""
+        """Removes the timers that are due, and yields each one's due time and member."""
         while self._heap and self._heap[0][0] <= now:
             at, _, member = heapq.heappop(self._heap)
             yield at, member

@@ -1,4 +1,4 @@
-"""Orders each member's writes to ZooKeeper: offsets, acknowledgements and the end of its registration."""
+"""Keeps each member's writes to ZooKeeper in order: offsets, acknowledgements, and its last write when it leaves."""
 
 from __future__ import annotations
 
@@ -170,9 +170,9 @@ class Writes:
             self._machine.probe(member, confirms=True)
 
     def _take_back(self, member: MemberState, tp: TopicPartition, offset: int) -> None:
-        """Takes back a reported offset that could not be written. Does nothing if a pending write contains a newer
-        offset. If a pending write gives up the partition, adds the offset to that write. Otherwise, if the member still
-        holds the partition, adds the offset to the reported offsets again, unless a newer one has been reported."""
+        """Takes back a reported offset that could not be written, unless a newer one is pending or has been reported.
+        If a pending write gives up the partition, adds the offset to that write. Otherwise, if the member still holds
+        the partition, the offset counts as reported again."""
         for later in member.writes:
             if isinstance(later, OffersWrite):
                 continue
@@ -189,7 +189,7 @@ class Writes:
         if member.delivered is delivered:
             member.delivered = None
         if outcome.trouble is not None:
-            # after the next probe, the command is delivered again, and the client acknowledges it again
+            # the command is redelivered after the next probe, and the client acknowledges it again
             member.queue.appendleft(delivered.command_id)
             return
         if member.connection == write.connection:
@@ -221,9 +221,9 @@ def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition,
 
 
 def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
-    """Returns the details to store with ``write``. Nearly every commit carries a leader epoch, and storing each of them
-    would double the writes. Details that consist only of a leader epoch are therefore stored only when the member gives
-    up the partition."""
+    """Returns the details to store with ``write``. Nearly every commit carries a leader epoch, so storing all of them
+    would double the writes. Details that consist of nothing but a leader epoch are therefore stored only when the
+    member gives up the partition."""
     if isinstance(write, CommitWanted):
         return {tp: one for tp, one in write.details.items() if one.metadata}
     if isinstance(write, LeaveWanted):
