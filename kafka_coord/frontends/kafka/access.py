@@ -1,7 +1,7 @@
 """Asks the broker what a client may do, on the client's own connection to the broker.
 
-The broker's ACLs thus remain the only source of permissions. Each question is a request that does not change anything
-and that every broker authorizes before it does anything else:
+So the broker's ACLs remain the only source of permissions. Each question is a request that changes nothing, and that
+every broker authorizes before it does anything else:
 
 ======================  ==============================================================
 permission              request
@@ -61,7 +61,7 @@ _HARMLESS: dict[Operation, tuple[str, dict[str, Any]]] = {
 
 
 class BrokerAccess:
-    """What all clients know about the broker."""
+    """What is known about the broker, for all clients."""
 
     def __init__(self) -> None:
         self.has_authorizer = False

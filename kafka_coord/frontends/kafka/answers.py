@@ -110,7 +110,7 @@ Known = Mapping[tuple[str, int], CommittedOffset]
 class FetchedGroup(NamedTuple):
     """One group in an OffsetFetch. ``topics`` lists the requested topics, or is ``None`` for all topics. ``known``
     contains the stored offsets, and ``denied`` the topics whose offsets the client is not allowed to see. If
-    ``is_repeated`` is set, the response must make the client repeat the request."""
+    ``is_repeated`` is set, the response must make the client retry the request."""
 
     group_id: str
     topics: Any
@@ -121,7 +121,7 @@ class FetchedGroup(NamedTuple):
 
     def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
         """Returns the topics of the response. Since version 2, an error response does not list any topics, but
-        librdkafka repeats a failed request only if each partition has a retriable error and the offset
+        librdkafka retries a failed request only if each partition has a retriable error and the offset
         ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
@@ -133,7 +133,7 @@ class FetchedGroup(NamedTuple):
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
-    """Returns whether a client with the given software name repeats an OffsetFetch after ``error`` only if every
+    """Returns whether a client with the given software name retries an OffsetFetch after ``error`` only if every
     partition in the response carries an error."""
     return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.connection import ClientConnection
 
 HIGH_WATER = 256 << 10
-"""The maximum number of bytes buffered between client and broker. Above it, reading pauses."""
+"""The number of bytes buffered between client and broker above which reading pauses."""
 CLOSING_S = 5.0
 """The number of seconds that a closing connection has to deliver its last bytes."""
 CLIENT_ID = "kafka-coord"
@@ -120,8 +120,8 @@ class BrokerEnd(asyncio.Protocol):
         return await question.found
 
     def take_answers_to_questions(self) -> None:
-        """Takes the responses to this instance's own requests. Call it once the client's earlier requests have been
-        answered."""
+        """Takes the responses to this instance's own requests. Call this only when the client's earlier requests have
+        been answered."""
         while self._questions:
             frame = take_frame(self._buffer)
             if frame is None:

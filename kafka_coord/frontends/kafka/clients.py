@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 16 << 10
-"""The number of bytes up to which a connection may buffer without being closed to free memory, as long as others buffer
-more."""
+"""A connection that buffers no more bytes than this is not closed to free memory, as long as others buffer more."""
 MOST_LINES = 50
 """The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
 counted."""

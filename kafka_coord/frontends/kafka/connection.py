@@ -1,11 +1,12 @@
 """Handles one Kafka client's connection.
 
 Requests are answered in the order in which they arrive. Requests for the broker, and its responses, are passed on piece
-by piece as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`). Only the few responses that this instance
-changes are buffered whole. Like a broker, this instance does not take another request while it answers one: further
-input pauses reading and releases a held heartbeat. Automatic commits from some clients do not release it. They are
-carried out, and their responses wait behind the heartbeat's. Reading also pauses while the other side does not accept
-data.
+by piece as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`); only the few responses that this instance
+changes are buffered whole.
+
+Like a broker, this instance does not take another request while it answers one: further input pauses reading and
+releases a held heartbeat. Some clients' automatic commits are an exception. They are carried out during the hold, and
+their responses wait behind the heartbeat's. Reading also pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ answer the client's earlier requests."""
 _LENGTH = 4
 _CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""The TCP settings with which a vanished peer is detected within two minutes."""
+"""The TCP settings that detect a vanished peer within two minutes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -438,9 +439,9 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """Ends the client's connection if a request is in flight or the client had authenticated. In the latter case, a
-        new connection to the broker would not be authenticated. Otherwise, the broker has only closed an idle
-        connection, which does not matter."""
+        """Ends the client's connection if a request is in flight, or if the client had authenticated: a new connection
+        to the broker would not be authenticated. Otherwise, the broker has only closed an idle connection, which does
+        not matter."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

@@ -187,7 +187,7 @@ class GroupKinds:
         return None if error is Error.NOT_COORDINATOR else _unfinished(group_id, error.name)
 
     async def _give_back(self, managed: ManagedGroups, asked: Request) -> Converted | None:
-        """Converts a managed group to a client-assigned group. Evicts its members, which then join again. Refuses to
+        """Converts a managed group to a client-assigned group. Evicts its members, which then rejoin. Refuses to
         convert the group if any member is not a classic client.
 
         The offsets are written to the log before the group is removed from ZooKeeper. The elected coordinator removes

@@ -1,4 +1,4 @@
-"""Coordinates groups of stock Kafka clients, with one handler for each kind of request about groups."""
+"""Coordinates groups of stock Kafka clients, with one handler for each type of request about groups."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
 """The longest time, in seconds, that commits and offset fetches wait while their group is being loaded. They do not
-fail at once: librdkafka repeats failed commits in any order, so an older offset could replace a newer one (ADR 36)."""
+fail at once, because librdkafka retries failed commits in any order: an older offset could replace a newer one (ADR
+36)."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
@@ -438,8 +439,8 @@ class GroupCoordinator:
         self._run(self._convert(asked))
 
     async def end_in_both(self) -> None:
-        """Ends the client-assigned groups that also have members in ZooKeeper. Their clients join again and become
-        members of the managed group. Raises :class:`StoreError`."""
+        """Ends the client-assigned groups that also have members in ZooKeeper. Their clients rejoin and become members
+        of the managed group. Raises :class:`StoreError`."""
         for group_id in await self.kinds.in_both():
             group = self._manager.group(group_id)
             members = tuple((name, None) for name in group.metadata.members) if group is not None else ()

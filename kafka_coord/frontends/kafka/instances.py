@@ -1,7 +1,7 @@
 """Finds out which instance coordinates a group and how many partitions a topic has.
 
-It asks the broker beside this instance, whose listener advertises the instances' addresses unless ``--kafka-rewrite``
-is set.
+:class:`Instances` asks the broker beside this instance, whose listener advertises the instances' addresses unless
+``--kafka-rewrite`` is set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _METADATA, _CREATE_TOPICS = 4, 2
 """The versions of Metadata and CreateTopics. Every broker from 0.11 to 3.9 supports them."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""Seconds between two requests about a missing partition, whose topic may be about to be created or to grow."""
+"""Seconds between two requests about a missing partition, because its topic may be about to be created or to grow."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -110,9 +110,9 @@ class Instances:
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Asks the broker again about those topics whose cached partition counts are too old. ``highest`` maps each
-        topic to the highest partition in a client's request. If that partition does not exist according to the cache,
-        the topic may have grown, so its count becomes too old much sooner."""
+        """Refreshes those cached partition counts that are too old. ``highest`` maps each topic to the highest
+        partition in a client's request. If the cached count does not include that partition, the topic may have grown,
+        so the count is refreshed much sooner."""
         now = time.monotonic()
         unknown = []
         for topic, partition in highest.items():

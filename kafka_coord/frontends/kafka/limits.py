@@ -1,4 +1,4 @@
-"""Defines the limits on Kafka clients, beyond which the instance pauses reading, or refuses or closes connections."""
+"""Defines the limits on Kafka clients. Beyond them, the instance pauses reading, or refuses or closes connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClientLimits:
     first_request_s: float = 30.0
     """The number of seconds within which a new client must complete the TLS handshake and send its first request."""
     request_s: float = 60.0
-    """The number of seconds within which a request must fully arrive, plus one second for each
+    """The number of seconds that a request may take to arrive completely, plus one second for each
     :attr:`slowest_bytes_a_second` bytes."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0

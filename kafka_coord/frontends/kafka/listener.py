@@ -60,10 +60,11 @@ class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`.
 
     ``broker_listener`` is the broker's listener for its instance, and ``security`` secures the connections to it.
-    ``tls`` secures client connections. If the broker does not advertise the instances' addresses, ``rewrite`` replaces
-    the addresses in its responses. If ``holds`` is set, heartbeats are held. Groups of classic clients are managed if
-    their names match ``managed_groups``. Raises :class:`SettingsError` if it cannot listen at ``address``, and
-    :class:`InvalidPattern`.
+    ``tls`` secures client connections. ``rewrite`` makes the listener put the instances' addresses into the broker's
+    responses, in case the broker does not advertise them. If ``holds`` is set, heartbeats are held. Groups of classic
+    clients are managed if their names match ``managed_groups``.
+
+    Raises :class:`SettingsError` if it cannot listen at ``address``, and :class:`InvalidPattern`.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Changes some of the broker's responses on their way to a client. Does no I/O.
 
-ApiVersions always advertises the versions that this instance answers. With ``--kafka-rewrite``, Metadata and
-DescribeCluster contain the instances' addresses instead of the brokers', and ApiVersions omits the versions of other
-requests that return addresses, as well as the versions that this instance cannot rewrite.
+ApiVersions always advertises this instance's own versions of the requests that it answers. With ``--kafka-rewrite``,
+Metadata and DescribeCluster contain the instances' addresses instead of the brokers', and ApiVersions omits the
+versions that this instance cannot rewrite and those versions of other requests that return addresses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
     """Returns an ApiVersions response in which this instance's ranges replace the broker's, and ``most`` limits the
-    other ranges. Leaves an error response unchanged, since it always has version 0."""
+    other ranges. Leaves an error response unchanged, because it always has version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:

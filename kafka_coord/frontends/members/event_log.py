@@ -21,7 +21,8 @@ _TROUBLES = {
 
 
 class EventLog:
-    """Collects the events of a step. ``address`` returns the client's address for a connection. ``kind`` says what the members are: socket or Kafka consumers."""
+    """Collects the events of a step. ``address`` returns the client's address for a connection. ``kind`` says what the
+    members are: socket or Kafka consumers."""
 
     def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
         self._address, self._kind = address, kind

@@ -1,7 +1,7 @@
 """Handles administrative requests about managed groups: shows and deletes groups, and changes their offsets.
 
-It reads from ZooKeeper, but sends each change as a request to the elected coordinator, as this project's own commands
-do.
+:class:`Administration` reads from ZooKeeper, but asks the elected coordinator for every change, as this project's own
+commands do.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Administration:
         return GroupView(group, Error.NONE, seen, served, ids)
 
     async def adopt(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int) -> Error:
-        """Creates the group with the given offsets, provided that ``term`` is still current. Existing offsets stay
-        unchanged. ``why`` becomes the first entry of the group's history."""
+        """Creates the group with the given offsets, provided that ``term`` is still current. Existing offsets are kept.
+        ``why`` becomes the first entry in the group's history."""
         fence = Check(layout.log_partition(partition_of(group)), term)
         try:
             missing = await asyncio.to_thread(begin_adoption, self._store, group, list(offsets), why, fence)
@@ -114,7 +114,7 @@ class Administration:
         return await asyncio.to_thread(read_registered, self._store, group)
 
     async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
-        """Evicts the given members on behalf of an operator. Returns ``""``, or the reason if this fails. Raises
+        """Evicts the given members on behalf of an operator. Returns the reason if this fails, else ``""``. Raises
         :class:`StoreError`."""
         requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
         answers = await asyncio.gather(*map(self._answer, requests))
@@ -133,7 +133,7 @@ class Administration:
 
     async def remove(self, group: str, asked: Request, since: int) -> str:
         """Deletes the group on behalf of an operator, provided that it has no members and no offset has changed since
-        the zxid ``since``. Returns ``""``, or the reason if this fails. Raises :class:`StoreError`."""
+        the zxid ``since``. Returns the reason if this fails, else ``""``. Raises :class:`StoreError`."""
         request = Request(RequestType.DELETE_GROUP, group, reason=asked.reason, by=asked.by, unchanged_since=since)
         answered = await self._answer(request)
         if answered is None:

@@ -1,4 +1,4 @@
-"""Reads and writes ZooKeeper for conversions between client-assigned and managed groups."""
+"""Does the reading and writing in ZooKeeper when a group is converted from client-assigned to managed, or back."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def begin_adoption(
 
 class Registered(NamedTuple):
     """The members of a group. ``protocols`` maps each member to its protocol, or to ``None`` if the member is not a
-    stock client or cannot be read. No member has registered or left since ``zxid``. ``is_decided`` is true if a
-    coordinator is elected."""
+    stock client or cannot be read. ``zxid`` is that of the last change to the set of members. ``is_decided`` says
+    whether a coordinator is elected."""
 
     protocols: Mapping[str, str | None]
     zxid: int
@@ -63,7 +63,7 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns those topics that exist and to which the group's stored offsets belong. Offsets that were stored before a
+    """Returns those topics that exist and that the group's stored offsets belong to. Offsets that were stored before a
     topic was deleted and recreated do not belong to the new topic. Raises :class:`StoreError`."""
     names = sorted(set(topics))
     nodes = store.read_many(

@@ -7,11 +7,12 @@
                   it gets partitions)       │                                      │ its share changes:
                                             └──────────────JoinGroup───────────────┘ REBALANCE_IN_PROGRESS
 
-No member is the leader. The coordinator decides, and SyncGroup returns the member's share. Only members whose shares
-change must join again; all others keep their generation. A SyncGroup acknowledges the start of the partitions in its
-response, which is sent once that acknowledgement has been stored. A JoinGroup acknowledges the stop of all partitions
-that it does not list as owned: a cooperative client lists the partitions that it keeps, whereas an eager client does
-not own any when it joins.
+No member is the leader: the coordinator decides, and SyncGroup returns the member's share. Only members whose shares
+change must rejoin; the others keep their generation.
+
+A SyncGroup acknowledges the start of the partitions in its response, so it is answered only once that acknowledgement
+has been stored. A JoinGroup acknowledges the stop of all partitions that it does not list as owned: a cooperative
+client lists those that it keeps, and an eager client lists none.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 """The names of Kafka's own assignors. A client that uses one of them accepts any share."""
 
 _MORE_S = 1.0
-"""The maximum number of seconds for which the JoinGroup of a member with part of its share is held to wait for the
-rest."""
+"""If a member has only part of its share, its JoinGroup is held up to this many seconds to wait for the rest."""
 _WRITE_S = 5.0
 """The maximum number of seconds that a SyncGroup waits for its acknowledgement to be written."""
 _ADMISSION_S = 1.0
@@ -60,7 +60,7 @@ class _ClassicRequest(Request):
 class Join(_ClassicRequest):
     """A JoinGroup request. If ``is_new`` is set, the client did not send a member id, and ``member_id`` was generated
     for it. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps (none if it is
-    eager). The client received them in ``generation``, which is -1 if it does not report it. ``registration`` is the
+    eager), and ``generation`` is the one in which it received them, or -1 if it does not say. ``registration`` is the
     content of the registration, in case the member is new."""
 
     is_new: bool
@@ -79,8 +79,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """The number of seconds for which the request may be held. It must be less than the session timeout, since the
-        client does not send any other request meanwhile."""
+        """The number of seconds for which the request may be held. It must be less than the session timeout, because
+        the client sends no other request in the meantime."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -187,7 +187,7 @@ class ClassicMember(KafkaMember):
 
     @property
     def owns_nothing(self) -> bool:
-        """Whether the client is eager and between JoinGroup and SyncGroup, when librdkafka may repeat an outdated
+        """Whether the client is eager and between JoinGroup and SyncGroup, when librdkafka may resend a stale
         commit."""
         is_joining = self.sent is None or self.syncs or self.waits_for_share
         return is_joining and self.joined is not None and self.joined.is_eager
@@ -287,8 +287,8 @@ class ClassicMember(KafkaMember):
                 self.hold(sync, _WRITE_S)
 
     def settled(self) -> None:
-        """Answers a held SyncGroup. Because the acknowledgement has been stored, the client keeps its share even if
-        this instance fails."""
+        """Answers a held SyncGroup. The acknowledgement has now been stored, so the client keeps its share even if this
+        instance fails."""
         if isinstance(self.waiting, Sync) and self.joined is not None:
             sync, self.waiting = self.waiting, None
             self._sync_answered(sync, self.joined)

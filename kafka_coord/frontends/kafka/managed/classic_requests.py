@@ -26,7 +26,7 @@ from kafka_coord.wire.consumer_protocol import subscription
 log = logging.getLogger(__name__)
 
 _MUST_KNOW_ID = 4
-"""The version of JoinGroup from which a client without a member id gets an id and joins again with it (KIP-394)."""
+"""The JoinGroup version from which a client without a member id is given one and must rejoin with it (KIP-394)."""
 
 
 class ClassicRequests:

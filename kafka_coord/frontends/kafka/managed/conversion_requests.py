@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ConversionRequests:
     """Follows the unanswered requests to convert groups. Use this class on one thread only, except :meth:`answer`.
 
-    In each term in which this instance serves a request's group, ``carry_out`` receives the request once, with
-    ``unchanged_since`` set to the zxid of its creation.
+    ``carry_out`` receives a request once in every term in which this instance serves the request's group. Its
+    ``unchanged_since`` is set to the zxid at which the request was created.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:

@@ -1,16 +1,16 @@
 """Decides how long to hold each KIP-848 heartbeat, and when the next one is due. Does no I/O.
 
-librdkafka gives up a heartbeat that takes longer than the last interval that it received. It sends a heartbeat one
-interval after the previous one, however early the response arrived, so a hold ends a little before that. The next
-interval is close to the length of the hold: in the rest of a longer interval, the member would not learn anything. A
-commit, which arrives on the same connection, ends a hold early. Most clients commit at regular times, so holds are
-timed to end when the next commit is due.
+librdkafka gives up on a heartbeat that takes longer than the last interval it received. It sends the next heartbeat one
+interval after the previous one, however early the response arrives. A hold therefore ends a little before the interval
+does, and the next interval is about as long as the hold: if it were longer, the member would learn nothing during the
+rest of it. A commit, which arrives on the same connection, ends a hold early. Most clients commit at regular intervals,
+so holds are timed to end when the next commit is due.
 
-franz-go waits for a heartbeat's response as long as for any other. It gets a short interval and long holds.
+franz-go waits for the response to a heartbeat as long as for any other, so it gets a short interval and long holds.
 
-The Java client waits just as long, but two of its threads spin while a heartbeat takes longer than the last interval
-that it received (KAFKA-21031). A changed interval restarts its timer, but an unchanged one does not. So it normally
-gets the same interval, and its heartbeats are held until that is nearly over.
+The Java client waits just as long, but two of its threads spin while a heartbeat takes longer than the last interval it
+received (KAFKA-21031). A changed interval restarts its heartbeat timer, but an unchanged one does not. The client
+therefore normally gets the same interval every time, and its heartbeats are held until the interval is nearly over.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kafka_coord.classic_groups.heartbeat_hold import (
 )
 
 NOT_HELD_S = 1.0
-"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. The latter do
+"""The interval for clients whose heartbeats are not held, and for members that are stopping partitions. Such members do
 not wait for the interval, but send a heartbeat as soon as they have stopped the partitions."""
 WITH_NEWS_S = 3.0
 """The interval in a response with an assignment, which the client acknowledges without waiting for the interval."""
 JOIN_S = 0.9
-"""The number of seconds for which a join is held if it is unknown which interval the client last received."""
+"""The number of seconds for which a join is held if the client's last interval is unknown."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
 LONGEST_SILENCE_S = 0.35
 _BETWEEN_POLLS_S = 0.05
 _MARGIN_S = 0.07
-"""The number of seconds by which a hold ends before the client would give up."""
+"""A hold ends this many seconds before the client would give up."""
 _GROWTH = 0.6
-"""The fraction of a hold by which the next interval may be longer than the hold."""
+"""How much longer than a hold the next interval may be, as a fraction of the hold."""
 OFTEN_S = 3.0
-"""The number of seconds between commits below which a client does not get an interval shorter than :data:`SLOWEST_S`.
-Each commit ends a hold, so with a shorter interval, the client would send a heartbeat after every commit."""
+"""A client whose commits are fewer seconds apart than this gets no interval shorter than :data:`SLOWEST_S`. Each commit
+ends a hold, so with a shorter interval, the client would send a heartbeat after every commit."""
 SLOWEST_S = 1.0
 _LONGEST_BETWEEN_S = 2.0
 _BEHIND_COMMIT_S = 0.05
@@ -58,8 +58,8 @@ _BEFORE_AGAIN_S = 0.1
 """How long the Java client waits after a response (``retry.backoff.ms``)."""
 _SOON_S = 0.3
 _SPINS_S = 0.4
-"""The number of seconds by which a hold may exceed the interval in order to end with a commit. The next heartbeat then
-follows that commit."""
+"""How far a hold may exceed the interval, in seconds, so that a commit ends it. The next heartbeat then follows that
+commit."""
 _ASKED_EVERY_S = 60.0
 _ASKED_AT_ONCE = 3
 
@@ -113,7 +113,7 @@ class Pace:
 
     def asks_again(self, _now: float) -> bool:
         """Returns whether to answer with COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold. The error makes
-        the client repeat the heartbeat soon."""
+        the client resend the heartbeat soon."""
         return False
 
     def after_news(self) -> float:
@@ -182,13 +182,13 @@ class Pace:
 class SteadyPace(Pace):
     """The pace of the Java client (see the top of the module). The client restarts its commit timer whenever it has
     carried out an assignment. So if it commits automatically, each heartbeat follows a commit and is held until the
-    next one. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client repeat the
+    next one. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client resend the
     heartbeat."""
 
     joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls by the application
     told_s: float = STEADY_S  # the interval that the client received in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
-    """Limits how often the client is made to repeat a heartbeat. Each time, the client logs a line."""
+    """Limits how often the client is made to resend a heartbeat, because it logs a line each time."""
 
     def joins(self) -> None:
         self.told_s = SLOWEST_S
@@ -215,7 +215,7 @@ class SteadyPace(Pace):
         return self.while_stopping()
 
     def while_stopping(self) -> float:
-        """Returns the usual interval. It does not delay the acknowledgement of a stop, which the client sends without
+        """Returns the usual interval, which does not delay the acknowledgement of a stop: the client sends that without
         waiting for the interval."""
         return self._tell(STEADY_S)
 

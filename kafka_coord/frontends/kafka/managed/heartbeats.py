@@ -34,9 +34,9 @@ Owned = frozenset[tuple[bytes, int]]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request):
-    """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if they are unchanged, so
-    that the client omitted them. ``registration`` is the content of a joining member's registration. ``software`` is
-    the client's name and version from ApiVersions, or empty if its heartbeats must not be held."""
+    """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if the client omitted them
+    because they are unchanged. ``registration`` is the content of a joining member's registration. ``software`` is the
+    client's name and version from ApiVersions, or empty if its heartbeats must not be held."""
 
     protocol: ClassVar[str] = PROTOCOL
     epoch: int
@@ -69,8 +69,8 @@ class Heartbeat(Request):
         return ConsumerGroupMember(members, self, number)
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
-        """Handles a join. A client that only repeats its join after a lost response stays the same incarnation. Any
-        other client that joins again becomes a new incarnation, which does not hold any partitions."""
+        """Handles a join. A client that merely retries its join after a lost response stays the same incarnation. Any
+        other client that rejoins becomes a new incarnation, which holds no partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
@@ -126,7 +126,7 @@ class ConsumerGroupMember(KafkaMember):
         self.sent: frozenset[TopicPartition] | None = None
         self.owned: Owned | None = None
         self._asked_again = False
-        """Whether an error has made the client repeat its last heartbeat. The repetition contains all fields."""
+        """Whether an error has made the client resend its last heartbeat. A resent heartbeat contains all fields."""
 
     @property
     def waits_for_share(self) -> bool:
@@ -192,9 +192,9 @@ class ConsumerGroupMember(KafkaMember):
     def _acknowledge(self) -> None:
         """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id, since a topic may be deleted and recreated under the same name. A client that still
-        owns partitions of a deleted topic has not stopped them. It need not start partitions of a deleted topic. If it
-        owns the partitions of a start-fetcher before any response contained them, it received them in an earlier term.
+        Topics are compared by id, because a topic may be deleted and recreated under the same name. A client that still
+        owns partitions of a deleted topic has not stopped them, but it does not have to start any. A client that owns
+        the partitions of a start-fetcher before any response has contained them received them in an earlier term.
         """
         if self.command is None or self.owned is None:
             return
@@ -219,10 +219,10 @@ class ConsumerGroupMember(KafkaMember):
                 self.acknowledged()  # the commit shows that the client has started the partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes the member with the epoch that the client sent. If commands are unacknowledged, the client may know
-        the newest epoch nevertheless: its acknowledgement might not have been written. If all commands are
-        acknowledged, the client might not know the newest epoch, since the response may have been lost. It may then use
-        either epoch."""
+        """Resumes the member at the epoch that the client sent. The client may know the newest epoch even though
+        commands are unacknowledged, because its acknowledgement may not have been written. Conversely, it may not know
+        the newest epoch although all commands are acknowledged, because the response may have been lost. In that case,
+        it may use either epoch."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:

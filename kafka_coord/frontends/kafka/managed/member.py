@@ -160,7 +160,7 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def interrupted(self) -> None:
-        """Answers the held request after the client has sent another one. Responses must be in the order of the
+        """Answers the held request because the client has sent another one: responses must be in the order of the
         requests."""
 
     @abstractmethod
@@ -236,8 +236,8 @@ class KafkaMember(ABC):
             self.settled()
 
     def hold(self, request: Request, limit_s: float) -> None:
-        """Holds a request for up to ``limit_s`` seconds. Refuses any request that was held before, since the client no
-        longer waits for its response."""
+        """Holds a request for up to ``limit_s`` seconds. If an earlier request is still held, refuses it: the client is
+        no longer waiting for its response."""
         if self.waiting is not None:
             self.members.refuse(self.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
         self.waiting, self.held_since = request, self.members.now
@@ -250,7 +250,7 @@ class KafkaMember(ABC):
         self.members.waits(self)
 
     def subscribe(self, request: Request, topics: Topics) -> None:
-        """Requests that a new subscription be written. After that, :meth:`go_on` is called."""
+        """Has a new subscription written. When that is done, :meth:`go_on` is called."""
         try:
             subscription = topics.subscription()
         except InvalidPattern as error:

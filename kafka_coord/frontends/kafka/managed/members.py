@@ -1,7 +1,7 @@
 """Presents stock Kafka clients to the member state machine as if they were socket connections. Does no I/O.
 
-A member is not bound to a TCP connection. Instead, each member has a number, which the machine treats as a connection.
-A request may be held until there is news for the client.
+A member is not bound to a TCP connection: it has a number, which the machine treats as its connection. A request may be
+held until there is news for the client.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KafkaMembers:
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
-        """Topics that might no longer exist: a client has not started all the partitions that it should have."""
+        """Topics that may no longer exist, because a client has not started all of the partitions that it should."""
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
 
@@ -94,7 +94,7 @@ class KafkaMembers:
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
-        """Answers a held request early, after its client has sent another one. Responses must be in order."""
+        """Answers a held request early, because its client has sent another one and responses must be in order."""
         self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None and member.id is not None:
@@ -210,8 +210,8 @@ class KafkaMembers:
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
-        """Replaces the static member that has the given id and the key of ``join``. That member leaves, and the client
-        that sent ``join`` takes its place."""
+        """Makes the static member with the given id and the key of ``join`` leave. The client that sent ``join`` takes
+        its place."""
         state = self._machine.members.get(join.key)
         if member is None and state is not None:
             member = self.add(replace(join, member_id=member_id))
@@ -241,8 +241,8 @@ class KafkaMembers:
 
     def receive(self, instruction: instructions.ToClient, topic_ids: Mapping[str, bytes] | None = None) -> None:
         """Handles a message from the machine to a client, except the refusal of a registration (see
-        :meth:`not_registered`). ``topic_ids`` contains the ids in the member's ledger. Since they were written, a topic
-        may have been recreated."""
+        :meth:`not_registered`). ``topic_ids`` contains the ids in the member's ledger. If a topic has been recreated
+        since, its current id differs."""
         member = self._by_connection.get(instruction.connection)
         if member is None:
             return
@@ -369,7 +369,7 @@ class KafkaMembers:
             self.arrived(successor, self.now)
 
     def end(self) -> None:
-        """Ends the term, which makes all clients find the coordinator again."""
+        """Ends the term, which makes all clients look for the coordinator again."""
         for member in list(self.members.values()):
             self._end(member, Error.NOT_COORDINATOR)
 

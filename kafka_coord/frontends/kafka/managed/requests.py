@@ -102,7 +102,8 @@ class ManagedGroups:
         return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client), member_id)
 
     async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits offsets for a member or a tool. Returns an error for the commit, and errors for single partitions."""
+        """Commits offsets for a member or a tool. Returns an error for the whole commit, and errors for individual
+        partitions."""
         by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:

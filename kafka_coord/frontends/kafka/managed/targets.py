@@ -20,8 +20,8 @@ Target = Mapping[str, PartitionSet]
 
 
 class Targets:
-    """Follows the targets of groups. Use this class on one thread only. It calls ``tell`` with a group's target when it
-    first reads the target, and after each change."""
+    """Follows the targets of groups. Calls ``tell`` with a group's target when it has first been read, and after each
+    change. Use this class on one thread only."""
 
     def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
         self._watches, self._tell = Watches(store, wake), tell

@@ -1,6 +1,7 @@
-"""Runs the terms of managed groups on a single thread. There is one term for each groups-log partition served here.
+"""Runs the terms of managed groups, one for each partition of the groups log that this instance serves.
 
-The listener's event loop passes requests in and gets the responses as futures, so only this thread waits for ZooKeeper.
+All terms share one thread. The listener's event loop passes requests in and gets the responses as futures, so only that
+thread waits for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -391,7 +392,7 @@ class ManagedTerms:
         return bool(arrived)
 
     def _term_of(self, partition: int) -> int | None:
-        """Returns the term for a partition whose groups this instance knows, else ``None``."""
+        """Returns the partition's term if this instance knows the partition's groups, else ``None``."""
         served = self._served.get(partition)
         return served.term.scope.number if served is not None and served.knows_groups else None
 

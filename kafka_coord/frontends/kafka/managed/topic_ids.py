@@ -1,4 +1,4 @@
-"""Reads topic ids, which Kafka 2.8 and later versions assign, from ZooKeeper."""
+"""Reads topic ids from ZooKeeper. Kafka has assigned them since 2.8."""
 
 from __future__ import annotations
 

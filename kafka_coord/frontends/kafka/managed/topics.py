@@ -8,7 +8,7 @@ from kafka_coord.model import Subscription
 
 
 class Topics(NamedTuple):
-    """A subscription. A part is ``None`` if it is unchanged, so that the client omitted it."""
+    """A subscription. A part that the client omitted because it is unchanged is ``None``."""
 
     names: frozenset[str] | None = None
     regex: str | None = None

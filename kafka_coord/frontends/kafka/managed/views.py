@@ -28,7 +28,7 @@ _TYPES, _OTHER = {PROTOCOL: 1, CLASSIC: 0}, -1
 
 
 class State(StrEnum):
-    """The states of KIP-848."""
+    """The group states of KIP-848."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
