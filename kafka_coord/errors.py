@@ -1,4 +1,4 @@
-"""The exceptions that this project raises, each with the exit code of the CLI.
+"""The exceptions that this project raises, with the CLI's exit code for each.
 
 ::
 

@@ -283,8 +283,8 @@ _OF_LISTEN_CHANNEL = (
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """The settings of one instance. It publishes its listen addresses, which are ``host:port``. For a duration that is
-    ``None``, the default in :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies."""
+    """The settings of one instance. Listen addresses have the form ``host:port``, and the instance publishes them. If a
+    duration is ``None``, the default in :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies."""
 
     broker_id: int | None = field(
         default=None,
@@ -337,7 +337,7 @@ class ServeSettings:
         default=45_000, metadata=_allowed(_DURATION.format(1_000, 1_800_000), _between(1_000, 1_800_000))
     )
     managed_groups: str | None = field(
-        default=None, metadata=_allowed("a regular expression (RE2) for names, in which a comma means |", _text)
+        default=None, metadata=_allowed("a regular expression (RE2) for group names; a comma means |", _text)
     )
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -381,8 +381,8 @@ class ServeSettings:
             raise SettingsError("serve.kafka_key needs serve.kafka_certificate")
         if (self.listen_kafka is None) != (self.broker_listener is None):
             raise SettingsError(
-                "set both serve.listen_kafka, where Kafka clients connect, and serve.broker_listener, where "
-                "the broker beside this instance listens for it"
+                "set both serve.listen_kafka, where Kafka clients connect, and serve.broker_listener, "
+                "the broker's listener for this instance"
             )
 
 
@@ -531,8 +531,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """Parses a TOML file, which messages call ``what``. Raises :class:`SettingsError`, also if the file is too long or
-    nested too deeply, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`, also if the file is too long
+    or nested too deeply, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
     import tomllib  # imported here, because few consumers and commands read a file
 
     if len(raw) > _MAX_FILE_BYTES:

@@ -191,12 +191,12 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """Notes that sending a frame has failed, so no more requests are sent on the current connection."""
+        """Called when a frame could not be sent. No more requests are sent on the current connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
     def lost(self, now: float) -> None:
-        """Notes that the connection has ended. The membership continues until its lease ends."""
+        """Called when the connection has ended. The membership continues until its lease ends."""
         connected, self._connected = self._connected, None
         if connected is None:
             return
@@ -303,8 +303,8 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator must not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes which responses and acknowledgements the ping confirms, and answers it with the offsets consumed since
-        the last ping."""
+        """Records which responses and acknowledgements the ping confirms, and answers it with the offsets consumed
+        since the last ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)

@@ -18,7 +18,7 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
 
 WAIT_MS = 2_000
-"""How long an instance may hold its response to a consumer that waits for another coordinator, in ms."""
+"""How long an instance may hold its response while a consumer is waiting for another coordinator, in ms."""
 MAX_TEXT_CHARS = 1_000
 """The maximum number of characters in a secret, a client name or any other text in a registration."""
 
@@ -241,7 +241,7 @@ class Register:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Register:
-        """Reads the request. Does not check names, because illegal names have an error code of their own."""
+        """Reads the request. Does not check names, because invalid names have an error code of their own."""
         where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):

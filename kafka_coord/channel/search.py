@@ -104,7 +104,7 @@ class CoordinatorSearch:
         if not self._waits:
             return Ask(host, MetadataQuestion(), longest_wait(CONNECT_S, lease_left_s))
         within_s = longest_wait(CONNECT_S + WAIT_MS / 1000, lease_left_s)
-        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for connecting and the response's way back
+        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # leaves half for connecting and for the response to arrive
         return Ask(host, MetadataQuestion(wait_ms, self._not_epoch), within_s)
 
     def _next_pause(self, lease_left_s: float) -> float:
@@ -123,14 +123,14 @@ class CoordinatorSearch:
             self._found = coordinator
 
     def failed(self, host: str, problem: object) -> None:
-        """Notes that a host or the coordinator could not be reached or did not respond."""
+        """Called when a host or the coordinator could not be reached or did not respond."""
         self._problem = f"{host}: {problem}"
 
     def connected(self) -> None:
         self._waits, self._not_epoch = False, None
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
-        """Notes that the connection has ended. ``silent`` means that the coordinator was silent for too long, and
+        """Called when the connection has ended. ``silent`` means that the coordinator was silent for too long, and
         ``lasted`` that the connection was more than a failed attempt. In either case, the search asks the hosts without
         a pause, a silent coordinator's host last."""
         if silent:

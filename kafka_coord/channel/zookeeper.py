@@ -71,7 +71,7 @@ class ConsumerChannel:
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
         self._followed = False
-        """Whether the watcher is notified of every new command, which is so until the connection breaks."""
+        """Whether the watcher is notified of every new command. False again once the connection has broken."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class ConsumerChannel:
         return existing
 
     def _registered(self) -> tuple[Node | None, Node | None]:
-        """Reads the registration under the consumer's name, and its channel."""
+        """Reads the registration under the consumer's name, and the consumer's channel."""
         node, channel = self._store.read_many([GetData(self._registration_path), GetData(self._path)])
         return node if isinstance(node, Node) else None, channel if isinstance(channel, Node) else None
 
@@ -157,8 +157,8 @@ class ConsumerChannel:
         """Returns the commands in order of execution, and the names of children that are not commands.
 
         ``watcher`` is notified of later changes. If the server supports it, each new command causes a ``CREATED`` event
-        with the command's path; after any other event, call this method again. Deleting a command may not cause an
-        event.
+        with the command's path; after any other event, call this method again. Deleting a command does not always cause
+        an event.
 
         Raises :class:`MembershipLost` if the channel itself was deleted, because its version was the fencing token.
         """
@@ -282,7 +282,7 @@ class ConsumerChannel:
         self._write((*registration.fence(), SetData(registration.path, value, node.stat.version), *also))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes that the offsets in a start-fetcher are already stored."""
+        """Records that the offsets in a start-fetcher are already stored."""
         self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
 
     def _write_offsets(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:

@@ -6,7 +6,7 @@ import resource
 from contextlib import suppress
 
 OTHER_DESCRIPTORS = 200
-"""The number of file descriptors reserved for everything except the clients' connections."""
+"""How many file descriptors are reserved for everything except client connections."""
 
 
 def allowed_descriptors() -> int:

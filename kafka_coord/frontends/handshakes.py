@@ -6,13 +6,13 @@ import asyncio
 import ssl
 
 HANDSHAKE_S = 5.0
-"""The number of seconds that a TLS handshake may take."""
+"""The time limit for a TLS handshake, in seconds."""
 MAX_HANDSHAKES = 128
 """The maximum number of concurrent TLS handshakes. Any other connections wait, which costs little."""
 
 
 class Handshakes:
-    """The handshakes of one listener. Use this class only on the event loop."""
+    """The handshakes of one listener. Use only on the event loop."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls

@@ -1,7 +1,7 @@
 """Asks the broker what a client may do, on the client's own connection to the broker.
 
-So the broker's ACLs remain the only source of permissions. Each question is a request that changes nothing, and that
-every broker authorizes before it does anything else:
+This way, the broker's ACLs remain the only source of permissions. Each question is a request that changes nothing, and
+that every broker authorizes before it does anything else:
 
 ======================  ==============================================================
 permission              request
@@ -29,7 +29,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0
-"""The number of seconds for which a client's permissions are cached."""
+"""How long a client's permissions are cached, in seconds."""
 MOST_KNOWN = 100_000
 _METADATA = 8
 """The first version of Metadata with authorized operations. All other requests use version 0."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HIGH_WATER = 256 << 10
 """The number of bytes buffered between client and broker above which reading pauses."""
 CLOSING_S = 5.0
-"""The number of seconds that a closing connection has to deliver its last bytes."""
+"""How long a connection that is being closed has to deliver its last bytes, in seconds."""
 CLIENT_ID = "kafka-coord"
 _LENGTH = 4
 
@@ -142,7 +142,8 @@ class BrokerEnd(asyncio.Protocol):
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Closes the connection once the broker has accepted the remaining bytes, or after :data:`CLOSING_S`."""
+        """Closes the connection once the broker has accepted the remaining bytes, or after :data:`CLOSING_S`
+        seconds."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

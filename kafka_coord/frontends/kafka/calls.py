@@ -1,4 +1,4 @@
-"""Defines what a handler gets: a request about groups and the client that sent it."""
+"""The argument of every handler: a request about groups, with the client that sent it."""
 
 from __future__ import annotations
 

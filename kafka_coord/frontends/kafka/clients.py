@@ -24,7 +24,7 @@ LINES_S = 10.0
 
 
 class Clients:
-    """The clients of a listener. Use this class only on the event loop."""
+    """The clients of a listener. Use only on the event loop."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -58,7 +58,7 @@ class Clients:
         return True
 
     def departed(self, client: ClientConnection, reason: str) -> None:
-        """Notes that the connection has ended. Logs the ``reason``, if there is one."""
+        """Called when the connection has ended. Logs the ``reason``, if there is one."""
         if client not in self._open:
             return
         self._open.remove(client)
@@ -70,7 +70,7 @@ class Clients:
             self._log("closed connection address=%s reason=%s", client.address, reason)
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
-        """Notes that the client's connection now buffers ``now`` bytes instead of ``before``. If all connections
+        """Accounts for a client whose connection now buffers ``now`` bytes instead of ``before``. If all connections
         together exceed the limit, closes the one that has buffered more than :data:`SMALL_BYTES` for longest."""
         self.kept_bytes += now - before
         if now <= SMALL_BYTES:

@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-"""Seconds that the broker may take to answer a request from this instance itself, including the time that it needs to
-answer the client's earlier requests."""
+"""How long the broker may take to answer a request from this instance itself, in seconds, including the time that it
+needs for the client's earlier requests."""
 _LENGTH = 4
 _CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
@@ -59,7 +59,7 @@ class _Slot:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client's connection. Use this class only on the event loop."""
+    """One client's connection. Use only on the event loop."""
 
     def __init__(self, listener: KafkaListener) -> None:
         self._listener, self._clients = listener, listener.clients
@@ -159,7 +159,8 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request after the client has sent another one, unless that is an automatic commit."""
+        """Releases a held request, because the client has sent another one. If that is an automatic commit, carries it
+        out instead."""
         if self._release is None:
             return
         if self._is_automatic_commit():

@@ -33,7 +33,7 @@ class Converted(NamedTuple):
 
 
 class GroupKinds:
-    """Knows the kind of each group and converts groups. Use this class only on the event loop. ``manager`` keeps the
+    """Knows the kind of each group and converts groups. Use only on the event loop. ``manager`` keeps the
     client-assigned groups, and ``managed`` the managed groups (or is ``None`` if they are not served).
     ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``."""
 
@@ -93,9 +93,9 @@ class GroupKinds:
         return error, managed
 
     async def in_both(self) -> list[str]:
-        """Returns the client-assigned groups that also have members in ZooKeeper, so that every record is read twice.
-        Omits groups whose clients use their own assignors: a managed group would refuse such clients. Raises
-        :class:`StoreError`."""
+        """Returns the client-assigned groups that also have members in ZooKeeper. In such a group, every record is read
+        twice. Omits groups whose clients use their own assignors, because a managed group would refuse those clients.
+        Raises :class:`StoreError`."""
         managed = self._managed
         if managed is None:
             return []

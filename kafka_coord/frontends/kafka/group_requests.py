@@ -56,14 +56,13 @@ _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
 """The longest time, in seconds, that commits and offset fetches wait while their group is being loaded. They do not
-fail at once, because librdkafka retries failed commits in any order: an older offset could replace a newer one (ADR
-36)."""
+fail at once (ADR 36): librdkafka retries failed commits in any order, so an older offset could replace a newer one."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
 
 class GroupCoordinator:
-    """Answers requests about groups. Use this class only on the event loop.
+    """Answers requests about groups. Use only on the event loop.
 
     ``manager`` keeps the groups that this instance coordinates, and ``instances`` finds the coordinators of all others.
     If ``holds`` is set, the heartbeats of clients that can wait are held
@@ -392,9 +391,9 @@ class GroupCoordinator:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
-        """Refuses offsets in a transaction, which are not supported, before the transaction has any effect."""
+        """Refuses to add offsets to a transaction, which is not supported, before the transaction has any effect."""
         log.warning(
-            "refused offsets in a transaction, which is not supported group=%s address=%s",
+            "refused to add offsets to a transaction, which is not supported group=%s address=%s",
             call.request.group_id,
             call.client.host,
         )

@@ -20,7 +20,7 @@ _WITH_STATES = 4
 
 
 class GroupViews:
-    """Handles DescribeGroups, ConsumerGroupDescribe and ListGroups. Use this class only on the event loop."""
+    """Handles DescribeGroups, ConsumerGroupDescribe and ListGroups. Use only on the event loop."""
 
     def __init__(self, manager: GroupMetadataManager, kinds: GroupKinds) -> None:
         self._manager, self._kinds = manager, kinds

@@ -24,7 +24,8 @@ _METADATA, _CREATE_TOPICS = 4, 2
 """The versions of Metadata and CreateTopics. Every broker from 0.11 to 3.9 supports them."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
-"""Seconds between two requests about a missing partition, because its topic may be about to be created or to grow."""
+"""How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
+to grow."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -36,9 +37,9 @@ _LOG_SETTINGS = {
 
 
 class Instances:
-    """Asks one broker about the cluster. Use this class only on the event loop. ``connect`` connects to the broker's
-    listener for this instance. If the broker does not advertise the instances' addresses (``--kafka-rewrite``),
-    ``addresses`` returns them."""
+    """Asks one broker about the cluster. Use only on the event loop. ``connect`` connects to the broker's listener for
+    this instance. If the broker does not advertise the instances' addresses (``--kafka-rewrite``), ``addresses``
+    returns them."""
 
     def __init__(
         self, connect: Callable[[], BrokerConnection], broker_id: int, addresses: Addresses | None = None

@@ -1,4 +1,4 @@
-"""Defines the limits on Kafka clients. Beyond them, the instance pauses reading, or refuses or closes connections."""
+"""The limits on Kafka clients. Beyond them, the instance pauses reading, or refuses or closes connections."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ClientLimits:
     """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not fully
     arrived or are being answered, and responses that clients have not read."""
     first_request_s: float = 30.0
-    """The number of seconds within which a new client must complete the TLS handshake and send its first request."""
+    """The time limit for a new client to complete the TLS handshake and send its first request, in seconds."""
     request_s: float = 60.0
-    """The number of seconds that a request may take to arrive completely, plus one second for each
-    :attr:`slowest_bytes_a_second` bytes."""
+    """The time limit for a request to arrive completely, in seconds. Add one second for every
+    :attr:`slowest_bytes_a_second` bytes of the request."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
-    """The number of seconds that a client may go without sending a request or reading its responses
+    """How long a client may go without sending a request or reading its responses, in seconds
     (``connections.max.idle.ms``)."""
 
     def connections(self) -> int:
@@ -53,5 +53,5 @@ class ClientLimits:
         return max(1, self.max_connections * 3 // 4)
 
     def overdue_check_s(self) -> float:
-        """Returns the number of seconds between two checks for overdue connections."""
+        """Returns how often to check for overdue connections, in seconds."""
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)

@@ -45,13 +45,13 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 0.5
-"""Seconds between two checks of which partitions the broker leads."""
+"""How often to check which partitions the broker leads, in seconds."""
 TAKE_OVER_CHECK_S = 5.0
-"""Seconds between two searches for empty groups that match ``managed_groups``."""
+"""How often to look for empty groups that match ``managed_groups``, in seconds."""
 IN_BOTH_CHECK_S = 1.0
-"""Seconds between two searches for groups that have members of both kinds."""
+"""How often to look for groups that have members of both kinds, in seconds."""
 EXPIRY_CHECK_S = 600.0
-"""Seconds between two removals of expired offsets, as in a broker's ``offsets.retention.check.interval.ms``."""
+"""How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A broker's default for ``offsets.retention.minutes``, in milliseconds."""
 
@@ -143,8 +143,8 @@ class KafkaListener:
         except BaseException as error:
             if self._started.done():
                 log.critical(
-                    "the listener for Kafka clients has ended (this is a bug); restart this instance, because no one"
-                    " coordinates its groups of Kafka clients now",
+                    "the listener for Kafka clients has ended (this is a bug); restart this instance, because its"
+                    " groups of Kafka clients have no coordinator now",
                     exc_info=True,
                 )
             else:
@@ -208,10 +208,10 @@ class KafkaListener:
             self._broker_failed = False
         except (BrokerError, StoreUnavailable) as error:
             if not self._broker_failed:
-                log.warning("cannot find out which groups-log partitions the broker leads: %s; retrying", error)
+                log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
             self._broker_failed = True
         except Exception:
-            log.exception("cannot find out which groups-log partitions the broker leads (this is a bug)")
+            log.exception("cannot determine which groups-log partitions the broker leads (this is a bug)")
         else:
             self._follow_leaders()
 

@@ -25,7 +25,7 @@ class _Question(Generic[T]):
 
 
 class CommittedReader(Generic[T]):
-    """Answers requests for stored offsets in turn. Use this class on one thread only."""
+    """Answers requests for stored offsets in turn. Not thread-safe."""
 
     def __init__(self, read: Callable[[str, Sequence[TopicPartition]], Mapping[TopicPartition, T]]) -> None:
         """``read`` reads the offsets of a group. It may raise :class:`StoreError` and :class:`MalformedValue`."""

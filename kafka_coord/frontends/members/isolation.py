@@ -11,9 +11,8 @@ T = TypeVar("T")
 
 
 def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
-    """Calls ``do`` with all items. If ZooKeeper refuses them, tries again with each half, and so on, and calls
-    ``failed`` with each item that is refused by itself, and the reason. ``do`` may thus get items that it has already
-    handled.
+    """Calls ``do`` with all items. If ZooKeeper refuses them, tries again with each half, and so on. An item that is
+    refused on its own is passed to ``failed``, with the reason. ``do`` may get items that it has already handled.
 
     Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items.
     """

@@ -103,7 +103,7 @@ class Write:
         return paths
 
     def exist(self, paths: set[str]) -> None:
-        """Notes that the znodes at ``paths`` exist."""
+        """Records that the znodes at ``paths`` exist."""
         group, znodes, wanted = self.znodes.registration.group, self.znodes, self.wanted
         znodes.existing_offsets.update(tp for tp in wanted.offsets if layout.offset(group, *tp) in paths)
         if wanted.details:
@@ -111,7 +111,7 @@ class Write:
 
 
 class Writer:
-    """Packs as many writes into each request as fit. Use this class on one thread only.
+    """Packs as many writes into each request as fit. Not thread-safe.
 
     Each member has at most one write at a time, so a request never contains two writes for the same member, and the
     outcome of a write is known before the member's next write begins.

@@ -81,12 +81,12 @@ class Access:
         return self._users.get(name)
 
     def proven(self, secret: str | None, certificate: str | None) -> list[User]:
-        """Returns the users whom the given secret, or the given common name of a certificate, authenticates."""
+        """Returns the users that the secret, or the common name of a certificate, authenticates the client as."""
         return [user for user in self._users.values() if user.is_proven(secret, certificate)]
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Returns the reason why a client is not allowed to join the group, or ``None`` if it is. ``certificate`` is
-        the common name in its certificate."""
+        """Returns why a client is not allowed to join the group, or ``None`` if it is. ``certificate`` is the common
+        name in the client's certificate."""
         proven = self.proven(secret, certificate)
         if not proven:
             return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")

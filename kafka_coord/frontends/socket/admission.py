@@ -12,7 +12,7 @@ class Admission:
     """Admits ``per_s`` registrations a second. All times are in monotonic seconds.
 
     Clients get places in the order of their requests, and the places are evenly spaced in time. Retrying early does not
-    help. A client that retries at its place is admitted, however many clients have sent requests since.
+    help: a client is admitted if it retries at its place, however many others have sent requests since.
     """
 
     def __init__(self, per_s: int, now: float) -> None:

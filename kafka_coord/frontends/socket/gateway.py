@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since the process started. One thread writes them, and any thread may read them."""
+    """Counters since the process started. Only one thread writes them, but any thread may read them."""
 
     registered: int = 0
     resumed: int = 0
@@ -106,8 +106,8 @@ class Gateway:
 
     @property
     def step_age_s(self) -> float:
-        """The number of seconds since the last completed step, or since the gateway was created. While ZooKeeper
-        responds, a healthy gateway completes several steps a second."""
+        """How long ago the last step was completed or the gateway was created, in seconds. While ZooKeeper responds, a
+        healthy gateway completes several steps a second."""
         return self._store.clock.monotonic() - self._completed_at
 
     def presences(self) -> tuple[Presence, ...]:
@@ -132,7 +132,7 @@ class Gateway:
         return connection
 
     def lost(self, connection: Connection) -> None:
-        """Notes that the connection has ended. Its member's session timeout keeps running."""
+        """Called when the connection has ended. Its member's session timeout keeps running."""
         connection.ended = True
         connection.member = None
         self._connections.pop(connection.number, None)
@@ -462,7 +462,7 @@ class Gateway:
 
 
 def _number(request: stimuli.Request) -> int:
-    """Returns the request as a frame id, which is what this front end identifies requests by."""
+    """Returns the id of a request, which in this front end is the id of its frame."""
     if not isinstance(request, int):
         raise TypeError(f"{request!r} is not the id of a frame")
     return request

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 LARGE_BYTES = 16 << 10
-"""The size in bytes above which frames wait in a separate lane."""
+"""Frames larger than this, in bytes, wait in a lane of their own."""
 
 
 class Lane(Enum):
@@ -49,7 +49,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """The lane of one connection's queued input, and the number of its queued items."""
+    """One connection's queued input: its lane, and how many items it has."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class MetadataDirectory:
-    """Caches the metadata for ``age_s`` seconds, however many clients ask. Use this class on one thread only."""
+    """Caches the metadata for ``age_s`` seconds, however many clients ask. Not thread-safe."""
 
     def __init__(self, store: Store, instance: int, age_s: float) -> None:
         self._store = store

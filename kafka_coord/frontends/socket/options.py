@@ -1,4 +1,4 @@
-"""Defines the options of an instance's socket channel."""
+"""The options of an instance's socket channel."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class _Question(NamedTuple):
 
 
 class Questions:
-    """The waiting requests. Use this class on one thread only."""
+    """The waiting requests. Not thread-safe."""
 
     def __init__(self, directory: MetadataDirectory, look_every_s: float) -> None:
         self._directory = directory
@@ -46,8 +46,8 @@ class Questions:
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the requests that can be answered, but checks those that wait only at intervals. Returns the
-        monotonic time at which it must be called again. Raises :class:`StoreUnavailable`."""
+        """Answers the requests that can be answered. Those that are already waiting are checked only at intervals.
+        Returns the monotonic time at which it must be called again. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()

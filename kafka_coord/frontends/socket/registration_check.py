@@ -20,8 +20,8 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""The longest wait, as a fraction of the session timeout. After a longer one, a consumer might take the instance for
-dead."""
+"""The longest wait, as a fraction of the session timeout. A consumer that had to wait longer might take the instance
+for dead."""
 
 _LONGEST_REST_S = 5.0
 """The longest time, in seconds, for which the gateway stops reading from a client that has retried too early."""

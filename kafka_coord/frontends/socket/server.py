@@ -26,8 +26,8 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 1_000
-"""The number of connections allowed beyond the maximum number of consumers, for clients that only ask which instance is
-the coordinator."""
+"""How many connections are allowed in addition to one per consumer, for clients that only ask which instance is the
+coordinator."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
 """The number of bytes that all connections together may buffer. Beyond that, a connection that buffers more than a
@@ -174,7 +174,7 @@ class GatewayServer:
             peer.open(transport)
 
     def departed(self, peer: SocketPeer) -> None:
-        """Notes that the connection has ended."""
+        """Called when the connection has ended."""
         self._open.discard(peer)
 
     def arrived(self, peer: SocketPeer, what: Input, size: int = 0) -> None:
@@ -187,8 +187,8 @@ class GatewayServer:
         return self._inbox.has_room(peer.sender, size, member=peer.is_member)
 
     def keeps(self, before: int, now: int) -> bool:
-        """Notes that a connection now buffers ``now`` bytes instead of ``before``. Returns whether there is room for
-        them."""
+        """Accounts for a connection that now buffers ``now`` bytes instead of ``before``. Returns whether there is room
+        for them."""
         self.kept_bytes += now - before
         return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
@@ -200,8 +200,8 @@ class GatewayServer:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection read on: the first of each kind that may read now and whose next
-        frame there is room for."""
+        """Lets one member and one other connection read on, in each case the first that may read now and whose next
+        frame fits."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
@@ -224,7 +224,7 @@ class GatewayServer:
     # --- on the gateway's thread -------------------------------------------------------------------------------------
 
     def touched(self, peer: SocketPeer) -> None:
-        """Notes that the peer has data to send, must stop reading for a while, or must be closed."""
+        """Called when the peer has data to send, must stop reading for a while, or must be closed."""
         self._touched[peer] = None
 
     def _run(self) -> None:

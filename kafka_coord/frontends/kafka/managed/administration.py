@@ -29,10 +29,10 @@ from kafka_coord.zk.store import Check, Store
 log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
-"""The number of seconds that a tool waits for the coordinator's response."""
+"""How long a tool waits for the coordinator's response, in seconds."""
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
-"""The maximum number of groups read at once. It is small because other requests wait for the read."""
+"""The maximum number of groups in one read. It is small because other requests have to wait for the read."""
 _OFFSETS_AT_ONCE = 2_000
 """The maximum number of offsets in one request. The coordinator writes them in a single multi."""
 _DONE, _SILENT = "done", "no response from the elected coordinator"
@@ -41,8 +41,7 @@ _A_CLIENT = "a Kafka client"
 
 
 class Administration:
-    """Answers administrative requests. Use this class only on the event loop; it accesses ZooKeeper on other
-    threads."""
+    """Answers administrative requests. Use only on the event loop; it accesses ZooKeeper on other threads."""
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
@@ -60,7 +59,7 @@ class Administration:
         return states
 
     async def subscribed(self, group: str, topics: Iterable[str]) -> frozenset[str]:
-        """Returns those topics to which the group's members subscribe. Raises :class:`StoreError`."""
+        """Returns those of the topics that the group's members subscribe to. Raises :class:`StoreError`."""
         seen = (await asyncio.to_thread(read_groups, self._store, (group,)))[group]
         if isinstance(seen, StoreError):
             raise seen
@@ -186,7 +185,7 @@ class Administration:
             log.warning("cannot ask the coordinator to %s group=%s: %s", request.type, request.group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         if answered is None:
-            log.warning("no response from the coordinator to %s group=%s", request.type, request.group)
+            log.warning("the coordinator did not respond to %s group=%s", request.type, request.group)
             return Error.COORDINATOR_NOT_AVAILABLE
         log.info("%s group=%s result=%s: %s", request.type, request.group, answered.result, answered.message)
         return Error.NONE if answered.result == _DONE else refused

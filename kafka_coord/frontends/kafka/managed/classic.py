@@ -42,9 +42,9 @@ ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 _MORE_S = 1.0
 """If a member has only part of its share, its JoinGroup is held up to this many seconds to wait for the rest."""
 _WRITE_S = 5.0
-"""The maximum number of seconds that a SyncGroup waits for its acknowledgement to be written."""
+"""The longest time, in seconds, that a SyncGroup waits for its acknowledgement to be written."""
 _ADMISSION_S = 1.0
-"""The maximum number of seconds that a request other than a JoinGroup waits for its member to be resumed from an
+"""The longest time, in seconds, that a request other than a JoinGroup waits for its member to be resumed from an
 earlier term."""
 
 
@@ -79,8 +79,8 @@ class Join(_ClassicRequest):
 
     @property
     def limit_s(self) -> float:
-        """The number of seconds for which the request may be held. It must be less than the session timeout, because
-        the client sends no other request in the meantime."""
+        """How long the request may be held, in seconds. This must be less than the session timeout, because the client
+        sends no other request in the meantime."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:

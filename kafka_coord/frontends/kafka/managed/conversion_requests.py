@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ConversionRequests:
-    """Follows the unanswered requests to convert groups. Use this class on one thread only, except :meth:`answer`.
+    """Watches for unanswered requests to convert groups. Only :meth:`answer` is thread-safe.
 
     ``carry_out`` receives a request once in every term in which this instance serves the request's group. Its
     ``unchanged_since`` is set to the zxid at which the request was created.

@@ -32,7 +32,7 @@ not wait for the interval, but send a heartbeat as soon as they have stopped the
 WITH_NEWS_S = 3.0
 """The interval in a response with an assignment, which the client acknowledges without waiting for the interval."""
 JOIN_S = 0.9
-"""The number of seconds for which a join is held if the client's last interval is unknown."""
+"""How long a join is held if the client's last interval is unknown, in seconds."""
 LONGEST_INTERVAL_S = 1.7
 SHORTEST_INTERVAL_S = 0.15
 LONGEST_SILENCE_S = 0.35
@@ -90,18 +90,18 @@ class Pace:
         self.began = now
 
     def joins(self) -> None:
-        """Notes that the current heartbeat is a join."""
+        """Records that the current heartbeat is a join."""
 
     def acknowledged(self, now: float) -> None:
-        """Notes that the current heartbeat acknowledges a command."""
+        """Records that the current heartbeat acknowledges a command."""
 
     def limit_s(self) -> float:
-        """Returns how many seconds the current heartbeat may be held. If the number is not positive, the heartbeat must
-        be answered immediately."""
+        """Returns how long the current heartbeat may be held, in seconds. If the result is not positive, the heartbeat
+        must be answered immediately."""
         return self.longest_s if self.polls_long else min(self.longest_s, self.told_s - _MARGIN_S)
 
     def join_limit_s(self) -> float:
-        """Returns how many seconds a heartbeat that joins may be held."""
+        """Returns how long a join may be held, in seconds."""
         if self.polls_long:
             return self.longest_s
         return max(0.0, self.told_s - _MARGIN_S) if self.told_s else JOIN_S

@@ -1,4 +1,4 @@
-"""Defines what stock Kafka clients of both protocols have in common as members of a managed group. Does no I/O.
+"""What stock Kafka clients of both protocols have in common as members of a managed group. Does no I/O.
 
 A delivered stop-fetcher shrinks the member's assignment, and a delivered start-fetcher extends it. The member's epoch
 is the newest generation of a delivered start-fetcher or of an acknowledged command. How a client acknowledges commands
@@ -188,11 +188,11 @@ class KafkaMember(ABC):
 
     @property
     def waits_for_share(self) -> bool:
-        """Whether a request waits for the member's share of the group's target."""
+        """Whether a request is waiting for the member's share of the group's target."""
         return False
 
     def target_read(self) -> None:  # noqa: B027  only the classic protocol waits for it
-        """Called when the group's target has been read or has changed while the member waits for its share."""
+        """Called when the group's target has been read, or has changed, while the member is waiting for its share."""
 
     # --- common ------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class KafkaMember(ABC):
         return None if share is None else frozenset(share)
 
     def reach(self, generation: int) -> None:
-        """Notes that the member has reached ``generation``."""
+        """Records that the member has reached ``generation``."""
         self.epoch = max(self.epoch, generation)
 
     def knows(self, epoch: int) -> bool:
@@ -230,7 +230,7 @@ class KafkaMember(ABC):
         self.members.tell(stimuli.CommandAcknowledged(self.connection, command_id, {}))
 
     def written(self, command_id: CommandId) -> None:
-        """Notes that the acknowledgement of the command has been stored."""
+        """Called when the acknowledgement of the command has been stored."""
         if command_id == self.settling:
             self.settling = None
             self.settled()

@@ -51,9 +51,9 @@ class KafkaMembers:
         self._waits: list[tuple[float, int, KafkaMember]] = []
         """A heap of the times at which held requests must be answered. Some entries may be obsolete."""
         self._joining: dict[KafkaMember, None] = {}
-        """The members that wait for their share. Some may have stopped waiting."""
+        """The members that are waiting for their share. Some may have stopped waiting."""
         self.targets: dict[str, Mapping[str, PartitionSet]] = {}
-        """The consumers' shares by group, for those groups that have members waiting for their shares."""
+        """The consumers' shares by group, for groups with members that are waiting for their share."""
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
@@ -101,7 +101,7 @@ class KafkaMembers:
             member.interrupted()
 
     def gone(self, group: str, member_id: str, token: Hashable) -> None:
-        """Drops a held request whose client no longer waits for the response."""
+        """Drops a held request whose client is no longer waiting for the response."""
         member = self._waits_for(group, member_id, token)
         if member is not None:
             member.waiting = None
@@ -201,7 +201,7 @@ class KafkaMembers:
         self.tell(stimuli.ResumeWanted(member.connection, request, state.id, request.member_id))
 
     def drop(self, member: KafkaMember) -> None:
-        """Forgets a member whose client joins again under the same name."""
+        """Forgets a member whose client rejoins under the same name."""
         self._end(member, Error.UNKNOWN_MEMBER_ID)
         self.tell(stimuli.Disconnected(member.connection))
 
@@ -275,7 +275,7 @@ class KafkaMembers:
                 pass
 
     def groups_joining(self) -> set[str]:
-        """Returns the groups with members that wait for their shares. The caller must pass their targets to
+        """Returns the groups with members that are waiting for their share. The caller must pass the groups' targets to
         :meth:`target_read`."""
         for member in [one for one in self._joining if not one.waits_for_share]:
             del self._joining[member]
@@ -313,7 +313,7 @@ class KafkaMembers:
             self._returned(member)
 
     def _returned(self, member: KafkaMember) -> None:
-        """Admits a resumed member once its first command is known, if it has one, or the wait has taken too long."""
+        """Admits a resumed member once its first command (if any) is known, or the wait has become too long."""
         member.id, member.returning = member.returning, None
         self._admitted(member, resumed=True)
 

@@ -1,4 +1,4 @@
-"""Reads group targets from ZooKeeper while members wait for their shares."""
+"""Reads groups' targets from ZooKeeper while members are waiting for their shares."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Target = Mapping[str, PartitionSet]
 
 
 class Targets:
-    """Follows the targets of groups. Calls ``tell`` with a group's target when it has first been read, and after each
-    change. Use this class on one thread only."""
+    """Watches the targets of groups. Calls ``tell`` with a group's target when it has first been read, and after each
+    change. Not thread-safe."""
 
     def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
         self._watches, self._tell = Watches(store, wake), tell
         self._followed: set[str] = set()
 
     def step(self, wanted: set[str]) -> None:
-        """Follows the given groups and no others. Raises :class:`StoreUnavailable`."""
+        """Watches the targets of the given groups, and of no others. Raises :class:`StoreUnavailable`."""
         for group in self._followed - wanted:
             self._watches.drop(layout.assignment(group))
         for group in wanted - self._followed:

@@ -48,7 +48,7 @@ PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
-"""The maximum number of seconds between two steps. A partition without members always waits that long."""
+"""The longest time between two steps, in seconds. A partition without members always waits that long."""
 _REFUSALS = {
     Code.DUPLICATE_CONSUMER: Error.UNRELEASED_INSTANCE_ID,
     Code.NOT_AUTHORISED: Error.GROUP_AUTHORIZATION_FAILED,

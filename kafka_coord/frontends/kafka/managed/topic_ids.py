@@ -18,7 +18,7 @@ Assigned = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 
 class TopicIds:
-    """Caches topic ids. Use this class on one thread only."""
+    """Caches topic ids. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,5 +1,4 @@
-"""Defines the machine's instructions: messages to a client (:data:`ToClient`) and work in ZooKeeper
-(:data:`ToStore`)."""
+"""The machine's instructions: messages to a client (:data:`ToClient`) and work in ZooKeeper (:data:`ToStore`)."""
 
 from __future__ import annotations
 

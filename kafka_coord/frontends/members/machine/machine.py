@@ -13,9 +13,10 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""A member with this many unanswered probes is not probed any more. Its session timeout keeps running."""
+"""A member with this many unanswered probes is no longer probed, but its session timeout keeps running."""
 READ_AGAIN_S = 0.5
-"""Seconds until a member with an unreadable ledger is read again, in case an operator has repaired the ledger."""
+"""How long to wait before reading a member with an unreadable ledger again, in seconds. By then, an operator may have
+repaired the ledger."""
 
 Key = tuple[str, str]
 
@@ -215,8 +216,8 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: stimuli.MemberRead) -> None:
-        """Resumes the member, unless it has pending writes. If it resumed before they were done, it would be sent the
-        commands that they acknowledge again."""
+        """Resumes the member, unless it has pending writes: until these are done, the commands that they acknowledge
+        would be sent a second time."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return

@@ -1,4 +1,4 @@
-"""Defines what the machine knows about one member."""
+"""What the machine knows about one member."""
 
 from __future__ import annotations
 

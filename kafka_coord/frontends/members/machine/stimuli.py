@@ -1,4 +1,4 @@
-"""Defines the machine's stimuli: client requests and heartbeats, results and events from ZooKeeper, and time passing.
+"""The machine's stimuli: requests and heartbeats from clients, results and events from ZooKeeper, and passing time.
 
 A ``connection`` is the front end's number for a connection. A ``request`` is its identifier for a request, which the
 response repeats. A stimulus about a connection or a member that no longer exists has no effect.

@@ -1,4 +1,4 @@
-"""Keeps each member's writes to ZooKeeper in order: offsets, acknowledgements, and its last write when it leaves."""
+"""Keeps each member's writes to ZooKeeper in order: its offsets, its acknowledgements, and its departure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Writes:
         self.offers_due = min(self.offers_due, self._machine.now + self._offers_every_s)
 
     def write_offers(self) -> None:
-        """Queues the scheduled writes of reported offsets if they are due."""
+        """Queues the scheduled writes if they are due."""
         if self._machine.now < self.offers_due:
             return
         offering, self._offering, self.offers_due = self._offering, {}, float("inf")
@@ -47,7 +47,7 @@ class Writes:
         self._offering.pop(member, None)
 
     def command_acknowledged(self, acknowledged: stimuli.CommandAcknowledged) -> None:
-        """Queues the write of an acknowledgement, with the latest known offsets for the command's partitions."""
+        """Queues an acknowledgement to be written, with the latest known offsets for the command's partitions."""
         member = self._machine.connections.get(acknowledged.connection)
         delivered = member.delivered if member is not None else None
         if (
