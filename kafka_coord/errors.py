@@ -151,7 +151,8 @@ class NotFound(KafkaCoordError):
 
 
 class Timeout(KafkaCoordError):
-    """The awaited event did not happen in time. An operator's request stays queued nevertheless."""
+    """The awaited event did not happen in time. If it was the response to an operator's request, the request stays
+    queued."""
 
     exit_code = 8
 

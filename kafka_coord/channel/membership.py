@@ -275,8 +275,8 @@ class Membership:
     # --- frames from the coordinator ---------------------------------------------------------------------------------
 
     def received(self, frame: Frame, now: float) -> None:
-        """Handles a frame. Raises :class:`BadFrame` if the frame is not allowed now. The caller must then close the
-        connection."""
+        """Handles a frame. Raises :class:`BadFrame` if the frame is not allowed at this point. The caller must then
+        close the connection."""
         connected = self._connected
         if connected is None:
             return

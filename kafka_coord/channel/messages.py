@@ -105,8 +105,8 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The elected instance. ``endpoint`` is the ``host:port`` at which consumers can reach it, or ``None`` if it does
-    not listen for them."""
+    """The elected instance. ``endpoint`` is the ``host:port`` where consumers can reach it, or ``None`` if it does not
+    listen for them."""
 
     instance: int
     epoch: int

@@ -1,7 +1,7 @@
 """Reads and writes the details that Kafka clients commit with an offset: the leader epoch and the client's metadata.
 
-The details have a znode of their own, so the offset's znode still contains nothing but a decimal number. They become
-void as soon as any client writes the offset again.
+The details have a znode of their own, so the offset's znode still contains nothing but a decimal number. As soon as any
+client writes the offset again, the details are no longer valid.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_offsets(
 
 
 def _with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:
-    """Returns the offset with its details, or only the offset if the details are void. ``written`` is the zxid of the
+    """Returns the offset with its details, or without them if they are no longer valid. ``written`` is the zxid of the
     offset's last write."""
     if not isinstance(node, Node) or node.stat.mzxid < written:
         return bare

@@ -83,8 +83,8 @@ class Rpc:
         return {"id": request_id, "type": ERROR, "code": code, "message": message, **(fields or {})}
 
     def take(self, frame: Frame) -> Event:
-        """Returns the event that a received frame represents. Raises :class:`BadFrame` if the frame is not allowed
-        now."""
+        """Returns the event that a received frame represents. Raises :class:`BadFrame` if the frame is not allowed at
+        this point."""
         number, kind = frame["id"], frame["type"]
         if kind not in (ANSWER, ERROR):
             return self._asked(number, kind, frame)

@@ -1,6 +1,7 @@
 """The consumer's end of the ZooKeeper channel: registers, reads and acknowledges commands, commits, and leaves.
 
-:class:`ConsumerChannel` starts no thread: each method calls the store at most a few times, on the caller's thread.
+:class:`ConsumerChannel` has no thread of its own: each method calls the store a few times at most, on the caller's
+thread.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Access:
         self._until = 0.0
 
     async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
-        """Returns the groups for which the client lacks the permission."""
+        """Returns those of the groups that the client lacks the permission for."""
         return await self._denied(operation, True, groups)
 
     async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.connection import ClientConnection
 
 HIGH_WATER = 256 << 10
-"""The number of bytes buffered between client and broker above which reading pauses."""
+"""Reading pauses while more than this many bytes are buffered between client and broker."""
 CLOSING_S = 5.0
 """How long a connection that is being closed has to deliver its last bytes, in seconds."""
 CLIENT_ID = "kafka-coord"

@@ -33,7 +33,7 @@ class Clients:
         self.kept_bytes = 0
         """The number of bytes that all connections together buffer."""
         self._holders: dict[ClientConnection, None] = {}
-        """The connections that buffer more than :data:`SMALL_BYTES`, in the order in which they exceeded that size."""
+        """The connections that buffer more than :data:`SMALL_BYTES`, in the order they exceeded that size."""
         self._period_ends, self._written, self._omitted = 0.0, 0, 0
         self.statistics = Statistics()
 

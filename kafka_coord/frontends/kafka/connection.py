@@ -1,8 +1,8 @@
 """Handles one Kafka client's connection.
 
-Requests are answered in the order in which they arrive. Requests for the broker, and its responses, are passed on piece
-by piece as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`); only the few responses that this instance
-changes are buffered whole.
+Requests are answered in the order they arrive. Requests for the broker, and its responses, are passed on piece by piece
+as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`); only the few responses that this instance changes are
+buffered whole.
 
 Like a broker, this instance does not take another request while it answers one: further input pauses reading and
 releases a held heartbeat. Some clients' automatic commits are an exception. They are carried out during the hold, and
@@ -195,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
         """Closes the connections to the client and to the broker, and logs the ``reason``, if there is one. If
-        ``at_once`` is set, unsent data is dropped. Further calls do nothing."""
+        ``at_once`` is set, unsent data is dropped. May be called more than once."""
         if self._ended:
             return
         self._ended = True

@@ -185,7 +185,7 @@ class GroupCoordinator:
         request = call.request
         error, outcome = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
+            error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client rejoins instead of giving up
         elif error is Error.NONE and (managed := self.kinds.managed(request.group_id)) is not None:
             outcome = await managed.classic.sync(call)
         elif error is Error.NONE:

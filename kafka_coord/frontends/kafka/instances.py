@@ -70,7 +70,7 @@ class Instances:
         return answer
 
     def node(self, broker_id: int, host: str, port: int) -> Node | None:
-        """Returns the address at which clients reach the instance beside a broker that advertises ``host:port``."""
+        """Returns the address where clients reach the instance beside a broker that advertises ``host:port``."""
         if self._addresses is None:
             return broker_id, host, port
         known = self._addresses().get(broker_id)

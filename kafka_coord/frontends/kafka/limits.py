@@ -22,17 +22,17 @@ class ClientLimits:
     max_other_request_bytes: int = 1 << 20
     """The limit for every other request that this instance answers."""
     max_in_flight: int = 1_000
-    """The number of unanswered requests on one connection at which reading from it pauses."""
+    """Reading from a connection pauses while this many of its requests are unanswered."""
     max_answer_bytes: int = 1 << 20
-    """The number of bytes of unsent responses on one connection above which reading from it pauses."""
+    """Reading from a connection pauses while more than this many bytes of its responses are unsent."""
     max_kept_bytes: int = 256 << 20
     """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not fully
     arrived or are being answered, and responses that clients have not read."""
     first_request_s: float = 30.0
     """The time limit for a new client to complete the TLS handshake and send its first request, in seconds."""
     request_s: float = 60.0
-    """The time limit for a request to arrive completely, in seconds. Add one second for every
-    :attr:`slowest_bytes_a_second` bytes of the request."""
+    """The time limit for a request to arrive completely: this many seconds, plus one second for every
+    :attr:`slowest_bytes_a_second` bytes."""
     slowest_bytes_a_second: int = 16 << 10
     idle_s: float = 600.0
     """How long a client may go without sending a request or reading its responses, in seconds

@@ -277,7 +277,7 @@ class KafkaListener:
 
 
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
-    """Returns the addresses at which the running instances serve Kafka clients, by broker id. Raises
+    """Returns the addresses where the running instances serve Kafka clients, by broker id. Raises
     :class:`StoreUnavailable`."""
     addresses = {}
     with contextlib.suppress(NoNode):

@@ -32,7 +32,7 @@ MOST_WITH_REWRITE = {
 
 
 def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
-    """Returns the patches by API key. Pass ``addresses`` if addresses must be rewritten."""
+    """Returns the patches by API key. If ``addresses`` is given, they rewrite addresses as well."""
     if addresses is None:
         return {API_VERSIONS: patch_api_versions}
     known = addresses

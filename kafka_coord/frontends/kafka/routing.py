@@ -36,10 +36,10 @@ LARGE = frozenset({11, 14})
 """JoinGroup and SyncGroup, which contain the members' metadata and assignments."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
 """The requests for KIP-848, share groups and streams groups. The broker's version ranges for them are not advertised,
-or the broker would serve such groups itself."""
+because the broker would then serve such groups itself."""
 SASL_HANDSHAKE_VERSION = 1
 """The lowest supported version. After version 0, the client sends bytes without a header, so later requests could not
-be recognized. Version 0 is advertised nevertheless: librdkafka assumes that a broker without it does not support the
+be recognized. Version 0 is still advertised, because librdkafka assumes that a broker without it does not support the
 handshake at all."""
 
 

@@ -140,7 +140,7 @@ class Gateway:
             self.term.arrived(stimuli.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
-        """Closes a connection whose input is not a frame, or is a frame that is not allowed now."""
+        """Closes a connection whose input is not a frame, or is a frame that is not allowed at this point."""
         if connection.ended:
             return
         log.warning("closed connection address=%s: %s (%s)", connection.peer.address, error, error.fault)
@@ -313,7 +313,8 @@ class Gateway:
     # --- messages to consumers ---------------------------------------------------------------------------------------
 
     def _send_to_client(self, instruction: instructions.ToClient) -> None:
-        """Sends a message from the machine to its client. A failure ends only that client's connection."""
+        """Sends one of the machine's messages to the client that it is for. If that fails, only this client's
+        connection ends."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return
@@ -378,7 +379,7 @@ class Gateway:
     # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Does all work that is due. Returns the monotonic time by which it must be called again."""
+        """Does all work that is due. Returns when to call it again at the latest, in monotonic seconds."""
         now = self._store.clock.monotonic()
         due = now + (1.0 if self.term is not None else 0.1)
         if self._store.session.state is not SessionState.CONNECTED:

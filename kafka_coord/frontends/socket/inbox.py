@@ -18,7 +18,7 @@ LARGE_BYTES = 16 << 10
 
 
 class Lane(Enum):
-    """The lanes, in the order in which one turn serves them."""
+    """The lanes, in the order a turn serves them."""
 
     MEMBERS = auto()
     MEMBERS_LARGE = auto()

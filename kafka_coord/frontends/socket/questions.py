@@ -47,7 +47,7 @@ class Questions:
 
     def step(self, now: float) -> float:
         """Answers the requests that can be answered. Those that are already waiting are checked only at intervals.
-        Returns the monotonic time at which it must be called again. Raises :class:`StoreUnavailable`."""
+        Returns when to call it again, in monotonic seconds. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()

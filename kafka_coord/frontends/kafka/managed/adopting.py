@@ -20,8 +20,8 @@ from kafka_coord.zk.store import Check, Create, GetData, Node, Store
 def begin_adoption(
     store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
 ) -> frozenset[TopicPartition]:
-    """Creates the group if it does not exist, with ``reason`` as the first entry of its history. Returns those
-    partitions whose topics exist and for which no offset is stored. Raises :class:`Fenced` and :class:`StoreError`."""
+    """Creates the group if it does not exist, with ``reason`` as the first entry in its history. Returns those of the
+    partitions whose topic exists but that have no stored offset. Raises :class:`Fenced` and :class:`StoreError`."""
     ensure_group(store, group)
     topics = sorted({tp.topic for tp in partitions})
     paths = [layout.broker_topic(topic) for topic in topics]

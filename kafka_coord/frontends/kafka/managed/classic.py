@@ -125,7 +125,7 @@ class Sync(_ClassicRequest):
 
     def answered(self, error: Error, _message: str | None = None) -> Synced:
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client joins again instead of giving up
+            error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client rejoins instead of giving up
         return Synced(self.token, error)
 
 
@@ -236,7 +236,7 @@ class ClassicMember(KafkaMember):
 
     def go_on(self, request: Request) -> None:
         if not isinstance(request, Join) or request is not self.joined:
-            self.members.refuse(request, Error.REBALANCE_IN_PROGRESS)  # the client has joined again since
+            self.members.refuse(request, Error.REBALANCE_IN_PROGRESS)  # the client has rejoined since
             return
         self._acknowledge_stop(request)
         if self.command is not None or self._has_share:

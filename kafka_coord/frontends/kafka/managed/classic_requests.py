@@ -26,7 +26,8 @@ from kafka_coord.wire.consumer_protocol import subscription
 log = logging.getLogger(__name__)
 
 _MUST_KNOW_ID = 4
-"""The JoinGroup version from which a client without a member id is given one and must rejoin with it (KIP-394)."""
+"""The first version of JoinGroup in which a client without a member id is given one and must rejoin with it
+(KIP-394)."""
 
 
 class ClassicRequests:

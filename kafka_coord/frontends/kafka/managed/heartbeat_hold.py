@@ -50,7 +50,7 @@ _BEHIND_COMMIT_S = 0.05
 _NEAR_COMMIT_S = 0.2
 _ABOUT = 0.1
 _STILL_COMMITS = 2.5
-"""The number of periods without a commit after which a client no longer counts as one that commits often."""
+"""After this many periods without a commit, a client no longer counts as one that commits often."""
 
 STEADY_S = 5.0
 """Kafka's heartbeat interval, and the interval of the Java client's automatic commits."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FIRST_EPOCH = 1
 
 Key = tuple[str, str]
-"""The group and the consumer name, which is made from the instance id or, if there is none, from the member id."""
+"""The group and the consumer name, which is derived from the instance id or, if there is none, from the member id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
-        """Handles a new ``command``, which is already part of ``assignment``."""
+        """Handles a new ``command``, which ``assignment`` already reflects."""
 
     @abstractmethod
     def overdue(self) -> None:

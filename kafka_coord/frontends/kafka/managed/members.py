@@ -49,7 +49,7 @@ class KafkaMembers:
         self._of_group: dict[str, dict[str, KafkaMember]] = {}
         """The members by group and member id."""
         self._waits: list[tuple[float, int, KafkaMember]] = []
-        """A heap of the times at which held requests must be answered. Some entries may be obsolete."""
+        """A heap of the times when held requests must be answered. Some entries may be stale."""
         self._joining: dict[KafkaMember, None] = {}
         """The members that are waiting for their share. Some may have stopped waiting."""
         self.targets: dict[str, Mapping[str, PartitionSet]] = {}
@@ -325,7 +325,7 @@ class KafkaMembers:
         self._end(member, Error.UNKNOWN_MEMBER_ID)
 
     def _answer_commit(self, member: KafkaMember, instruction: instructions.AnswerCommit) -> None:
-        """Handles the outcome of a commit or of a new subscription, or the failure to leave."""
+        """Handles the outcome of a commit or a new subscription, or a failed attempt to leave."""
         request, refused = instruction.request, instruction.refused
         if not isinstance(request, Request):
             member.commits.discard(request)
@@ -374,7 +374,7 @@ class KafkaMembers:
             self._end(member, Error.NOT_COORDINATOR)
 
     def due(self) -> float:
-        """Returns the time at which :meth:`tick` will have something to do."""
+        """Returns when :meth:`tick` will next have something to do."""
         while self._waits:
             at, _, member = self._waits[0]
             if member.waiting is not None and member.answer_at == at:

@@ -1,4 +1,4 @@
-"""Builds the registration of a stock Kafka client, in either protocol, as a member of a managed group."""
+"""Builds the registrations of stock Kafka clients, of either protocol, that join managed groups."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
 _WITH_IDS_OF_CLIENTS = 1
-"""The version of ConsumerGroupHeartbeat from which clients generate their own member ids."""
+"""The first version of ConsumerGroupHeartbeat in which clients generate their own member ids."""
 _WITH_EPOCHS = 9
-"""The version of OffsetCommit that introduced the errors for KIP-848 members."""
+"""The first version of OffsetCommit with the errors for KIP-848 members."""
 
 
 class ManagedGroups:

@@ -93,8 +93,8 @@ class Served:
         return sorted(consumer for name, consumer in keys if name == group)
 
     def step(self) -> float:
-        """Does all work that is due. Returns the time at which to call it again. Raises the same errors as
-        :meth:`Term.step`, and :class:`StoreError`."""
+        """Does all work that is due. Returns when to call it again. Raises the same errors as :meth:`Term.step`, and
+        :class:`StoreError`."""
         monotonic = self._store.clock.monotonic
         self.woken = False
         if not self.has_begun:
@@ -121,7 +121,7 @@ class Served:
         self.term.close()
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """Returns the ids in the member's ledger if the message to its client concerns topics. Raises
+        """Returns the topic ids in the member's ledger if the instruction is about topics. Raises
         :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
@@ -206,7 +206,7 @@ class ManagedTerms:
     # --- on the listener's event loop --------------------------------------------------------------------------------
 
     def begin(self, partition: int, number: int) -> None:
-        """Begins the term ``number``, in which this instance coordinates the partition's groups."""
+        """Begins the partition's term ``number``, in which this instance coordinates its groups."""
         self._pass(partial(self._begin, partition, number))
 
     def end(self, partition: int) -> None:

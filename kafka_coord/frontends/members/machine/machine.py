@@ -24,12 +24,12 @@ Key = tuple[str, str]
 class MembershipMachine:
     """The members of one term.
 
-    :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
+    :meth:`handle` takes stimuli in the order they happened and returns the resulting instructions in order.
     The machine guarantees these properties:
 
-    - *Safety of time.* A member expires only if it is silent for its entire session timeout. Only the seconds in which
-      the gateway serves its members count (:class:`AttentiveClock`). The machine confirms the response to a probe only
-      after everything that was reported up to that response has been stored.
+    - *Safety of time.* A member expires only if it is silent for its entire session timeout, which runs only while the
+      gateway serves its members (:class:`AttentiveClock`). The machine confirms the response to a probe only after
+      everything that was reported up to that response has been stored.
     - *Safety of offsets.* A member has at most one outstanding write, and the next write starts once its outcome is
       known, so a retry cannot undo a later write or a commit by the partition's next owner. A member cannot resume
       while the partitions that it holds are unknown, because its offsets would be dropped.
@@ -81,7 +81,7 @@ class MembershipMachine:
         return out
 
     def due(self) -> float:
-        """Returns the monotonic time at which :class:`~.stimuli.TimersDue` will have an effect."""
+        """Returns when :class:`~.stimuli.TimersDue` will next have an effect, in monotonic seconds."""
         timers = (self._deadlines, self._probe_timers, self._reread_timers)
         at = min(self._writes.offers_due, *(timer.next_at() for timer in timers))
         return self.clock.monotonic(at)
@@ -160,7 +160,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Attaches the member to ``connection``, over which the machine communicates with it from then on."""
+        """Makes ``connection`` the one over which the machine communicates with the member."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0

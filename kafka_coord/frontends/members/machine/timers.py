@@ -1,4 +1,4 @@
-"""Runs the machine's timers, on a clock that counts only the seconds in which the gateway serves its members."""
+"""Runs the machine's timers, on a clock that runs only while the gateway serves its members."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""The longest normal time between the starts of two steps, in seconds. Beyond that, the gateway counts as stopped."""
+"""The longest normal time between the starts of two steps, in seconds. Beyond that, the gateway counts as stalled."""
 
 
 class AttentiveClock:
-    """Counts the seconds in which the gateway serves its members. The clock stands still while the gateway is stopped
-    for any reason (such as a frozen process, or a slow ZooKeeper in the middle of a step), and while it may have been
-    deposed.
+    """A clock that runs only while the gateway serves its members. It stands still while the gateway is stalled for any
+    reason (such as a frozen process, or a slow ZooKeeper in the middle of a step), and while this instance may have
+    been deposed.
 
     At such times, members' input may go unread, so their session timeouts must not run.
     """
@@ -35,12 +35,12 @@ class AttentiveClock:
         return now - self._stood_still_s
 
     def monotonic(self, at: float) -> float:
-        """Returns the monotonic time at which this clock will show ``at``, if the gateway does not stop before then."""
+        """Returns the monotonic time at which this clock will show ``at``, unless the gateway stalls before then."""
         return at + self._stood_still_s
 
 
 class Timers:
-    """A queue of timers, each of which has a member and a due time."""
+    """A queue of timers, each with a member and a due time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, MemberState]] = []
