@@ -131,8 +131,8 @@ class CoordinatorSearch:
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
         """Called when the connection has ended. ``silent`` means that the coordinator was silent for too long, and
-        ``lasted`` that the connection was more than a failed attempt. In either case, the search asks the hosts without
-        a pause, a silent coordinator's host last."""
+        ``lasted`` that the connection was more than a failed attempt. In either case, the search asks the hosts at
+        once, a silent coordinator's host last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:

@@ -70,8 +70,8 @@ class BrokerAccess:
 
 class Access:
     """The permissions of one client. Like ``ask``, every method that asks the broker raises :class:`OSError` and
-    :class:`BadMessage`. If the client has not authenticated, the broker closes the connection, so the client does not
-    learn anything."""
+    :class:`BadMessage`. If the client has not authenticated, the broker closes the connection, so the client learns
+    nothing."""
 
     def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
         self._ask, self._broker = ask, broker

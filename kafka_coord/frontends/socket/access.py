@@ -81,7 +81,7 @@ class Access:
         return self._users.get(name)
 
     def proven(self, secret: str | None, certificate: str | None) -> list[User]:
-        """Returns the users that the secret, or the common name of a certificate, authenticates the client as."""
+        """Returns the users that a client with this secret, or with this common name in its certificate, may act as."""
         return [user for user in self._users.values() if user.is_proven(secret, certificate)]
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:

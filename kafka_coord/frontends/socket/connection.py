@@ -40,9 +40,8 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection. ``member`` is set once a consumer has registered on it. After ``ended`` is set, the connection
-    carries no more frames. If the client must retry later, ``place`` is when it may register. Times are in monotonic
-    seconds."""
+    """One connection. ``member`` is set once a consumer has registered on it. Once ``ended`` is set, further frames are
+    ignored. If the client has been told to retry, ``place`` is when it may register. Times are in monotonic seconds."""
 
     peer: Peer
     since: float

@@ -63,8 +63,8 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns those topics that exist and that the group's stored offsets belong to. Offsets that were stored before a
-    topic was deleted and recreated do not belong to the new topic. Raises :class:`StoreError`."""
+    """Returns those topics that exist and that the group's stored offsets are for. If a topic has been deleted and
+    recreated since, the offsets are not for the new topic. Raises :class:`StoreError`."""
     names = sorted(set(topics))
     nodes = store.read_many(
         [GetData(layout.topic_offsets(group, name)) for name in names]

@@ -295,7 +295,7 @@ class KafkaMembers:
             self._end(member, error, message)
 
     def _admitted(self, member: KafkaMember, *, resumed: bool = False) -> None:
-        """Handles the request that waited for admission. A new member's join stays held until there is news."""
+        """Handles the request that was waiting for admission. A new member's join stays held until there is news."""
         if member.successor is not None:
             self._leave_for(member, member.successor)
         elif member.waiting is not None and (resumed or not member.waiting.joins):
@@ -303,7 +303,8 @@ class KafkaMembers:
             self.arrived(request, self.now)
 
     def _deliver(self, member: KafkaMember, sent: instructions.Deliver, topic_ids: Mapping[str, bytes]) -> None:
-        """Delivers a command. If the member was resumed, its waiting request is handled only after that."""
+        """Delivers a command. If the member has been resumed, the request that is waiting is handled only
+        afterwards."""
         request = member.waiting
         if member.returning is not None:
             member.waiting = None

@@ -162,7 +162,7 @@ class Presence:
 
 class GroupNames(set[str]):
     """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use the set,
-    since each of its operations is atomic."""
+    because each of its operations is atomic."""
 
     def listed(self, names: tuple[str, ...] | None) -> None:
         self.update(names or ())
@@ -170,9 +170,10 @@ class GroupNames(set[str]):
 
 
 class ManagedTerms:
-    """The thread that runs the terms. It calls ``lost`` with a partition that another instance now serves (and the
-    reason), and ``convert`` with an operator's request to convert a group that this instance serves.
-    ``session_timeout_s`` applies to KIP-848 members (``group.consumer.session.timeout.ms`` in Kafka)."""
+    """The thread that runs the terms. When another instance has taken over a partition, it calls ``lost`` with the
+    partition and the reason. When an operator asks to convert a group that this instance serves, it calls ``convert``
+    with the request. ``session_timeout_s`` applies to KIP-848 members (Kafka's
+    ``group.consumer.session.timeout.ms``)."""
 
     def __init__(
         self,
@@ -184,8 +185,8 @@ class ManagedTerms:
         self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
         self.groups, self._topic_ids = GroupNames(), TopicIds(store)
-        """The groups in ZooKeeper. As long as :meth:`knows` returns false for a group, it may exist without being in
-        this set."""
+        """The groups in ZooKeeper. Until :meth:`knows` returns true for a group, it may exist without being in this
+        set."""
         self._served: dict[int, Served] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
@@ -260,8 +261,8 @@ class ManagedTerms:
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
     ) -> tuple[Error, Found]:
-        """Returns the stored offsets of ``partitions``, or of all partitions if that is ``None``. ``member`` consists
-        of the member id and the epoch, if the client sent them."""
+        """Returns the stored offsets of ``partitions``, or of all partitions if that is ``None``. ``member`` is the
+        member id and the epoch, if the client sent them."""
 
         def pass_on(served: Served, token: asyncio.Future[tuple[Error, Found]]) -> None:
             error = Error.NONE
@@ -284,8 +285,8 @@ class ManagedTerms:
         refused: T,
         held: tuple[Caller, str] | None = None,
     ) -> T:
-        """Passes on a request and returns its response. If the request may be held, ``held`` consists of its client and
-        its member id."""
+        """Passes on a request and returns the response. If the request may be held, ``held`` is the client and the
+        member id that it came from."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def take() -> None:

@@ -61,8 +61,8 @@ class GroupView(NamedTuple):
 
 
 def read_groups(store: Store, groups: Iterable[str]) -> dict[str, Observation | StoreError | None]:
-    """Reads the given groups. The result maps a group that does not exist to ``None``, and a group that cannot be read
-    to the error. Raises :class:`StoreError`."""
+    """Reads the given groups. The result is ``None`` for a group that does not exist, and the error for a group that
+    cannot be read. Raises :class:`StoreError`."""
     queries = [GroupQuery(GroupMemory(group), {}, ()) for group in groups]
     results = observe(store, queries, epoch=0, options=CoordinatorOptions())
     return {

@@ -87,7 +87,7 @@ class MembershipMachine:
         return self.clock.monotonic(at)
 
     def heard_ms_ago(self, member: MemberState, now: float) -> int:
-        """Returns the milliseconds since the member last sent a message or the term began, whichever was later."""
+        """Returns how many milliseconds ago the member last sent a message or the term began, whichever was later."""
         heard_at = member.deadline - member.options.session_timeout_s
         return max(0, round((self.clock.at(now) - heard_at) * 1000))
 
@@ -180,7 +180,7 @@ class MembershipMachine:
         self.emit(instructions.WriteRegistration(wanted))
 
     def _registration_written(self, written: stimuli.RegistrationWritten) -> None:
-        """Admits the new member. If its connection has already ended, only its session timeout starts."""
+        """Admits the new member. If its connection has already ended, only starts its session timeout."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
@@ -244,8 +244,8 @@ class MembershipMachine:
             self.emit(instructions.ReportEvent(MemberEvent.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """If a client is waiting to resume the member, reads the member again later, because its partitions must be
-        known first."""
+        """If a client is waiting to resume the member, reads the member again later. The member cannot resume until its
+        partitions are known."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
