@@ -1,4 +1,4 @@
-"""Does the reading and writing in ZooKeeper when a group is converted from client-assigned to managed, or back."""
+"""Reads and writes ZooKeeper to convert groups between client-assigned and managed."""
 
 from __future__ import annotations
 

@@ -167,8 +167,9 @@ class MemberRead:
 
     ``held`` contains the partitions that the member may commit, or is ``None`` without a readable ledger.
     ``outstanding`` contains the member's unacknowledged commands, or is ``None`` if the channel is gone or could not be
-    read. If anything could not be read, ``fault`` is the reason. ``generation`` is the generation of the member's
-    newest command: 0 if there has been none, ``None`` if the ledger could not be read.
+    read. ``fault`` says why the ledger or the channel could not be read; it is empty if the channel is gone.
+    ``generation`` is the generation of the member's newest command: 0 if there has been none, ``None`` if the ledger
+    could not be read.
     """
 
     member: MemberId
