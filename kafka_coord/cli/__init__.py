@@ -1,1 +1,1 @@
-"""``kafka-coord``: click commands, which print results and exit."""
+"""The ``kafka-coord`` command line: click commands that print results and exit."""

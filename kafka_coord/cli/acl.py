@@ -31,8 +31,8 @@ _SHOWN = 200
 def acl() -> None:
     """Plan, check and set ZooKeeper ACLs, which control access to each znode.
 
-    Coordinators, operators and each group's consumers have different identities. An identities file
-    (zookeeper.identities) assigns the roles. See docs/operations.md, Security.
+    Coordinators, operators and the consumers of each group authenticate as different identities. The identities file
+    (zookeeper.identities) says which identity has which role. See docs/operations.md, Security.
 
     \b
     kafka-coord acl plan
@@ -48,9 +48,9 @@ def acl() -> None:
 def plan_command(path: tuple[str, ...], output: Format) -> None:
     """Print each role's permissions on each znode, and the identities of each role. With PATHs, print their ACLs.
 
-    c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column applies to the
-    consumers of the znode's group; "+" precedes the additional permissions for consumers of unnamed groups. The command
-    does not contact a server.
+    c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column is about the
+    consumers of the znode's own group. What follows a "+" is granted only to consumers whose group the identities file
+    does not name. The command does not contact a server.
 
     \b
     kafka-coord acl plan
@@ -91,7 +91,7 @@ def plan_command(path: tuple[str, ...], output: Format) -> None:
 @output_option
 @connection_options
 def check(output: Format) -> None:
-    """Compare every znode's ACL with the plan, without changing anything. The exit code is 10 if any ACL deviates.
+    """Compare every znode's ACL with the plan, and exit with code 10 if any ACL deviates. Nothing is changed.
 
     \b
     kafka-coord acl check -o json
@@ -125,9 +125,11 @@ def check(output: Format) -> None:
 def apply_command(yes: bool) -> None:
     """Set every ACL that deviates from the plan, and create the znodes that consumers need but cannot create.
 
-    Anyone can protect a znode that is still open. After that, only a coordinator's identity can change its ACL. You may
-    interrupt the command and run it again. Existing sessions continue. First, give every instance and consumer
-    credentials, and list their identities. Instances and consumers without an identity are locked out.
+    First give every instance and every consumer credentials, and list their identities in the identities file:
+    whatever has no identity is locked out. Sessions stay open while the command runs.
+
+    Anyone can set the ACL of a znode that is still open; after that, only a coordinator's identity can change it. It is
+    safe to interrupt the command and run it again.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes
@@ -162,7 +164,7 @@ def identity(user: str | None) -> None:
 
     Without USER, the command uses the user and password in zookeeper.digest (KAFKA_COORD_ZOOKEEPER_DIGEST or the file).
     With USER, it asks for the password or reads it from standard input. It never takes a password from the command
-    line, which every user of the host can see.
+    line, where every user of the host could see it.
 
     \b
     kafka-coord acl identity

@@ -56,16 +56,15 @@ def audit(
     consumer: str,
     output: Format,
 ) -> None:
-    """Prove from ZooKeeper's transaction log that no partition ever had two owners. The exit code is 10 for a
-    violation.
+    """Prove from ZooKeeper's transaction log that no partition ever had two owners. The exit code is 10 if one had.
 
-    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. If you name several servers of an
-    ensemble, the command fills the gaps of one log from the others. It replays every write in order and checks it. It
-    only reads files and does not contact any server.
+    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. Given several servers of an ensemble, the
+    command fills the gaps in one log from the others. It replays and checks every write in order. It only reads the
+    files, and contacts no server.
 
     With --group-log, the command proves from the groups log that two instances never wrote a group at the same time,
-    and that no committed offset moved backwards. It reads the log without TLS from the brokers in ZooKeeper (or
-    bootstrap.servers), and compares it with the znodes below /consumers/kafka.
+    and that no committed offset moved backwards. It reads the log, without TLS, from the brokers registered in
+    ZooKeeper (or from bootstrap.servers), and compares it with the znodes below /consumers/kafka.
 
     \b
     kafka-coord audit /var/lib/zookeeper

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kafka_coord.monitor.client_groups.asking import Instances
 
 _PATIENCE_S = 1.0
-"""How long completion waits for ZooKeeper or an instance after the user presses Tab, in seconds."""
+"""How long, in seconds, completion waits for ZooKeeper or an instance after the user presses Tab."""
 
 Names = Callable[["Instances", click.Context], Iterable[str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -54,8 +54,8 @@ def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 
 def offering(names: Names) -> Complete:
-    """Returns the ``shell_complete`` function of a click parameter. If ZooKeeper or the instances are slow, the
-    function does not offer any names."""
+    """Returns a ``shell_complete`` function for a click parameter. It offers no names if ZooKeeper or the instances are
+    slow or cannot be reached."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         logging.getLogger().addHandler(logging.NullHandler())

@@ -25,8 +25,8 @@ _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation f
 def channel() -> None:
     """List the commands that consumers have not acknowledged yet.
 
-    An old command means that its consumer is hanging, or has been processing a record for a long time. LIVE is `no` if
-    the command is for an earlier incarnation of the consumer; such a command will be dropped.
+    If a command stays here for long, its consumer hangs, or is still working on a record. LIVE is `no` if the command
+    was meant for an earlier incarnation of the consumer; such a command will be dropped.
 
     \b
     kafka-coord channel list

@@ -75,7 +75,7 @@ def current_settings(**flags: Any) -> Settings:
 
 
 def _from_own_variable(key: str) -> bool:
-    """Returns whether click took the flag's value from the environment, which the settings read themselves."""
+    """Returns whether click took the flag's value from a variable that the settings read anyway."""
     ctx = click.get_current_context()
     source = ctx.get_parameter_source(key.partition("__")[2])
     return source is ParameterSource.ENVIRONMENT and variable_of(key.replace("__", ".")) in os.environ
@@ -117,13 +117,13 @@ def connected(zookeeper: ZooKeeperSettings) -> Store:
 
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
-    """Converts the settings for TLS, credentials and ACLs to the options of :mod:`kafka_coord.zk`."""
+    """Converts the settings for TLS, credentials and ACLs into the options of :mod:`kafka_coord.zk`."""
     from kafka_coord.zk import options_from_settings  # imported only when needed, so that '--help' is quick
 
     return options_from_settings.zookeeper_options(settings)
 
 
 def given_config() -> Path | None:
-    """Returns the file of ``--config``, or ``None`` if the option is not given."""
+    """Returns the path given with ``--config``, or ``None``."""
     config = click.get_current_context().meta.get(_META, {}).get("config")
     return Path(config) if config else None

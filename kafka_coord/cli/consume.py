@@ -77,7 +77,7 @@ _NOTE_EVERY_S = 5.0
     type=click.IntRange(0),
     default=0,
     metavar="MS",
-    help="How long the coordinator keeps the consumer's partitions after it disappears.",
+    help="How long the coordinator reserves the consumer's partitions after it disappears.",
 )
 @click.option(
     "--capacity",
@@ -89,7 +89,8 @@ _NOTE_EVERY_S = 5.0
 @click.option(
     "--bootstrap",
     metavar="HOST:PORT,…",
-    help="Join over a socket instead of ZooKeeper: the addresses of instances with --listen-channel.",
+    help="Join over a socket instead of ZooKeeper, through the instances that serve consumers at these addresses "
+    "(serve --listen-channel).",
 )
 @connection_options
 def consume(
@@ -178,7 +179,8 @@ def _tls(over: SocketSettings) -> ssl.SSLContext | None:
 
 @dataclass(slots=True)
 class _Printing:
-    """Prints and counts records. ``printed`` holds the printed records that might not be committed yet."""
+    """Prints and counts records. ``printed`` maps partitions to the offset after their last printed record, until
+    those offsets count as consumed."""
 
     group: str
     formatter: Formatter
@@ -222,7 +224,7 @@ class _Printing:
                 last_rate, counted = now, self.count
 
     def commit(self, consumer: Consumer) -> None:
-        """Commits the printed part of the last batch, except for partitions that have moved since."""
+        """Commits what was printed of the last batch, except in partitions that have since moved away."""
         held = consumer.assignment() if self.printed else frozenset()
         offsets: dict[TopicPartition | tuple[str, int], int] = {tp: o for tp, o in self.printed.items() if tp in held}
         if offsets:
@@ -243,7 +245,7 @@ def _held(consumer: Consumer) -> str:
 
 
 def make_formatter(written: str) -> Formatter:
-    """Parses the name of a preset, or a text with fields in braces. Raises :class:`SettingsError`."""
+    """Parses the name of a preset, or a template with fields in braces. Raises :class:`SettingsError`."""
     if written == "json":
         return _as_json
     template = _PRESETS.get(written, written)

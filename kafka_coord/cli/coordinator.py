@@ -1,4 +1,4 @@
-"""``kafka-coord coordinator``: shows the elected coordinator and its queue of requests, or makes it step down."""
+"""``kafka-coord coordinator``: shows the elected coordinator and its request queue, or makes it step down."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def status(output: Format) -> None:
 def resign(successor: int | None, reason: str, timeout_s: float, output: Format) -> None:
     """Make the elected coordinator step down, so that another instance is elected immediately.
 
-    With --to, the other instances do not run for election for 3 s, and the command waits for the result. The
+    With --to, the other instances stay out of the election for 3 s, and the command waits for the outcome. The
     coordinator refuses the request if the named instance is not running.
 
     \b
@@ -110,10 +110,10 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
 @output_option
 @connection_options
 def history(last: int, output: Format) -> None:
-    """Show past elections, oldest first: the instance, the time, and why its term ended.
+    """Show past elections, oldest first: which instance was elected, when, and why its term ended.
 
-    Also show the operator actions that no group's history records: resignations, pauses of all groups, removals of
-    groups, and actions on client-assigned groups.
+    A second table lists the operator actions that no group's history records: resignations, pauses of all groups,
+    removals of groups, and actions on client-assigned groups.
 
     \b
     kafka-coord coordinator history
@@ -153,7 +153,7 @@ def requests(answered_too: bool, output: Format) -> None:
 @click.argument("request", shell_complete=offering(candidates.requests))
 @connection_options
 def withdraw_command(request: str) -> None:
-    """Withdraw an unanswered request. `requests` shows the ids.
+    """Withdraw an unanswered request. `coordinator requests` lists the ids.
 
     \b
     kafka-coord coordinator withdraw request-0000000012

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def dashboard(listen: str, http_host_names: str | None) -> None:
     """Serve the live, read-only dashboard of a cluster until Ctrl-C: groups, owners, lag, rebalances and instances.
 
-    Every instance with `serve --listen-http` also serves the dashboard, at /dashboard/.
+    Every instance started with `serve --listen-http` also serves the dashboard, at /dashboard/.
 
     \b
     kafka-coord dashboard --zookeeper zk1:2181/kafka
@@ -52,7 +52,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
     except ValueError as error:
         raise SettingsError(f"--listen: {error}") from None
     with open_store(settings):
-        pass  # reports a connection error now instead of on the page
+        pass  # to report a connection error now rather than on the page
     live = live_documents(settings)
     with stopping_at_signals() as stopping:
         served = Exposition(
@@ -74,8 +74,8 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
 
 
 def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
-    """Returns the dashboard's documents. They open their own ZooKeeper session when the first page is requested. Other
-    code may also add samples to ``rings``."""
+    """Returns the live documents behind the dashboard, which open a ZooKeeper session of their own when the first page
+    is requested. ``rings`` may be shared with the lag sampler."""
     from kafka_coord.monitor.dashboard.live import Live
     from kafka_coord.monitor.lag_rings import LagRings
 

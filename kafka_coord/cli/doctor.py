@@ -27,8 +27,8 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     """Check ZooKeeper, brokers, instances and every group, and suggest remedies. The exit code is 10 for an error.
 
     The command checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator
-    and the instances that could replace it; the listeners and the groups log for Kafka clients; groups in two
-    coordinators; stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable
+    and the instances that could replace it; the listeners and the groups log for Kafka clients; groups that exist at
+    two coordinators; stale registrations, ledgers and channels; unanswered commands and requests; pauses; unreadable
     znodes; lag; and offsets that operators set in the last day. It does not change anything.
 
     \b

@@ -68,12 +68,13 @@ class FailingCleanly(click.Group):
         except KafkaCoordError as error:
             _fail(str(error) or type(error).__name__, error)
             sys.exit(error.exit_code)
-        except Exception as error:  # noqa: BLE001 - any other error: one line, and how to see the traceback
+        except Exception as error:  # noqa: BLE001 - any other error: one line that says how to see the traceback
             if (wanting := missing(error)) is not None:
                 _fail(wanting, error)
                 sys.exit(SettingsError.exit_code)
             _fail(
-                f"unexpected {type(error).__name__}: {error} (a bug; set KAFKA_COORD_DEBUG=1 for the traceback)", error
+                f"unexpected {type(error).__name__}: {error} (this is a bug; KAFKA_COORD_DEBUG=1 shows the traceback)",
+                error,
             )
             sys.exit(1)
 
@@ -85,7 +86,7 @@ def _fail(message: str, error: Exception) -> None:
 
 
 def _give_up_output() -> None:
-    """Prevents the interpreter's flush at exit, which would report the broken pipe again."""
+    """Keeps the interpreter from flushing at exit, which would report the broken pipe again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # standard output is not a file (tests), or closed

@@ -1,4 +1,4 @@
-"""Imports each command only when it is called, so that ``--help`` and completion are quick."""
+"""Imports each command only when it is used, so that ``--help`` and completion stay fast."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kafka_coord.cli.start import install
 
 
 class LazyCommands(click.Group):
-    """A group that imports the commands in ``lazy`` when they are called: ``{"groups": ("module:attribute", "help")}``.
+    """A group that imports the commands in ``lazy`` when they are used: ``{"groups": ("module:attribute", "help")}``.
 
-    It does not list commands whose module is not installed.
+    Commands whose module is not installed are not listed.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:

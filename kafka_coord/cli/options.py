@@ -26,8 +26,9 @@ else:
 
 
 class Name(_NameType):
-    """The parameter type of a name, with shell completion. Rejects an illegal Kafka name before the command contacts a
-    server, and states the rule. ``any_characters`` accepts any name, because Kafka clients may use any group name."""
+    """A click parameter type for names, with shell completion. An illegal Kafka name is rejected, with the rule, before
+    the command contacts a server. With ``any_characters``, any name is accepted, because Kafka itself does not restrict
+    the names of groups."""
 
     def __init__(self, kind: str, names: Names, *, any_characters: bool = False) -> None:
         self.name, self._names, self._any_characters = kind, names, any_characters
@@ -46,7 +47,6 @@ CONSUMER = Name("consumer", candidates.members)
 TOPIC = Name("topic", candidates.topics)
 
 group_argument = click.argument("group", type=GROUP)
-"""The argument ``GROUP``."""
 any_group_argument = click.argument("group", type=ANY_GROUP)
 kind_option = click.option(
     "--kind",
@@ -56,7 +56,8 @@ kind_option = click.option(
 
 
 def partitions_option(what: str) -> Callable[[F], F]:
-    """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, for :func:`kafka_coord.monitor.scope.parse_scope`."""
+    """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, which :func:`kafka_coord.monitor.scope.parse_scope`
+    parses."""
     complete = offering(candidates.topics)
     return click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", shell_complete=complete, help=what)
 

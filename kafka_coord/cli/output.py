@@ -70,10 +70,8 @@ def columns(written: str) -> tuple[Column, ...]:
 
 
 def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
-    """Prints to standard output.
-
-    json and yaml print ``document``. table and tsv print ``sections``. The lines of ``summary`` come before tables.
-    """
+    """Prints a result to standard output: ``document`` as json or yaml, ``sections`` as a table or tsv. Tables are
+    preceded by the lines of ``summary``."""
     if output is Format.JSON:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif output is Format.YAML:
@@ -199,8 +197,8 @@ ACTIONS = columns("at by action reason change")
 
 
 def paused_by(pause: Pause) -> str:
-    """Formats a pause as ``by alice@host since 2026-…: moving disks``, and omits missing parts."""
-    if not (pause.by or pause.since_ms or pause.reason):  # an unreadable pause has these values
+    """Formats a pause as ``by alice@host since 2026-…: moving disks``, as far as its parts are known."""
+    if not (pause.by or pause.since_ms or pause.reason):  # so its znode is unreadable
         return "(the operator's name cannot be read)"
     since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
     why = f": {cell(pause.reason)}" if pause.reason else ""

@@ -38,7 +38,7 @@ _JOBS = (
     },
 )
 _SAMPLE = "kafka_coord.dev.commands.pipeline"
-"""The module of the sample job. It is in the distribution kafka-coord-dev, together with the job's input."""
+"""The module of the sample job. Like the job's input, it comes with the distribution kafka-coord-dev."""
 
 _HISTORY = {
     "rebalances": columns("source group cause #decisions #moved #settled_p50_ms #settled_p95_ms #settled_max_ms"),
@@ -84,7 +84,7 @@ def run() -> None:
 
 
 def spark_options(command: F) -> F:
-    """Adds the options for Spark: its master, its settings and its output."""
+    """Adds the options for Spark: its master, its settings and its log."""
     for option in (
         click.option(
             "--log",
@@ -121,7 +121,7 @@ def output_directory(command: F) -> F:
 
 
 format_option = result_format("--format", "output", what="How to print the result.")
-"""The option for the format. It is ``--format``, because ``--output`` is a directory here."""
+"""The option is ``--format`` here, because ``--output`` names a directory."""
 
 
 @run.command()
@@ -174,7 +174,7 @@ def history(
 
 
 def show_history(output: Format, report: HistoryReport) -> None:
-    """Prints the results from the files of the report."""
+    """Prints the results that the report's files contain."""
     parts = {part: report.read(part).to_pylist() for part in _HISTORY}
     sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
     counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
@@ -191,12 +191,12 @@ def show_history(output: Format, report: HistoryReport) -> None:
     metavar="DIR",
     help="Where to write the archive. [default: the current directory]",
 )
-@click.option("--environment", is_flag=True, help="Pack a whole Python environment, including all requirements.")
+@click.option("--environment", is_flag=True, help="Pack a whole Python environment, with the requirements.")
 def package(directory: Path, environment: bool) -> None:
     """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 
-    If the machines have the requirements, a zip of the package is enough. --environment creates an archive with all
-    requirements except PySpark. pip downloads them, which takes a few minutes.
+    If the machines have the requirements, a zip of the package is enough. Otherwise, --environment creates an archive
+    that also contains the requirements, except PySpark. pip downloads them, which takes a few minutes.
 
     \b
     kafka-coord pipeline package --output dist

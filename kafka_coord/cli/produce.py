@@ -40,13 +40,13 @@ def produce(
     timeout_s: float = 60.0,
 ) -> int:
     """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns how many
-    there were. If ``partitions`` is given, the key's hash chooses among these partitions. Calls ``on_count`` at
-    intervals with the number of records queued in librdkafka so far. ``properties`` are passed to librdkafka.
+    there were. If ``partitions`` is given, each key's hash selects one of these partitions. ``on_count`` is called now
+    and then with the number of records queued in librdkafka so far. ``properties`` are librdkafka settings.
 
     Raises :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and
-    :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. If the brokers do not acknowledge all
-    records within ``timeout_s`` seconds of the last one being queued, raises :class:`~kafka_coord.errors.BrokerError`,
-    and the number of written records is unknown.
+    :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. Raises
+    :class:`~kafka_coord.errors.BrokerError` if the brokers do not acknowledge all records within ``timeout_s`` seconds
+    after the last one was queued; how many were written is then unknown.
     """
     failures: list[KafkaError] = []
     producer = Producer(
@@ -88,7 +88,7 @@ def _hand_over(producer: Producer, topic: str, key: bytes | None, value: bytes |
         try:
             producer.produce(topic, key=key, value=value, partition=partition)
         except BufferError:
-            producer.poll(_FULL_WAIT_S)  # this loop ends, because undeliverable records leave the queue after a timeout
+            producer.poll(_FULL_WAIT_S)  # the loop ends because undeliverable records time out and leave the queue
         else:
             return
 

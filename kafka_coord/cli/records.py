@@ -21,8 +21,9 @@ _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
 
 
 def read_records(file: str, file_format: str | None, key_column: str | None) -> Generator[KeyValue, None, None]:
-    """Yields the records in a file or on standard input (``-``). Opens the file when the first one is requested. Raises
-    :class:`SettingsError` if the file or the column is unusable, and :class:`MalformedValue` with the line number.
+    """Yields the records in a file or on standard input (``-``). The file is opened when the first record is requested.
+    Raises :class:`SettingsError` if the file or the column is unusable, and :class:`MalformedValue`, with the line
+    number, if a line is malformed.
     """
     endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
     chosen = file_format or endings.get(Path(file).suffix.lower())

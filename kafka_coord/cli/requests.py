@@ -27,7 +27,7 @@ def asking_options(command: F) -> F:
     for option in (
         connection_options,
         output_option,
-        timeout_option(ANSWER_TIMEOUT_S, "How long to wait for the coordinator's response; the request stays queued."),
+        timeout_option(ANSWER_TIMEOUT_S, "How long to wait for the response; after that, the request stays queued."),
     ):
         command = option(command)
     return command

@@ -45,7 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _POLL_S = 0.1
-"""How often to check whether the service has ended by itself, in seconds. A stop signal ends the wait immediately."""
+"""How often, in seconds, to check whether the service has ended on its own. A stop signal ends the wait immediately."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  only recognised here, not bound
 
 
@@ -62,7 +62,7 @@ _OPTIONS = {
     ),
     "--http-cert-file FILE": "A PEM certificate, which turns on TLS for HTTP. [default: off]",
     "--http-key-file FILE": "The PEM private key. [default: in the certificate file]",
-    "--http-client-ca-file FILE": "The PEM certificates of the CA for operator certificates. [default: none]",
+    "--http-client-ca-file FILE": "The PEM certificates of the CA that signs operator certificates. [default: none]",
     "--listen-channel HOST:PORT": "Serve consumers without ZooKeeper at this address. [default: off]",
     "--advertise-channel HOST:PORT": "The address to which consumers connect. [default: the listening address]",
     "--channel-cert-file FILE": "A PEM certificate, which turns on TLS for consumers. [default: off]",
@@ -124,7 +124,7 @@ _OPTIONS = {
     ),
     "--look-interval-ms MS": "How often to check a group without events, in ms. [default: 60000]",
 }
-"""Maps each option, with the name of its value, to its help. The default of an option is that of its setting."""
+"""Maps each option and its metavar to its help text. The settings define the defaults."""
 
 
 def _serve_options(command: F) -> F:
@@ -140,9 +140,9 @@ def _serve_options(command: F) -> F:
 def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) -> None:
     """Run one coordinator instance beside a broker, in the foreground, until SIGTERM or Ctrl-C.
 
-    All instances run for election in ZooKeeper. The elected instance coordinates, and all others wait. When an elected
-    instance stops, it first resigns, so another instance takes over immediately. Under systemd (Type=notify), an
-    instance reports that it is ready when it is registered in ZooKeeper.
+    All instances run for election in ZooKeeper: the elected one coordinates, and the others stand by. An elected
+    instance resigns before it stops, so another takes over immediately. Under systemd (Type=notify), an instance
+    reports that it is ready once it is registered in ZooKeeper.
 
     SIGUSR1 sets the log level to DEBUG, and the next SIGUSR1 restores it.
 
@@ -174,7 +174,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
 
 def run_service(settings: Settings, broker_id: int) -> None:
-    """Runs until a stop signal arrives. If the service ends because of an error, raises that error."""
+    """Runs until a stop signal arrives, or until the service fails, in which case it raises the service's error."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
@@ -236,8 +236,8 @@ def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:
 
 
 def log_dead_thread(died: threading.ExceptHookArgs) -> None:
-    """Logs the crash of a thread (:func:`threading.excepthook`). If the thread belongs to a listener, ``/health`` also
-    fails."""
+    """Logs that a thread crashed (a :func:`threading.excepthook`). If the thread belongs to a listener, ``/health``
+    also reports a failure."""
     name = died.thread.name if died.thread is not None else "unknown"
     error = (died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
     log.critical("thread %s crashed, which is a bug; restart this instance", name, exc_info=error)
@@ -373,7 +373,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper without a time limit. After a power failure, ZooKeeper may be the last to start. Returns
+    """Waits for ZooKeeper for as long as it takes, because it may be the last to start after a power failure. Returns
     ``None`` after a stop signal."""
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
@@ -386,7 +386,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
-    """Returns the addresses that the instance publishes. Replaces a wildcard address with the host name."""
+    """Returns the addresses that the instance publishes, with the host name in place of a wildcard address."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
     http = "http" if serve_settings.http_cert_file is None else "https"
     listening = {http: serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}

@@ -22,7 +22,7 @@ _COLUMNS = columns("setting value origin=FROM")
 
 @click.group()
 def settings() -> None:
-    """Show the settings of this host and their sources, or create an entry for an operator of the dashboard.
+    """Show the settings of this host and their sources, or create a token for an operator of the dashboard.
 
     \b
     kafka-coord settings show
@@ -36,7 +36,8 @@ def settings() -> None:
 @connection_options
 def show_command(changed: bool, output: Format) -> None:
     """Show every setting, its value, and its source: a flag, a variable, the file or the default. Secrets are not
-    shown. An instance logs its settings when it starts. `groups settings` shows the settings of a group.
+    shown. For the settings of a group, see `groups settings`; for those of a running instance, see the start of its
+    log.
 
     \b
     kafka-coord settings show
@@ -57,11 +58,11 @@ def show_command(changed: bool, output: Format) -> None:
     default=".*",
     show_default=True,
     metavar="PATTERN",
-    help="The groups on which the operator may act, as a regular expression.",
+    help="A regular expression for the groups that the operator may act on.",
 )
 def operator_command(name: str, groups: str) -> None:
-    """Create a token for an operator of the dashboard. The command prints the entry for the file of
-    `serve --http-operators`, and the token itself on standard error. It does not store the token.
+    """Create a token for an operator of the dashboard. The command prints an entry for the file given to
+    `serve --http-operators`, and the token itself, which is not stored anywhere, on standard error.
 
     \b
     kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml

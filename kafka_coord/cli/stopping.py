@@ -1,4 +1,4 @@
-"""Ends a command between two steps of its work at a first signal, and immediately at a second signal."""
+"""Ends a command after its current step at the first signal, and immediately at the second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.cli.failures import INTERRUPTED
 
 
 class Stopping:
-    """Records the first Ctrl-C or SIGTERM: sets ``event``, and keeps the signal in ``number`` (0 until then)."""
+    """Records the first Ctrl-C or SIGTERM: sets ``event``, and stores the signal in ``number`` (0 until then)."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()

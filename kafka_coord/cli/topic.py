@@ -48,8 +48,8 @@ def ensure_topic(
 
 
 def _create(admin: Any, wanted: Any) -> bool:
-    """Creates the topic. Returns false if it already exists, although the broker that listed the topics might not know
-    it yet."""
+    """Creates the topic. Returns false if it already exists: the broker that listed the topics may not have known it
+    yet."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:

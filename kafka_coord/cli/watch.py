@@ -83,7 +83,7 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 def _frames(
     instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
-    """Yields frames, or error messages while ZooKeeper does not respond."""
+    """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():
         if number:
             time.sleep(interval)
@@ -163,7 +163,7 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
         for one in frame.waiting
     ]
     most = None
-    if limit is not None:  # a full screen shows only the groups with the most activity
+    if limit is not None:  # the busiest groups come first, because the screen may not have room for all
         most = max(3, limit // 3 - 3)
         groups.sort(key=lambda row: row["group"] not in frame.lags)
     return [

@@ -1,4 +1,4 @@
-"""``groups convert``: makes a client-assigned group managed, or the reverse."""
+"""``groups convert``: makes a client-assigned group managed, or vice versa."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class _Group:
     kind: GroupKind
     members: Sequence[str]
     members_rejoin: bool
-    """Whether the group is managed and all its members are classic clients, which join again."""
+    """Whether the group is managed and all its members are classic clients, which rejoin after the conversion."""
     offsets: Mapping[TopicPartition, int]
     gone: PartitionSet
-    """Partitions whose offsets do not move."""
+    """The partitions whose offsets do not move."""
 
 
 @click.command()
@@ -50,11 +50,12 @@ class _Group:
 def convert(
     group: str, wanted: str, dry_run: bool, execute: bool, reason: str, timeout_s: float, output: Format
 ) -> None:
-    """Convert a client-assigned group to a managed group, or the reverse, with its committed offsets.
+    """Convert a client-assigned group to a managed group, or vice versa, with its committed offsets.
 
-    The command refuses a group that has members, but allows classic clients in a managed group, because they join
-    again. The instance that coordinates the group converts it. If the conversion fails midway, no offset is lost, and
-    the next run finishes it. A group that becomes client-assigned loses its settings and its history.
+    The command refuses to convert a group that has members, with one exception: classic clients in a managed group,
+    because they rejoin. The instance that coordinates the group converts it. If the conversion fails midway, no offset
+    is lost; run the command again to finish it. A group that becomes client-assigned loses its settings and its
+    history.
 
     \b
     kafka-coord groups convert delays --to managed

@@ -59,8 +59,8 @@ def import_command(**given: Any) -> None:
     """Copy committed offsets from the brokers' own groups into groups that instances coordinate.
 
     The command writes to the groups log, or to ZooKeeper if the group is managed. Without --execute, it only shows the
-    changes. You may repeat it. It skips groups with members at the instances. Without --overwrite, it keeps later
-    offsets at the target.
+    changes. Groups that have members at the instances are skipped, and without --overwrite, later offsets at the target
+    are kept. It is safe to run the command again.
 
     \b
     kafka-coord groups import --from-kafka delays
@@ -78,8 +78,8 @@ def export_command(**given: Any) -> None:
     """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
 
     The command also copies managed groups, whose offsets are in ZooKeeper. Without --execute, it only shows the
-    changes. You may repeat it. It skips groups with members at the brokers. Without --overwrite, it keeps later offsets
-    at the target.
+    changes. Groups that have members at the brokers are skipped, and without --overwrite, later offsets at the target
+    are kept. It is safe to run the command again.
 
     \b
     kafka-coord groups export --to-kafka delays

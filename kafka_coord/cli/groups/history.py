@@ -41,14 +41,15 @@ _MOVES = columns("#generation=GEN consumer gained lost")
 @output_option
 @connection_options
 def history(group: str, kind: str | None, last: int, verbose: bool, only_actions: bool, output: Format) -> None:
-    """Show the latest decisions about a group, oldest first: the time, the reason, the moved partitions, and the
-    duration. A second table shows the operator actions. Formats other than table show the actions only with --actions.
+    """Show the latest decisions about a group, oldest first: when and why each was made, how many partitions moved, and
+    how long that took. A second table shows the operator actions; formats other than table show them only with
+    --actions.
 
     STOPPED is the time from the decision until every stop-fetcher was acknowledged. SETTLED is the time until every
     partition had its owner.
 
-    The history of a client-assigned group is read from its records in the groups log. There, EPOCH is the term of the
-    log's partition, and STOPPED and SETTLED are unknown. Kafka removes older records by compaction.
+    The history of a client-assigned group is read from its records in the groups log, which goes back only as far as
+    compaction allows. EPOCH is then the term of the log's partition, and STOPPED and SETTLED are unknown.
 
     \b
     kafka-coord groups history delays --last 5 --verbose
@@ -91,5 +92,5 @@ def _of_client_group(instances: Instances, group: str) -> tuple[Decision, ...]:
     _, records = read_groups_log(instances, partition_of(group), about_group(group, offsets=False))
     found = decisions_of(map(entry_of, records), group)
     if not found:
-        read_client_group(instances, group)  # the group may consist only of offsets; without any, this raises NotFound
+        read_client_group(instances, group)  # a group may consist of offsets only; if it has none, this raises NotFound
     return found

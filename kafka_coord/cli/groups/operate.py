@@ -50,7 +50,7 @@ from kafka_coord.zk.store import Store
 _LOOK_AGAIN_S = 0.25
 _SETTINGS = columns("setting value origin=FROM")
 
-wait_option = click.option("--wait", is_flag=True, help="Return only when the group is stable, within --timeout.")
+wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, at most for --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
@@ -60,8 +60,8 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for conf
 @wait_option
 @asking_options
 def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
-    """Decide a new target for the group, even if nothing changed. If the group is paused, the command exits immediately
-    with code 8, and the request stays pending until the group is resumed.
+    """Decide a new target for the group, even if nothing has changed. If the group is paused, the command exits
+    immediately with code 8, and the request stays queued until the group is resumed.
 
     \b
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
@@ -83,11 +83,11 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 def evict(
     group: str, consumers: tuple[str, ...], kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
 ) -> None:
-    """Delete consumers' registrations. Other consumers receive their partitions, and an evicted consumer must register
-    again. If the group or a named consumer does not exist, no consumer is evicted, and the exit code is 7.
+    """Delete consumers' registrations. Other consumers take over their partitions, and an evicted consumer must
+    register again. If the group or a named consumer does not exist, no consumer is evicted, and the exit code is 7.
 
-    Name a member of a client-assigned group by its group.instance.id or its member id (see `groups describe
-    --members`). The member joins again when it notices its eviction.
+    In a client-assigned group, name a member by its group.instance.id or its member id (see `groups describe
+    --members`). The member rejoins when it notices its eviction.
 
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"
@@ -108,14 +108,14 @@ def evict(
 @click.argument("group", type=GROUP, required=False)
 @click.option("--all", "everywhere", is_flag=True, help="Pause all groups, including future groups.")
 @reason_option
-@click.option("--wait", is_flag=True, help="Return only when every outstanding command is acknowledged.")
+@click.option("--wait", is_flag=True, help="Wait until every outstanding command is acknowledged.")
 @timeout_option(60.0, "How long to wait with --wait.")
 @connection_options
 def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
     """Pause rebalances of one group, or of every group with --all.
 
-    Consumers keep their partitions and acknowledge outstanding commands. The coordinator does not make new decisions
-    until `resume`. Until then, the partitions of a consumer that dies have no owner.
+    Consumers keep their partitions and acknowledge outstanding commands. The coordinator makes no new decisions until
+    `resume`, so if a consumer dies in the meantime, its partitions have no owner.
 
     \b
     kafka-coord groups pause delays --reason "moving disks" --wait
@@ -133,11 +133,11 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
 @click.argument("group", type=GROUP, required=False)
 @click.option("--all", "everywhere", is_flag=True, help="End the pause of all groups.")
 @reason_option
-@click.option("--wait", is_flag=True, help="Return only when the group is stable again (with --all: every group).")
+@click.option("--wait", is_flag=True, help="Wait until the group is stable again (with --all: every group).")
 @timeout_option(60.0, "How long to wait with --wait, for each group.")
 @connection_options
 def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
-    """Allow rebalances of one group again, or of every group with --all. Groups paused by name then stay paused.
+    """Allow rebalances of one group again, or of every group with --all. With --all, groups paused by name stay paused.
 
     \b
     kafka-coord groups resume delays --wait
@@ -159,8 +159,18 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     shell_complete=candidates.assignors,
     help="range, roundrobin, sticky, weighted, an installed assignor, or 'default'.",
 )
-@click.option("--rebalance-timeout-ms", type=click.IntRange(1, 86_400_000), metavar="MS")
-@click.option("--offsets-retention-ms", type=click.IntRange(0, 10 * 365 * 86_400_000), metavar="MS")
+@click.option(
+    "--rebalance-timeout-ms",
+    type=click.IntRange(1, 86_400_000),
+    metavar="MS",
+    help="How long a member may take to acknowledge a command before it is evicted.",
+)
+@click.option(
+    "--offsets-retention-ms",
+    type=click.IntRange(0, 10 * 365 * 86_400_000),
+    metavar="MS",
+    help="How long committed offsets are kept once the group has no members.",
+)
 @click.option("--create", is_flag=True, help="Create the group if it does not exist yet.")
 @reason_option
 @output_option
@@ -297,8 +307,8 @@ def delete_offsets(
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable. The coordinator then uses the
-    defaults, but no one chose them."""
+    """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable, rather than the defaults to
+    which the coordinator falls back, because nobody chose those."""
     observation = snapshot_of(store, group)[1].observation
     for one in observation.unreadable:
         if one.path == layout.group(group):

@@ -46,8 +46,8 @@ _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=N
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The chosen partitions and the rule for their offsets. ``scope`` is ``None`` if ``file`` names the partitions. If
-    ``of_all`` is set, ``scope`` chooses only among the group's own partitions, and may choose none."""
+    """Which partitions to reset, and by which rule. ``scope`` is ``None`` if ``file`` names the partitions. With
+    ``of_all``, it selects only among the partitions that the group already uses, and may select none."""
 
     rule: Rule
     scope: Scope | None
@@ -98,7 +98,7 @@ class _Choice:
 @click.option(
     "--pause",
     is_flag=True,
-    help="With --execute, while consumers run: pause the group, evict the owners, reset, resume.",
+    help="With --execute, while consumers are running: pause the group, evict the owners, reset, resume.",
 )
 @click.option("--create", is_flag=True, help="With --execute: create the group, as managed, if it does not exist.")
 @click.option(
@@ -125,15 +125,15 @@ def reset_offsets(
     output: Format,
     **rules: bool | int | str | None,
 ) -> None:
-    """Set committed offsets by one of the rules. Without --execute, only show the changes.
+    """Set committed offsets by one of the rules below. Without --execute, only show the changes.
 
-    The command fails while a member owns one of the partitions. Stop the consumers, or give --pause. With --pause, the
-    command pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes the
-    group. No process is restarted. An offset outside the log is replaced by the nearest end of the log, as in Kafka's
-    own tool.
+    The command fails while a member owns one of the partitions, so stop the consumers first, or give --pause: the
+    command then pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes
+    the group, without restarting any process. As in Kafka's own tool, an offset outside the log is replaced by the
+    nearest end of the log.
 
-    With several groups, if some cannot be reset, the command names them, resets all others, and exits with code 6.
-    With --topic, --all-groups skips the groups that do not use the topic.
+    If some of several groups cannot be reset, the command names them, resets the others, and exits with code 6. With
+    --topic, --all-groups skips the groups that do not use the topic.
 
     \b
     kafka-coord groups reset-offsets delays --topic flights --to-earliest
@@ -200,7 +200,7 @@ def reset_offsets(
 
 @contextmanager
 def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
-    """If there are ``several`` groups, records why a group cannot be reset instead of raising the error."""
+    """With ``several`` groups, records why one cannot be reset instead of raising the error."""
     try:
         yield
     except (RequestRefused, NotFound, Timeout) as error:
@@ -210,8 +210,8 @@ def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[N
 
 
 def _every_group(instances: Instances, wanted: str | None) -> list[tuple[str, GroupKind]]:
-    """Lists every group, or every group of the ``wanted`` kind, sorted by name. Prints a note about client-assigned
-    groups that cannot be shown."""
+    """Lists every group (of the ``wanted`` kind, unless that is ``None``), sorted by name. Prints a note about
+    client-assigned groups that cannot be shown."""
     found = [(group, GroupKind.MANAGED) for group in read_cluster(instances.store).groups]
     listed = list_client_groups(instances)
     for sentence in listed.missing:
@@ -228,8 +228,8 @@ def _create(instances: Instances, groups: Sequence[str], reason: str, *, allowed
 
 
 def _exists(instances: Instances, group: str, kind: str | None) -> bool:
-    """Returns whether a managed group with this name exists or, if ``kind`` is ``None``, a group of either kind.
-    ``kind`` must not be client-assigned."""
+    """Returns whether a managed group with this name exists or, if ``kind`` is ``None``, a group of any kind. ``kind``
+    must not be client-assigned."""
     if instances.store.exists(layout.group(group)) is not None:
         return True
     return kind is None and instances.directory().is_used and is_client_group(instances, group)

@@ -82,7 +82,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     Stable        every member owns its target, and every command is acknowledged
     Rebalancing   some partitions or commands are outstanding
     Paused        an operator paused rebalances
-    Empty         no members; offsets are kept for their retention
+    Empty         no members; the offsets are kept for the retention time
 
     LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN is the number of
     partitions whose lag is unknown, because nothing is committed or the broker did not respond.
@@ -132,12 +132,12 @@ def describe(
     verbose: bool,
     output: Format,
 ) -> None:
-    """Show groups: their state, members, and offsets with their lag. Without an option, show all three. The lag is the
-    distance to the brokers' current end offsets. If nothing is committed or the broker does not respond, the lag is
-    unknown (json: null). --topic and --by-lag alone show only offsets.
+    """Show groups: their state, members, and offsets with their lag. Without an option, show all three. --topic and
+    --by-lag alone show only offsets. The lag is the distance to the brokers' current end offsets. It is unknown (json:
+    null) if nothing is committed or the broker does not respond.
 
     With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist,
-    the command shows the other groups before the error. With --topic, --all-groups skips the groups that do not use the
+    the command shows the others before the error. With --topic, --all-groups skips the groups that do not use the
     topic.
 
     \b
@@ -209,7 +209,7 @@ def _described(
     ends: EndOffsets | None,
     presences: Presences | None,
 ) -> tuple[list[GroupDescription], list[str]]:
-    """Describes the groups in the given order or, if ``groups`` is empty, every group in order of name. Also returns a
+    """Describes the given groups in order or, if ``groups`` is empty, every group, sorted by name. Also returns a
     message for each group that does not exist."""
     store = instances.store
     if not groups:
@@ -246,8 +246,8 @@ def _described(
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
-    """Returns the groups with only those offsets that are in the scope. Drops a group without such offsets, or raises
-    :class:`NotFound` for it if ``must_be_there`` is set."""
+    """Restricts the offsets of each group to the scope. A group that has none there is left out or, with
+    ``must_be_there``, raises :class:`NotFound`."""
     cut = [replace(one, offsets=tuple(row for row in one.offsets if _is_in(row, scope))) for one in found]
     absent = [one.group for one in cut if not one.offsets]
     if must_be_there and absent:
@@ -261,7 +261,7 @@ def _is_in(row: OffsetRow, scope: Scope) -> bool:
 
 
 def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Section]]) -> list[Section]:
-    """Returns the merged sections of several groups, with the group in the first column."""
+    """Merges the sections of several groups, with the group in the first column."""
     if not found:
         return [Section("groups", _LIST, [])]
     return [
@@ -341,7 +341,7 @@ def no_coordinator_warning(cluster: Cluster) -> str:
 
 
 def channel(member: MemberRow) -> str:
-    """Returns how the member is connected: by a ZooKeeper session, a socket to an instance, or Kafka's protocol."""
+    """Returns how the member is connected: through ZooKeeper, over a socket to an instance, or as a Kafka client."""
     return member.channel if member.gateway is None else f"{member.channel} via {member.gateway}"
 
 
