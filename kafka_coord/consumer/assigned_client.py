@@ -1,10 +1,9 @@
-"""A librdkafka client that fetches exactly the wanted partitions. A change of the wanted partitions never blocks a
-thread.
+"""A librdkafka client that fetches exactly the wanted partitions. Changing them never blocks a thread.
 
 Newer releases of confluent-kafka, such as 2.16, let one thread at a time into a client (``Handle_serialize_enter``),
-but not fairly: a thread that polls in a loop locks out all others. So only the holder of the lock ``_inside`` calls the
-client. A thread that wants a change sets a flag and, if the lock is free, applies the change itself. Otherwise, the
-holder applies it when it releases the lock. The holder waits for records for at most a few ms.
+but not fairly: a thread that polls in a loop locks out all others. So here, only the holder of the lock ``_inside``
+calls the client, and it never waits for records for more than a few ms. A thread that wants a change sets a flag and,
+if the lock is free, applies the change itself; otherwise, the holder applies it on releasing the lock.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class AssignedClient:
     # --- changes, on any thread and without waiting ------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Applies a change in the wanted partitions or offsets. The caller must report every such change here."""
+        """Applies a change to the wanted partitions or offsets. Must be called after every such change."""
         self._changed = True
         self._carry_out()
 

@@ -20,7 +20,7 @@ from kafka_coord.model import TopicPartition
 Taken = TypeVar("Taken")
 
 _LOOK_S = 0.1
-"""The longest wait for records, in seconds, after which the consumer checks whether it was stopped or closed, or has
+"""The longest wait for records, in seconds, before the consumer checks whether it was stopped, was closed or has
 failed."""
 _RUN_S = 30.0
 """How long, in seconds, a callback that is a coroutine function may take."""
@@ -39,10 +39,10 @@ class AsyncConsumer(GroupMember[K, V]):
             async for record in consumer:
                 ...
 
-    One thread fetches ahead while the event loop works on records. Reading does not start any other threads. Only one
-    task at a time may read. Callbacks may be coroutine functions, which run on the event loop. Methods that send
-    requests to brokers or ZooKeeper (``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to
-    ``"latest"``, for example) block, so call them through ``asyncio.to_thread``. All other methods return immediately.
+    One thread fetches ahead while the event loop works on records; reading starts no other threads. Only one task at a
+    time may read. Callbacks may be coroutine functions, which run on the event loop. Methods that send requests to
+    brokers or ZooKeeper (``committed``, ``end_offsets``, ``lag``, and ``seek`` to a time or to ``"latest"``, for
+    example) block, so call them through ``asyncio.to_thread``. All other methods return immediately.
     """
 
     def _constructed(self) -> None:

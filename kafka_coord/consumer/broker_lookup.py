@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 class BrokerLookup:
     """Looks up the brokers and passes their addresses to ``connect``. If the application gives ``bootstrap_servers``,
-    passes those addresses without a look-up."""
+    it passes those instead of looking anything up."""
 
     def __init__(
         self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]
@@ -27,7 +27,7 @@ class BrokerLookup:
 
     @property
     def problem(self) -> str:
-        """The reason why no broker can be used, or "" if one can be used or none is known yet."""
+        """Why no broker can be used, or "" if one can be used or none is known yet."""
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:

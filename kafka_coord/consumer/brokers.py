@@ -1,4 +1,4 @@
-"""The addresses of Kafka's brokers, read from their znodes, so that users need to name only ZooKeeper."""
+"""The addresses of Kafka's brokers, read from their znodes, so that users only have to give ZooKeeper's address."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """Returns the addresses to connect to, and the reason why no broker can be used. The reason is "" if a broker can
-    be used or no broker is live. Chooses each broker's first listener with the name ``listener`` or, if no name is
-    given, its first listener with ``protocol``.
+    """Returns the addresses to connect to, and why no broker can be used ("" if one can, or if none is live). Picks
+    each broker's first listener that is named ``listener`` or, if no name is given, its first that speaks ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:
@@ -38,7 +37,7 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
 
 
 class BrokerDirectory:
-    """Tracks the addresses of the live brokers. :meth:`step` runs on the owner's thread, which the watch only wakes."""
+    """Tracks the addresses of the live brokers. :meth:`step` runs on the owner's thread; the watch only wakes it."""
 
     def __init__(
         self, store: Store, wake: Callable[[], None], *, protocol: str = "PLAINTEXT", listener: str | None = None

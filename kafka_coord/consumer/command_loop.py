@@ -19,16 +19,16 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""The interval, in seconds, at which the loop lists the channel even without an event. A lost watch delays a command by
-at most this interval."""
+"""How often, in seconds, the loop lists the channel even without an event. A lost watch delays a command by at most
+this long."""
 
 _RETRY_S = 0.25
 
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress. Thanks to the latter, no callback runs twice, even if the store
-    fails repeatedly."""
+    """The command being carried out, and its progress, which is recorded so that no callback runs twice even if the
+    store fails repeatedly."""
 
     command_id: CommandId
     command: Command
@@ -49,7 +49,7 @@ class CommandLoop:
     _on_stop: PartitionCallback | None
     _queue: deque[CommandId] = field(default_factory=deque)
     _arrived: deque[CommandId] = field(default_factory=deque)
-    """The commands that have arrived since the channel was last listed. Any thread may add to it."""
+    """The commands that have arrived since the channel was last listed. Any thread may append to the queue."""
     _current: _Current | None = None
     _reported: set[str] = field(default_factory=set)
     _changed: bool = True
@@ -73,9 +73,9 @@ class CommandLoop:
         self._changed = True
 
     def step(self, registration: Registration, now: float) -> float:
-        """Carries out the commands that can be carried out now. Returns the latest time for the next call. An event may
-        wake the connector earlier. Raises :class:`MembershipLost` if the membership or the channel is gone, and the
-        store's errors.
+        """Carries out as many commands as it can without waiting. Returns when to call it again at the latest; an event
+        may wake the connector earlier. Raises :class:`MembershipLost` if the membership or the channel is gone, and
+        the store's errors.
         """
         if self._changed or now >= self.look_due:
             self._list_commands(now)

@@ -12,9 +12,11 @@ from kafka_coord.model import TopicPartition
 
 
 def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
-    """Returns the offsets of all consumed records. Records in hand count if the committing thread (``reader``) has
-    them, or if there is only one stream. Raises :class:`MembershipLost` with the message ``lost`` if that thread
-    received its records under an incarnation that has been lost.
+    """Returns the offsets to commit for all consumed records.
+
+    ``reader`` is the committing thread. Its records in hand count as consumed; with a single stream, so do those of any
+    other thread. In a callback, ``reader`` is ``None``, and no records in hand count. Raises :class:`MembershipLost`
+    with the message ``lost`` if the records that would count were received under an incarnation that has been lost.
     """
     consumed: dict[TopicPartition, int] = {}
     for fetcher in fetchers.streams:

@@ -23,7 +23,7 @@ _UNSUPPORTED = {
     "default.topic.config": "put its settings directly into the configuration",
 }
 _HARMLESS = {"enable.auto.offset.store": True, "enable.partition.eof": False}
-"""Settings that are accepted because they describe what this project does anyway."""
+"""Values that are accepted because they describe what this project does anyway."""
 
 _FREQUENT = (
     *("bootstrap.servers", "client.id", "client.rack", "group.id", "group.instance.id", "session.timeout.ms"),
@@ -47,7 +47,7 @@ def suggestion(name: str) -> str:
 
 
 def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the consumer's arguments that ``config`` stands for, together with ``arguments``.
+    """Translates ``config`` into arguments for the consumer, and adds ``arguments``.
 
     Raises :class:`SettingsError` for settings that this project does not support, or that are given twice. librdkafka
     rejects unknown names later, when the consumer is created.

@@ -123,8 +123,8 @@ class Connector:
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """Returns the (monotonic) time until which the registration certainly exists, even without a further response.
-        Returns 0.0 if the registration might not exist. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
+        """Returns the (monotonic) time until which the registration certainly exists, even if no further response
+        arrives, or 0.0 if it might not exist now. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -159,10 +159,11 @@ class Connector:
         self._wake()
 
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
-        """Makes the member leave its group (docs/protocol.md, section 7). Once it has left, :attr:`done` is true. The
-        connector stops returning records, and waits up to ``timeout_s`` for the application to finish its records in
-        hand. Then one multi stores the consumed offset of each held partition and deletes the registration, together
-        with ``also``. Records that are still in hand will be delivered again by the next owner.
+        """Makes the member leave its group (docs/protocol.md, section 7). Once it has left, :attr:`done` is true.
+
+        The connector stops returning records, and waits up to ``timeout_s`` for the application to finish its records
+        in hand. Then one multi stores the consumed offset of each held partition, deletes the registration, and applies
+        ``also``. The next owner delivers any records that are still in hand again.
 
         ``in_hand`` returns whether the application is still working on records and will call the consumer again. By
         default, all records in hand count.
@@ -176,8 +177,8 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """Fails the pending commits after the stepping thread has crashed. Otherwise, their futures would never be
-        done."""
+        """Fails the pending commits after the stepping thread has crashed, because their futures would otherwise never
+        complete."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -268,7 +269,7 @@ class Connector:
 
     def _gave_up(self, registration: Registration) -> bool:
         """Once the application has finished its records in hand, releases all partitions and then the registration, so
-        that the next step registers again. Returns false while it waits for the application."""
+        that the next step registers again. Returns false while the application is still working on them."""
         held = frozenset(self._fetchers.held_partitions())
         self._fetchers.stop(held)
         if self._fetchers.in_hand(held):
@@ -286,8 +287,8 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Waits for as long as an earlier process of the consumer may hold the name, until that process's session must
-        have expired, and then fails. Returns the time of the next attempt."""
+        """Keeps trying to get the name, because its holder may be an earlier process of this consumer, and fails once
+        the session of such a process would have expired. Returns the time of the next attempt."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -424,8 +425,8 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """Fails a commit that was requested while the consumer was not a member. Offsets that were stored while leaving
-        still count as committed."""
+        """Fails a commit that cannot be carried out any more because the consumer is not a member. If the consumer has
+        left and stored these offsets on leaving, the commit succeeds."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
         else:
@@ -471,7 +472,7 @@ class Connector:
         return None
 
     def _write_leave(self, registration: Registration, closing: _Closing) -> None:
-        """Tries once to leave and to store the offsets consumed so far."""
+        """Makes one attempt to leave, storing the offsets consumed so far."""
         offsets = dict(self._fetchers.uncommitted())
         try:
             self._channel.leave(registration, offsets, closing.also)

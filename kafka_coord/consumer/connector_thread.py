@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class ConnectorThread:
-    """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed permanently, or crashed. After
-    a crash, no one would carry out the member's commands, so the member leaves its group, and :meth:`check` raises the
-    reason. After every step, the thread calls ``meanwhile`` with the current time, and ``meanwhile`` returns when to
-    call it next. However the thread ends, it calls ``at_end`` once.
+    """Steps the connector whenever it is due or ``wakeup`` is set, until the connector has left the group, failed
+    permanently, or crashed. After a crash, nobody would carry out the member's commands, so the member leaves its
+    group, and :meth:`check` raises the reason. After every step, the thread calls ``meanwhile`` with the current time;
+    the result says when to call it next. However the thread ends, it calls ``at_end`` once.
     """
 
     def __init__(

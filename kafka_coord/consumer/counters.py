@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ConsumerStats:
-    """A consumer's counters since its creation. The connector's thread updates one instance, in which ``records`` is
-    always 0, and which any thread may read. The application receives copies."""
+    """A consumer's counters since its creation. The connector's thread updates an instance that any thread may read,
+    and in which ``records`` stays 0. The application receives copies in which it is filled in."""
 
     records: int = 0
     registrations: int = 0
     starts: int = 0
     stops: int = 0
     dropped_commands: int = 0
-    """The number of commands that were for an earlier incarnation."""
+    """The number of commands that were dropped because they were for an earlier incarnation."""
     malformed_commands: int = 0
     """The number of znodes in the channel that are not readable commands."""
     commits: int = 0
     losses: int = 0
     """The number of times that the membership was lost."""
     last_loss: str = ""
-    """The reason for the last loss of the membership, or "" if it was never lost."""
+    """Why the membership was last lost, or "" if it never was."""

@@ -36,7 +36,7 @@ class FetchErrors:
         self._reset = reset
 
     def handle(self, holding: HeldPartition, error: KafkaError) -> None:
-        """Recovers from an error. Raises :class:`BrokerError` if only an operator can remove its cause."""
+        """Recovers from an error. Raises :class:`BrokerError` if only an operator can fix it."""
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             return
@@ -51,8 +51,9 @@ class FetchErrors:
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
         """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
-        librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position silently. If the
-        position moved back, as after a recreation, records would seem to be delivered twice.
+
+        librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the position silently.
+        If it moved back, as it does when a topic is recreated, records would seem to be delivered twice.
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:

@@ -15,8 +15,8 @@ from kafka_coord.model import TopicPartition
 
 
 class Run:
-    """Consecutive messages of one partition, fetched under one serial. Checks run once per run instead of once per
-    message, which saves most of the cost of a record."""
+    """Consecutive messages of one partition, fetched under one serial. Checking once per run instead of once per
+    message saves most of the cost of a record."""
 
     __slots__ = ("holding", "messages", "serial")
 
@@ -36,12 +36,11 @@ class Run:
 class IteratedRun:
     """A run that is handed out message by message.
 
-    Only ``next(rest)`` hands out a message, without taking a lock or counting. :meth:`account` finds out how many
-    messages were handed out. After :meth:`end`, no more messages are handed out. ``next``, ``account`` and ``end`` each
-    act on the run through a single call into C, so they never interrupt each other. The caller of ``account`` and
-    ``end`` holds the stream's lock.
+    ``next(rest)`` hands out a message, without taking a lock or counting; :meth:`account` works out afterwards how many
+    messages were handed out. After :meth:`end`, no more are. ``next``, ``account`` and ``end`` each touch the run in a
+    single call into C, so they cannot interrupt each other. Callers of ``account`` and ``end`` hold the stream's lock.
 
-    A message becomes a record only when it is handed out: creating all records of a run at once would start Python's
+    A message becomes a record only when it is handed out: creating all records of a run at once would trigger Python's
     garbage collector every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
@@ -73,9 +72,9 @@ class IteratedRun:
 
 
 class FetchedRuns:
-    """The runs of one stream in the order in which to hand them out, and the partitions whose records the application
-    has in hand. Only records of ``live``, the partitions being fetched, are handed out. The caller of every method
-    holds the stream's lock, except for ``bool`` and :attr:`queued`.
+    """The runs of one stream, in the order in which they are handed out, and the partitions whose records the
+    application has in hand. Only records of partitions in ``live``, which are being fetched, are handed out. Callers
+    hold the stream's lock, except for ``bool``, :attr:`queued` and :meth:`forked`.
     """
 
     def __init__(self, live: Mapping[Key, HeldPartition]) -> None:

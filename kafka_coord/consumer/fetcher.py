@@ -1,8 +1,8 @@
 """The fetcher of one stream, which takes records from librdkafka and hands them to the application.
 
 Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`). The
-two never wait for each other. The connector can stop a partition and acknowledge the stop while the application is
-blocked in ``poll``. The fetcher drops records of that partition that arrive later.
+two never wait for each other: the connector can stop a partition and acknowledge the stop while the application is
+blocked in ``poll``, and the fetcher then drops any records of that partition that still arrive.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fetcher:
         self._check = check
         self._wake = wake
         self._record = record
-        # For each message of a batch, C code calls the methods below, several times faster than Python code could.
+        # C code calls these methods for each message of a batch, several times faster than Python code could.
         self._error, self._topic, self._partition = message.error, message.topic, message.partition
         self._changed = threading.Event()
         self.partitions = StreamPartitions(wake=wake, changed=self._fetch_what_is_live)
@@ -141,8 +141,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the current run. The previous record then counts as consumed. Returns ``None`` if
-        the run is exhausted or checks are due. The caller must then call :meth:`take_one`."""
+        """Returns the next record of the current run, so that the previous one counts as consumed. Returns ``None`` if
+        the run is exhausted or checks are due; the caller must then call :meth:`take_one`."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -150,8 +150,8 @@ class Fetcher:
         return None if message is None else self._record(message)
 
     def iterate(self, take_next: Callable[[], Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
-        """Yields records as they arrive, until the consumer is closed or stopped. To save a call for every record,
-        inlines :meth:`next_of_run`. Calls ``take_next`` when the run is exhausted."""
+        """Yields records as they arrive, until the consumer is closed or stopped. Inlines :meth:`next_of_run` to save a
+        call for every record, and calls ``take_next`` when the run is exhausted."""
         runs, failing, as_record = self._runs, self._failing, self._record
         while True:
             iterated = runs.iterated
@@ -248,8 +248,8 @@ class Fetcher:
             self._errors.handle(*self._to_handle.pop())
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
-        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch. Drops
-        all other records. If their partition is still held, its serial has changed, so they are fetched again.
+        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch, and
+        drops all others. A partition that is still held has a new serial by then, so its records are fetched again.
         """
         with self._lock:
             if any(map(self._error, messages)):

@@ -32,7 +32,7 @@ GROUP_PREFIX = "kafka-coord."
 No one joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
-"""The version of librdkafka from which on a client may deadlock, together with all threads of the interpreter, when a
+"""The first version of librdkafka in which a client may deadlock, and with it all threads of the interpreter, when a
 broker leaves the cluster and returns (librdkafka issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2

@@ -48,8 +48,8 @@ Times = Mapping[TopicPartition, datetime | int] | Mapping[tuple[str, int], datet
 
 
 class GroupMember(Generic[K, V]):
-    """The common part of all consumers. A subclass reads the records, commits and closes.
-    :class:`~kafka_coord.Consumer` describes the arguments."""
+    """What all consumers have in common. Subclasses add reading, committing and closing. :class:`~kafka_coord.Consumer`
+    describes the arguments."""
 
     _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
     _clients: ClassVar[Clients] = Clients()
@@ -131,7 +131,7 @@ class GroupMember(Generic[K, V]):
         self._constructed()
 
     def _constructed(self) -> None:
-        """Runs as the constructor's last step."""
+        """The last step of the constructor, for subclasses to override."""
         self._open()
 
     @classmethod
@@ -227,8 +227,8 @@ class GroupMember(Generic[K, V]):
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
-        """Returns the stored offset of each given partition (default: all held), or ``None`` for a partition without an
-        offset."""
+        """Returns the stored offset of each given partition (default: all held), or ``None`` where no offset is
+        stored."""
         return self._transport.channel.committed(self._these(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -237,8 +237,8 @@ class GroupMember(Generic[K, V]):
         return self._fetchers.assignment()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stops returning records of the given partitions until :meth:`resume`, but keeps the partitions. A partition
-        that is reassigned comes back unpaused."""
+        """Stops returning records of the given partitions until :meth:`resume`, but keeps the partitions. If one of
+        them moves away and comes back, it is no longer paused."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -252,8 +252,8 @@ class GroupMember(Generic[K, V]):
 
     def seek(self, partition: Partition, to: int | str | datetime) -> None:
         """Continues reading from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after a
-        time (from the end if there is no such record). Only after a seek may a commit go back. For ``"latest"`` and a
-        time, the call sends a request to the brokers and waits for the response.
+        time (from the end if there is no such record). Only after a seek may a commit lower the stored offset. For
+        ``"latest"`` and a time, the call sends a request to the brokers and waits for the response.
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """

@@ -11,4 +11,4 @@ class OffsetReset(StrEnum):
     LATEST = "latest"
     """The end of the log, so that only records produced from now on are read."""
     ERROR = "error"
-    """No reset. The consumer raises :class:`~kafka_coord.errors.NoOffset` in the application (Kafka's ``none``)."""
+    """Nowhere: the application receives :class:`~kafka_coord.errors.NoOffset` (Kafka's ``none``)."""

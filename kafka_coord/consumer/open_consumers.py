@@ -1,4 +1,4 @@
-"""The open consumers of this process. They leave their groups when the process exits. Their copies in a forked process
+"""The open consumers of this process, which leave their groups when the process exits. Their copies in a forked process
 do not return records."""
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ open_consumers: weakref.WeakSet[GroupMember[Any, Any]] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Makes consumers that the program has not closed leave their groups, so that other members do not have to wait for
-    a timeout."""
+    """Makes consumers that were not closed leave their groups, so that other members need not wait for a timeout."""
     for consumer in list(open_consumers):
         consumer._leave(_EXIT_S)
 

@@ -23,9 +23,8 @@ _TIMESTAMP_TYPES = ("none", "create", "log_append")
 
 
 class Record(Generic[K, V]):
-    """One record of one partition. Immutable. ``topic``, ``partition`` and ``offset`` are as in Kafka. The record keeps
-    librdkafka's message and reads each field from it on demand. Copying all fields had made this class the slowest part
-    of the consumer.
+    """An immutable record of a partition. It keeps librdkafka's message and reads each field from it on demand, because
+    copying all fields made this class the slowest part of the consumer.
     """
 
     __slots__ = ("_message",)
@@ -86,7 +85,7 @@ class Record(Generic[K, V]):
         return tuple(self._message.headers() or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Makes records picklable, for example so that a copy can be sent to another process."""
+        """Makes records picklable, so that copies can be sent to another process, for example."""
         return Record, (_copied(self._message),)
 
     def __eq__(self, other: object) -> bool:
@@ -111,8 +110,8 @@ class Record(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """The functions that turn bytes into the application's objects. Without a function, the bytes stay bytes. A missing
-    key or value stays ``None``."""
+    """The functions that turn bytes into the application's objects. Without a function, the application gets the bytes.
+    A missing key or value stays ``None``."""
 
     key: Callable[[bytes], Any] | None = None
     value: Callable[[bytes], Any] | None = None

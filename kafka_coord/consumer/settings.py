@@ -27,7 +27,7 @@ from kafka_coord.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The settings with which a consumer registers, without the time and the session."""
+    """What a consumer registers, except the time and the session timeout."""
 
     group: str
     consumer: str
@@ -58,8 +58,8 @@ class Membership:
 
 
 def generated_id(group: str) -> str:
-    """Generates a name as in Kafka 0.8, ``<group>_<host>-<epoch ms>-<8 hex>``. Shortens it and replaces illegal
-    characters."""
+    """Generates a name as in Kafka 0.8, ``<group>_<host>-<epoch ms>-<8 hex>``, but replaces illegal characters and
+    shortens a name that is too long."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
     tail = f"-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
@@ -183,8 +183,8 @@ class Callbacks:
 
 
 def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None:
-    """Returns the callback that is given under one of its names. Raises :class:`SettingsError` if it is given under
-    several."""
+    """Returns the callback, whichever of its names it is given under. Raises :class:`SettingsError` if it is given
+    under several."""
     given = [name for name, callback in named.items() if callback is not None]
     if len(given) > 1:
         raise SettingsError(f"give {' or '.join(given)}, not both; they name the same callback")

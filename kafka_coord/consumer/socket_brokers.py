@@ -34,7 +34,7 @@ class SocketBrokers:
         self.problem = ""
 
     def learn(self, metadata: ClusterMetadata) -> None:
-        """Stores the brokers that a host's response contains."""
+        """Stores the brokers from a host's response."""
         brokers = []
         for number, endpoints in metadata.brokers.items():
             written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}

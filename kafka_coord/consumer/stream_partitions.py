@@ -1,6 +1,6 @@
-"""The partitions that one stream holds, the partitions that it fetches, and its progress in each of them. The
-application's thread and the connector's thread share this state under one lock, which is held only for microseconds, so
-neither waits for the other's work.
+"""The partitions that one stream holds, those that it fetches, and its progress in each. The application's thread and
+the connector's thread share this state under one lock, which is held only for microseconds, so neither has to wait for
+the other's work.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class StreamPartitions:
             return offsets_of(self._held.values(), auto_commit=False)
 
     def ask(self, holding: HeldPartition, offset: int) -> None:
-        """Records an ``offset`` that the application itself commits for the partition."""
+        """Records an ``offset`` that the application commits explicitly."""
         with self.lock:
             self.runs.account()
             holding.asked = offset
