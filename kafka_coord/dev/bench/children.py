@@ -15,10 +15,10 @@ _ENDS_S = 30.0
 
 class Child:
     """A process with pipes to its standard input (``orders``) and from its standard output (``answers``). It ends when
-    its input closes, so it always ends with the benchmark. Its errors go to ``log``.
+    its input closes, so it cannot outlive the benchmark. Its errors go to ``log``.
 
-    By default, it runs a module of the benchmarks with one argument. ``command`` runs another program. ``packages`` is
-    a directory of packages to use instead of the installed ones.
+    By default, the process runs a module of the benchmarks with one argument. ``command`` runs another program instead.
+    ``packages`` is a directory of packages that take precedence over the installed ones.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Child:
         self.log = log
 
     def line(self, within_s: float) -> bytes | None:
-        """Returns the next line. Returns an empty line if the process has ended, and None at the timeout."""
+        """Returns the next line, an empty line if the process has ended, or None after the timeout."""
         ready, _, _ = select.select([self.answers], [], [], within_s)
         return self.answers.readline() if ready else None
 
     def end(self) -> None:
-        """Closes the process's input and waits for its end. Kills it at the timeout."""
+        """Closes the process's input and waits for the process to end. Kills it after a timeout."""
         with contextlib.suppress(BrokenPipeError):
             self.orders.close()
         try:

@@ -1,5 +1,5 @@
-"""``kafka-coord bench dashboard``: measures the cost of open pages for a coordinator of many groups, and whether they
-delay decisions."""
+"""``kafka-coord bench dashboard``: measures what open pages cost a coordinator of many groups, and whether they delay
+its decisions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _BAR_PERCENT, _BAR_MS = 1.0, 50.0
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions(BenchOptions):
-    """There are ``groups`` of ``consumers`` each, and ``pages`` pages of groups besides the overview. Each measurement
-    starts after ``rest_s`` without a write, and takes ``watch_s``. Then a member joins ``repeat`` times."""
+    """There are ``groups`` groups of ``consumers`` each. Besides the overview, the pages of ``pages`` groups are open.
+    Each measurement starts after ``rest_s`` without a write and takes ``watch_s``. Then a member joins ``repeat``
+    times."""
 
     groups: int = 10_000
     consumers: int = 10
@@ -43,7 +44,7 @@ SMOKE = DashboardOptions(groups=5, consumers=2, pages=2, watch_s=0.5, repeat=1, 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The elected instance's usage with this many open pages. One page received ``bytes_s`` a second."""
+    """What the elected instance used while ``pages`` pages were open. One page received ``bytes_s`` bytes a second."""
 
     pages: int
     cpu_percent: float
@@ -141,8 +142,8 @@ def _fill(testbed: FailoverTestbed, address: str) -> dict[str, float]:
 
 def bars(found: Sequence[Watched]) -> list[Bar]:
     """Returns the targets: an open page costs at most one percent of a core, and does not measurably delay decisions.
-    ``found`` also contains measurements without pages, before and after the others, because the instance's own work
-    changes over time. The targets refer to their mean."""
+    The baseline is the mean of the measurements without pages. ``found`` has some from before and some from after the
+    others, because the instance's own load changes over time."""
     idle, watched = [one for one in found if not one.pages], [one for one in found if one.pages]
     cpu_percent, join_ms = fmean(one.cpu_percent for one in idle), fmean(one.join_p50_ms for one in idle)
     per_page = max((one.cpu_percent - cpu_percent) / one.pages for one in watched)

@@ -15,7 +15,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 
 class Feeding:
     """While the ``with`` block runs, a thread writes ``burst`` records every ``every_s`` seconds to all partitions of a
-    topic in turn. It repeats ``values``.
+    topic in turn. It cycles through ``values``.
     """
 
     def __init__(self, bootstrap: str, topic: str, burst: int, every_s: float, values: Iterable[bytes]) -> None:

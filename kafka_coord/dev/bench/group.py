@@ -18,8 +18,8 @@ from kafka_coord.zk.store import Store
 def zookeeper(
     directory: Path, settings: ZooKeeperSettings, session_timeout_ms: int = 60_000
 ) -> Iterator[tuple[ZooKeeperServer, Store]]:
-    """Runs a ZooKeeper with the znodes that brokers and coordinators expect, and a session. The session is long,
-    because it must not expire while this process is busy."""
+    """Runs a ZooKeeper with the znodes that brokers and coordinators expect, and a session with a long timeout, so that
+    it does not expire while this process is busy."""
     with (
         ZooKeeperServer(directory / "zookeeper", settings=settings) as server,
         closing(connect(server.connect_string, session_timeout_ms=session_timeout_ms)) as store,
@@ -40,7 +40,7 @@ def write_topic(store: Store, topic: str, partitions: int) -> None:
 
 
 def zxid_now(store: Store) -> int:
-    """Writes a znode and returns the zxid of the write, to count transactions."""
+    """Writes a znode and returns the zxid of the write, so that transactions can be counted."""
     path = "/bench"
     store.ensure_path(path)
     return store.set(path, b"").mzxid

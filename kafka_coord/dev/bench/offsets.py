@@ -26,7 +26,7 @@ _WANTED_PER_S = 30_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOptions(BenchOptions):
-    """For each of ``sizes``, the benchmark commits that many partitions at a time for ``seconds``."""
+    """For each size in ``sizes``, the benchmark commits that many offsets at a time, for ``seconds``."""
 
     sizes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     seconds: float = 5.0
@@ -37,8 +37,7 @@ SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, judged=False)
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """Commits of ``partitions`` partitions each: the time of each commit, and the CPU time of this process and of
-    ZooKeeper."""
+    """Commits of ``partitions`` offsets each: how long each took, and the CPU time of this process and of ZooKeeper."""
 
     partitions: int
     ms: Sequence[float]

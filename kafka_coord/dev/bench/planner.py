@@ -53,8 +53,8 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions(BenchOptions):
-    """``sizes`` are (members, partitions per member). The benchmark times each case ``repeat`` times, after one run
-    that does not count.
+    """``sizes`` lists (members, partitions per member). Each case is timed ``repeat`` times, after one run that does
+    not count.
     """
 
     sizes: tuple[tuple[int, int], ...] = ((100, 50), (1_000, 10), (1_000, 50), (2_500, 50), (5_000, 50))
@@ -94,7 +94,7 @@ def run_planner_bench(options: PlannerOptions, on_progress: OnProgress) -> Bench
             found.append(one)
             on_progress(f"{_told(one.case)}: {Spread.some(one.ms).median:,.1f} ms")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    notes = [f"the most memory in use: {peak:,.0f} MiB, with the groups themselves"]
+    notes = [f"peak memory: {peak:,.0f} MiB, including the groups themselves"]
     given = replace(options, assignors=options.assignors or tuple(sorted(built_in_assignors())))
     return BenchReport.of("planner", setup, given, tables(found), bars(found), notes)
 
@@ -132,7 +132,7 @@ def _times(call: Callable[[], object], repeat: int) -> list[float]:
 def group_at(
     event: Event, assignor: Assignor, members: int, partitions: int, subscribed: Subscribed
 ) -> tuple[AssignmentInputs, Mapping[str, PartitionSet]]:
-    """Returns a group just after the event. Its assignment is this assignor's from before the event."""
+    """Returns a group just after the event, with the assignment that the assignor computed before the event."""
     before = {f"c{number:05}" for number in range(members)}
     counts = _topics(partitions, subscribed)
     after, grown = set(before), counts
@@ -229,7 +229,7 @@ def tables(found: Sequence[Timed]) -> list[Table]:
 
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
-    """Returns the ratio of the times of each pair of sizes in which one size is twice the other."""
+    """Returns, for each case that was also measured at twice its size, how many times as long the larger one took."""
     by_case = {one.case: Spread.some(one.ms).median for one in found}
     rows = []
     for case, ms in by_case.items():
@@ -249,7 +249,7 @@ def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
 
 
 def bars(found: Sequence[Timed]) -> list[Bar]:
-    """Returns the targets, which apply to joins under ``sticky`` with all kinds of subscriptions."""
+    """Returns the targets, which apply to joins with ``sticky`` and all kinds of subscriptions."""
     joins = [one for one in found if one.case.assignor == STICKY and one.case.event is Event.JOINS]
 
     def worst(members: int) -> float | None:

@@ -65,7 +65,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The machine of the measurements. ``load`` is its load average over the minute before the benchmark."""
+    """The machine and the software that were measured. ``load`` is the load average over the minute before the
+    benchmark."""
 
     began: str
     cpus: int
@@ -108,7 +109,8 @@ class Bar:
 
     @classmethod
     def at_most(cls, name: str, most: float, found: float | None, unit: str = "", *, counts: bool = True) -> Bar:
-        """The target is a figure of at most ``most``. It is not judged if it is None, or without ``counts``."""
+        """Returns the target that ``found`` is at most ``most``. It is not judged if ``found`` is None or ``counts`` is
+        false."""
         told = "not measured" if found is None else f"{found:,.5g}{unit}"
         met = None if found is None or not counts else found <= most
         return cls(name, f"at most {most:,g}{unit}" if most else f"0{unit}", told, met)
@@ -127,8 +129,8 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind. Their key in JSON is the table's name, with underscores instead of characters that are not
-    letters. The keys of the first row are the columns. The end of a key is the unit of the numbers.
+    """Rows of one kind. In JSON, their key is the table's name, with underscores for everything that is not a letter.
+    The keys of the first row are the columns, and end with the unit of the numbers.
     """
 
     name: str
@@ -138,8 +140,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """The whole report. ``settings`` are the options of the benchmark. ``notes`` are sentences about missing or odd
-    results. ``further`` has additional fields of the JSON object, for example the cost of each kind of event.
+    """The whole report. ``settings`` are the options of the benchmark, and ``notes`` are sentences about missing or odd
+    results. ``further`` contains additional fields for the JSON object, such as the cost of each kind of event.
     """
 
     bench: str
@@ -161,8 +163,8 @@ class BenchReport:
         notes: Sequence[str] = (),
         further: Mapping[str, Any] | None = None,
     ) -> BenchReport:
-        """Leaves ``bars`` out if the options do not want them."""
-        settings = json.loads(json.dumps(asdict(options)))  # only with types of JSON
+        """Creates the report, without ``bars`` unless the options are ``judged``."""
+        settings = json.loads(json.dumps(asdict(options)))  # to have only JSON types
         return cls(bench, setup, settings, tables, bars if options.judged else (), notes, further or {})
 
     def to_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _EVERY_S = 0.25
 @dataclass(frozen=True, slots=True)
 class Process:
     """A sample of one process. ``started`` (clock ticks after boot) distinguishes it from a later process with the same
-    pid. ``cpu_s`` is its own time, without its children's.
+    pid. ``cpu_s`` does not include the time of its children.
     """
 
     pid: int
@@ -42,7 +42,7 @@ def tree(root: int) -> tuple[Process, ...]:
 
 
 def cpu_meter(pid: int | None) -> Callable[[], float]:
-    """Returns a function that returns the CPU seconds of this process since now, without its children's."""
+    """Starts measuring a process. The returned function returns its CPU seconds since then, without its children's."""
 
     def cpu_s() -> float:
         fields = stat_fields(pid or 0)
@@ -62,8 +62,8 @@ def memory_mib(pid: int | None, field: str = "VmRSS") -> float:
 class Meter:
     """Measures the processes below ``root`` while the block runs, with four samples a second.
 
-    The usage between a process's last sample and its end (a quarter of a second at most) is missing. The kernel's sums
-    in the parent cannot be used, because they include only children for which the parent has waited.
+    What a process uses between its last sample and its end (a quarter of a second at most) is missed. The kernel's sums
+    in the parent are no help, because they include only children that the parent has waited for.
     """
 
     def __init__(self, root: int) -> None:
@@ -74,10 +74,10 @@ class Meter:
         self._before: dict[tuple[int, int], float] = {}
         self._now: dict[tuple[int, int], float] = {}
         self.peak_bytes = 0
-        """The peak of resident memory. Pages that processes share after a fork count once for each process."""
+        """The peak of resident memory. Pages that processes share after a fork count for each of them."""
 
     def cpu_s(self) -> float:
-        """CPU seconds used since the start of the ``with`` block."""
+        """Returns the CPU seconds used since the start of the ``with`` block."""
         self._sample()
         with self._lock:
             return sum(cpu_s - self._before.get(process, 0.0) for process, cpu_s in self._now.items())

@@ -1,6 +1,6 @@
 """Runs one reader in its own process: this project's consumer, or a bare confluent-kafka consumer.
 
-Prints one line of JSON at the end. Measures from the first records on, to exclude the connection and the join.
+Prints one line of JSON at the end. The measurement begins with the first records, to exclude connecting and joining.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _ASYNC = frozenset({ReadMode.ASYNC_BATCH, ReadMode.ASYNC_ITERATION})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The reader reads ``records`` records from the beginning. With ``latency``, it reads new records instead. Their
-    values begin with the time (ns, monotonic, 20 digits) at which the producer received them.
+    """What a reader has to read: ``records`` records from the beginning or, with ``latency``, new records, whose values
+    begin with the time (ns, monotonic, 20 digits) at which the producer received them.
     """
 
     way: ReadMode
@@ -78,8 +78,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """``records`` were read after the first batch, in ``seconds``. ``cpu_s`` is the process's CPU time for them. With
-    ``Task.latency``, ``latency_ms`` has the latency of each record."""
+    """How fast a reader was: after the first batch, it read ``records`` records in ``seconds``, which took the process
+    ``cpu_s`` of CPU time. With ``Task.latency``, ``latency_ms`` contains the latency of each record."""
 
     way: ReadMode
     records: int
@@ -97,7 +97,7 @@ class Read:
 
 
 class _Count:
-    """Counts the records, and measures from the first batch on."""
+    """Counts the records, and starts measuring after the first batch."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -107,7 +107,8 @@ class _Count:
         self._patience = time.monotonic() + _GIVES_UP_S
 
     def add(self, values: Sequence[bytes]) -> bool:
-        """Tells whether more records are expected. Raises :class:`BrokerError` if none arrive in time."""
+        """Adds a batch, and returns whether more records are expected. Raises :class:`BrokerError` if none arrive in
+        time."""
         now_ns = time.monotonic_ns()
         if not values:
             if time.monotonic() > self._patience:

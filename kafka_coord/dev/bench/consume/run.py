@@ -32,7 +32,7 @@ _LEAST_SHARE = {
     ReadMode.ITERATION: 0.60,
     ReadMode.ASYNC_BATCH: 0.45,
 }
-"""The required share of the default bare client's records per second."""
+"""The required records per second, as a share of the bare client's with its default settings."""
 _LATENCY_WAYS = (ReadMode.BARE, ReadMode.BARE_SET, ReadMode.BATCH)
 
 _numbers = itertools.count(1)
@@ -40,8 +40,8 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions(BenchOptions):
-    """Each way reads ``records`` ``repeat`` times, after ``warm_up`` rounds that do not count. Then, to measure the
-    latency, the benchmark writes ``records_per_s`` for ``seconds``.
+    """Each way of reading reads ``records`` records ``repeat`` times, after ``warm_up`` rounds that do not count. To
+    measure the latency, the benchmark then writes ``records_per_s`` records a second for ``seconds``.
     """
 
     records: int = 1_000_000

@@ -1,1 +1,1 @@
-"""``kafka-coord bench failover``: measures how long many groups have no coordinator, and the cost of a takeover."""
+"""``kafka-coord bench failover``: measures how long many groups have no coordinator, and what a takeover costs."""

@@ -17,9 +17,8 @@ _EVERY_S = 5.0
 
 
 class ManyGroups:
-    """``groups`` of ``each`` consumers in one session. They register like real consumers, one whole group at a time.
-
-    They acknowledge a command by deleting it. They read nothing and have no offsets.
+    """``groups`` groups of ``each`` consumers, all in one session. The consumers register like real ones, but a whole
+    group at a time. They acknowledge commands by deleting them, but read nothing and have no offsets.
     """
 
     def __init__(self, store: Store, topic: str, groups: int, each: int) -> None:

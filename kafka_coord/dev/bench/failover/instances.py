@@ -48,8 +48,7 @@ class Instance:
         self.process.wait_until(lambda: store.exists(layout.instance(self.broker_id)) is not None, 60.0)
 
     def groups(self) -> dict[str, int]:
-        """Returns the number of groups in each state. Counts the groups that the instance has read since its
-        election."""
+        """Returns the number of groups in each state, among those that the instance has read since its election."""
         try:
             told = self.metrics()
         except OSError:

@@ -42,9 +42,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions(BenchOptions):
-    """``sizes`` are numbers of groups, of ``consumers`` each. Each ending happens ``repeat`` times. Then the benchmark
-    waits for ``rest_s`` without a write, and watches the idle coordinator for ``idle_s``. ``rest_s`` must exceed the
-    time after which the coordinator records a group as at rest.
+    """The benchmark runs once for each number of groups in ``sizes``. Each group has ``consumers`` consumers, and each
+    ending happens ``repeat`` times. Then the benchmark waits for ``rest_s`` without a write, and watches the idle
+    coordinator for ``idle_s``. ``rest_s`` must exceed the time after which the coordinator records a group as at rest.
     """
 
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
@@ -76,7 +76,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The resource usage of an elected coordinator of settled groups."""
+    """What an elected coordinator of settled groups uses."""
 
     groups: int
     cpu_percent: float
@@ -150,7 +150,7 @@ class FailoverTestbed:
         self.at_rest()
 
     def fail(self, ending: Ending) -> Failover:
-        """Ends the elected instance while a member leaves its group. Restarts the instance as a standby."""
+        """Ends the elected instance while a member leaves its group, and restarts the instance as a standby."""
         before = self._many.written()
         elected = self._elected.broker_id(self._within_s)
         self._journals.new_lines()
@@ -186,7 +186,7 @@ class FailoverTestbed:
         )
 
     def join_ms(self) -> float:
-        """Measures how long a member that joins again waits until its partitions are started."""
+        """Measures how long a rejoining member waits until its partitions are started."""
         self._leaves.leave()
         await_groups(self.elected, self._count, _STABLE, self._within_s)
         self._journals.new_lines()
@@ -213,7 +213,7 @@ class FailoverTestbed:
         )
 
     def at_rest(self) -> int:
-        """Waits until all writes have ended, including the records of groups at rest. Returns the last zxid."""
+        """Waits until nothing is written any more, not even that groups are at rest. Returns the last zxid."""
         first = zxid_now(self._store)
         for _ in range(_RESTS_WITHIN):
             time.sleep(self._options.rest_s)

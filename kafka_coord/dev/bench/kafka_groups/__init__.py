@@ -1,1 +1,1 @@
-"""The benchmark of the listener for stock Kafka clients, compared with the broker's own coordinator."""
+"""``kafka-coord bench groups``: compares the listener for stock Kafka clients with the broker's own coordinator."""

@@ -77,7 +77,7 @@ class RawClient:
 
 
 def error_codes(answer: Any) -> Iterator[int]:
-    """Returns all error codes in an answer, at any depth."""
+    """Yields all error codes in an answer, at any depth."""
     if isinstance(answer, Record):
         for field in answer._fields:
             value = getattr(answer, field)

@@ -1,4 +1,4 @@
-"""Measures the cost to an instance of thousands of members that only send heartbeats."""
+"""Measures what thousands of members that only send heartbeats cost an instance."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _BAR_CONNECTIONS, _BAR_PERCENT, _BAR_MIB = 5_000, 25.0, 400.0
 def measure_idle(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Measures groups of ten members. Like a client, each connection begins with ApiVersions, so the instance also
-    opens a connection to the broker.
+    """Measures groups of ten members. As with a real client, each connection begins with ApiVersions, which makes the
+    instance open a connection to the broker, too.
     """
     instance, seconds = servers.instance, _TIMES * options.seconds
     with ExitStack() as running:

@@ -1,4 +1,4 @@
-"""Measures a join to a group of librdkafka consumers, at an instance and at the broker's own coordinator."""
+"""Measures joins of a group of librdkafka consumers, at an instance and at the broker's own coordinator."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def measure_joins(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
     """Measures joins and leaves. With ``compare``, alternates between two equal groups, one at each coordinator. Most
-    of a join is the wait for the members' next heartbeats. So joins begin at moments that are spread evenly between
-    heartbeats, in the same way for both groups.
+    of a join is spent waiting for the members' next heartbeats, so the joins are spread evenly over the interval
+    between heartbeats, in the same way for both groups.
     """
     sides = {INSTANCE: servers.instance.address}
     if options.compare:
@@ -67,13 +67,13 @@ def measure_joins(
 
 
 def _await_phase(settled_ns: int, phase: float) -> None:
-    """Waits for this part of the interval between two heartbeats."""
+    """Waits until the members are at this point (0 to 1) of the interval between two heartbeats."""
     since_s = (time.monotonic_ns() - settled_ns) / 1e9
     time.sleep((phase * _HEARTBEATS_S - since_s) % _HEARTBEATS_S)
 
 
 def join_bars(medians: dict[str, float]) -> list[Bar]:
-    """``medians`` are the median times of a join (ms), by coordinator."""
+    """Returns the target. ``medians`` maps each coordinator to the median time of a join (ms)."""
     if KAFKA not in medians:
         return []
     ours, theirs = medians[INSTANCE], medians[KAFKA]

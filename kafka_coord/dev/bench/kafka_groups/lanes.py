@@ -16,15 +16,15 @@ from kafka_coord.wire.messages import message
 
 _BUFFER = 1 << 20
 _COMPARED = 64 << 10
-"""For a longer answer, only the length is compared."""
+"""The size in bytes up to which the whole answer is compared. For a longer answer, only the length is."""
 _WITHIN_S = 30.0
 _FD_SETSIZE = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A connection with at most one outstanding request. The answer must have ``size`` bytes. If ``answer`` is given,
-    which was already checked, all answers must equal it.
+    """A connection with at most one request in flight. Every answer must have ``size`` bytes and, if ``answer`` (an
+    answer that has been checked) is given, must equal it.
     """
 
     client: RawClient
@@ -49,7 +49,7 @@ class Lane:
         self.client.socket.sendall(self.request)
 
     def receive(self, into: memoryview) -> bool:
-        """Receives the available bytes. Tells whether the answer is complete."""
+        """Receives the available bytes. Returns whether the answer is complete."""
         found = self.client.socket.recv_into(into)
         if found == 0:
             raise BrokerError(f"{self.client.address} closed the connection")
@@ -62,7 +62,7 @@ class Lane:
 
 
 def saturate(lanes: Sequence[Lane], seconds: float) -> int:
-    """Sends requests on each lane one after another for ``seconds``. Returns the number of answers."""
+    """Sends requests for ``seconds``, on each lane one after another. Returns the number of answers."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     into, count = memoryview(bytearray(_BUFFER)), 0
     try:
@@ -89,8 +89,8 @@ def saturate(lanes: Sequence[Lane], seconds: float) -> int:
 
 
 def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
-    """Sends requests at this rate, each on the lane that has been idle longest. Returns the time of each request in ms,
-    from the moment it was due. It includes any wait for a lane."""
+    """Sends requests at this rate, each on the lane that has been idle longest. Returns how long each request took (ms)
+    from the moment it was due, so that waiting for a lane counts."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     idle, took = deque(lanes), list[float]()
     into = memoryview(bytearray(_BUFFER))
@@ -119,8 +119,8 @@ def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
 
 
 def _ready(poll: select.epoll, wait_s: float) -> list[tuple[int, int]]:
-    """Can wait for less than a millisecond, which epoll cannot. Uses select for this, which does not support file
-    descriptors above 1,023.
+    """Waits with select, because epoll cannot wait for less than a millisecond. For file descriptors above 1,023, which
+    select does not support, falls back to epoll.
     """
     if poll.fileno() >= _FD_SETSIZE:
         return poll.poll(wait_s)

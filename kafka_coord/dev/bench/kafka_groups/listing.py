@@ -1,5 +1,5 @@
-"""Measures CLI commands on thousands of groups, one process per command, and the measurement of all lags for
-metrics."""
+"""Measures CLI commands on thousands of groups, one process per command, and how long it takes to determine all lags
+for the metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WITHIN_S = 600.0
 def measure_listing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Measures client-assigned groups with ten offsets each. For the lag, also creates as many managed groups, with ten
+    """Measures client-assigned groups with ten offsets each. For the lag, adds as many managed groups, also with ten
     offsets each. There is no target, because only people wait for these commands."""
     servers.make_topic(_TOPIC, _PARTITIONS)
     groups = [f"listed-{number}" for number in range(options.groups)]
@@ -82,7 +82,7 @@ def _sampled(store: Store, servers: Servers) -> dict[str, Any]:
 
 
 def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any], Any]:
-    """Times the command from its start to its end. Returns the figures and the output."""
+    """Runs the command and times the whole process. Returns the figures and the output."""
     arguments = [sys.executable, "-m", "kafka_coord.cli.main", *command, "-z", servers.zookeeper, "-o", "json"]
     instance_s, before, began = cpu_meter(servers.instance.process.pid), _children_s(), time.monotonic()
     ran = subprocess.run(arguments, capture_output=True, timeout=_WITHIN_S, check=False)

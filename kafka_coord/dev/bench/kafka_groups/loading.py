@@ -1,4 +1,4 @@
-"""Measures the start of an instance with very many records in one partition of the groups log."""
+"""Measures how long an instance takes to start with very many records in one partition of the groups log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _BAR_RECORDS, _BAR_S = 1_000_000, 10.0
 def measure_loading(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Commits a hundred partitions per group, to as many groups as necessary, so all keys differ."""
+    """Commits a hundred offsets in each of as many groups as necessary, so that all keys differ, and restarts the
+    instance."""
     instance = servers.instance
     groups = list(islice(groups_in(_PARTITION), -(-options.records // _EACH)))
     on_progress(f"committing {len(groups) * _EACH:,} offsets")

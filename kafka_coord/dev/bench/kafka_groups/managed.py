@@ -1,4 +1,4 @@
-"""Measures the cost of thousands of KIP-848 members in managed groups, and how fast another member joins."""
+"""Measures what thousands of KIP-848 members in managed groups cost, and how fast another member joins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_coord.wire.messages import message
 _API_VERSIONS, _HEARTBEAT = 3, 0
 _TOPIC, _GROUPS = "managed", 50
 _AT_ONCE = 250
-"""The number of members that register at the same time. The next members follow when all of them have their share."""
+"""The number of members that register at the same time. The next ones follow when all of these have their share."""
 _WITHIN_S, _TIMES, _BETWEEN_JOINS_S = 300.0, 5, 1.0
 _REBALANCE_TIMEOUT_MS = 300_000
 _LEAVE, _AGAIN_S = -1, 0.1
@@ -39,8 +39,8 @@ Share = dict[bytes, tuple[int, ...]]
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """A member that behaves like librdkafka. It sends the next heartbeat an interval after the last heartbeat, or
-    immediately after its share has changed."""
+    """A member that behaves like librdkafka: it sends the next heartbeat an interval after the last one, or immediately
+    if its share has changed."""
 
     client: RawClient
     group: str
@@ -52,7 +52,7 @@ class Consumer:
     """Whether an answer is outstanding."""
 
     def heartbeat(self) -> bytes:
-        """Returns the next heartbeat request. Its owned partitions acknowledge the last change."""
+        """Returns the next heartbeat request, whose owned partitions acknowledge the last change."""
         form = message("ConsumerGroupHeartbeatRequest")
         more: dict[str, Any] = {}
         if self.epoch == 0:
@@ -85,7 +85,7 @@ class Crowd:
         self._send(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """Makes the member leave after the answer to its outstanding heartbeat."""
+        """Makes the member leave, and waits for the answers to its leave and to a heartbeat in flight."""
         number = consumer.client.socket.fileno()
         self._poll.unregister(number)
         del self._by_number[number]
@@ -140,8 +140,8 @@ class Crowd:
 def measure_managed(
     directory: Path, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Fills 50 groups and measures them while idle. Then another member joins and leaves one of the groups
-    repeatedly."""
+    """Fills 50 groups and measures them at rest. Then another member joins one group after another and leaves it
+    again."""
     on_progress(f"starting ZooKeeper, brokers: {options.brokers}, an instance beside each")
     with started(directory, brokers=options.brokers) as servers, ExitStack() as running:
         servers.make_topic(_TOPIC, options.partitions)
@@ -188,7 +188,7 @@ def _filled(
 
 
 def _are_settled(members: Sequence[Consumer], partitions: int) -> bool:
-    """Tells whether each group has all ``partitions`` assigned to its members."""
+    """Returns whether the members of each group have all its ``partitions``."""
     of_group: dict[str, int] = {}
     for member in members:
         if member.share is None:
@@ -218,8 +218,8 @@ def _joined_and_left(
     groups: Sequence[str],
     options: KafkaGroupsOptions,
 ) -> tuple[Spread, Spread]:
-    """Returns two times in ms. The join ends when the new member has its share. The leave ends when all other members
-    have that share again."""
+    """Returns how long joins and leaves took in ms. A join ends when the new member has its share, and a leave ends
+    when the other members have that share again."""
     joins, leaves = list[float](), list[float]()
     for number in range(options.joins):
         group = groups[number % len(groups)]

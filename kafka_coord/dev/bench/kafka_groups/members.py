@@ -23,7 +23,7 @@ _MOVING = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_LOAD_IN_PROGRESS, 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """``generation`` and ``member_id`` are set by the join."""
+    """One member. Joining sets ``generation`` and ``member_id``."""
 
     client: RawClient
     group: str
@@ -63,7 +63,7 @@ class Member:
 
 
 def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> Any:
-    """Returns a request for each group's offsets of the topic's first ``partitions``."""
+    """Returns a request for the offsets of the topic's first ``partitions`` in each group."""
     form = message("OffsetFetchRequest")
     named = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=tuple(range(partitions)))
     one = form.struct("OffsetFetchRequestGroup")
@@ -100,8 +100,8 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
 
 
 def join_all(members: Sequence[Member]) -> None:
-    """Makes all members join within the delay of a group's first rebalance, so they are in one generation. The first
-    member of each group is the leader, and assigns nothing.
+    """Makes all members join within the initial rebalance delay, so that each group has them in one generation. The
+    leader of a group assigns nothing.
     """
     for member in members:
         member.client.send(member.join_request())

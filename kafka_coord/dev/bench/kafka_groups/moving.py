@@ -1,4 +1,4 @@
-"""Kills a broker and its instance and measures how thousands of groups move to another instance."""
+"""Kills a broker and its instance, and measures how fast thousands of groups move to another instance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BAR_GROUPS, _BAR_S = 10_000, 5.0
 def measure_moving(
     directory: Path, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Creates groups of one member and ten offsets on two brokers, then kills one broker."""
+    """Creates groups of one member and ten offsets on two brokers, then kills one broker and its instance."""
     on_progress("starting ZooKeeper, two brokers and their instances")
     with started(directory, brokers=2) as servers:
         servers.make_topic(TOPIC, _PARTITIONS)
@@ -61,8 +61,7 @@ def measure_moving(
 
 
 def coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
-    """Waits until every partition of the groups log has a coordinator. Returns the addresses of the groups'
-    coordinators."""
+    """Waits until every partition of the groups log has a coordinator. Maps each group to its coordinator's address."""
     where = _instances_of(servers, [*groups, *groups_everywhere()])
     for address in set(where.values()):
         await_coordinator(address, [group for group in groups_everywhere() if where[group] == address])
@@ -70,7 +69,7 @@ def coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
 
 
 def _instances_of(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
-    """Waits until each group has an instance, and returns their addresses."""
+    """Waits until each group has an instance, and maps it to the instance's address."""
     asked = message("FindCoordinatorRequest")(coordinator_keys=tuple(groups))
     with RawClient(servers.instance.address) as client:
 

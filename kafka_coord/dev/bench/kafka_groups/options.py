@@ -23,12 +23,13 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroupsOptions(BenchOptions):
-    """With ``compare``, the benchmark also measures the broker's own coordinator, alternately. Each figure about
-    requests comes from ``rounds`` rounds of ``seconds``, after ``warm_up_s``. Latencies are measured at ``per_s``
-    requests a second. ``backlog_mb`` is the size of the records that are fetched repeatedly. ``records`` are loaded,
-    and ``groups`` are moved and listed. ``connections`` is the number of idle members, and of KIP-848 members. A member
-    joins and leaves a group of ``members`` with ``partitions``, ``joins`` times. Managed groups have ``brokers``
-    instances.
+    """With ``compare``, the benchmark also measures the broker's own coordinator, in alternation.
+
+    Requests are measured in ``rounds`` rounds of ``seconds``, after ``warm_up_s``, and their latency at ``per_s``
+    requests a second. ``backlog_mb`` is the size of the records that are fetched again and again. An instance loads
+    ``records`` records, and ``groups`` groups are moved and listed. ``connections`` is the number of idle members, and
+    also of KIP-848 members. A member joins a group of ``members`` members with ``partitions`` partitions and leaves it
+    again, ``joins`` times. Managed groups run on ``brokers`` brokers, each with an instance.
     """
 
     parts: tuple[Part, ...] = tuple(Part)

@@ -1,4 +1,4 @@
-"""Measures the cost and the added latency of fetches through an instance."""
+"""Measures what fetches through an instance cost, and how much latency it adds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MB_PER_CORE_S, _ADDED_MS = 400.0, 1.0
 
 @dataclass(slots=True)
 class Passed:
-    """The results of the fetches from the server ``by``: the bytes of all large answers, and the time of each small
-    answer."""
+    """The results of fetching from the server ``by``: the bytes of all large answers, and the time of each small
+    one."""
 
     by: str
     bytes: int = 0
@@ -45,7 +45,7 @@ class Passed:
 def measure_passing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Runs the same fetches through the instance and directly from the broker, alternately."""
+    """Runs the same fetches through the instance and directly from the broker, in alternation."""
     on_progress(f"writing {options.backlog_mb} MB")
     _fill(servers, options.backlog_mb)
     through, direct = found = Passed(INSTANCE), Passed(KAFKA)

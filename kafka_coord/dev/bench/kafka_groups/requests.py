@@ -1,4 +1,4 @@
-"""Measures how many commits, fetches of offsets and heartbeats a core answers, and their latency at a moderate rate."""
+"""Measures how many commits, offset fetches and heartbeats a core can answer, and their latency at a moderate rate."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _MAKERS: Mapping[str, tuple[int, Callable[[Member], Any]]] = {
 def measure_requests(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Measures each kind of request at both coordinators alternately, with one member per group and connection."""
+    """Measures each kind of request at both coordinators in alternation, with one member per group and connection."""
     servers.make_topic(TOPIC, _PARTITIONS)
     sides = {INSTANCE: servers.instance.address}
     if options.compare:

@@ -24,8 +24,8 @@ from kafka_coord.grouplog.term import PARTITIONS
 INSTANCE, KAFKA = "instance", "kafka"
 """Which server answers."""
 _FIRST_DELAY_MS = "1000"
-"""``group.initial.rebalance.delay.ms`` of the instance and the broker. With it, members that start together are in one
-generation."""
+"""``group.initial.rebalance.delay.ms`` of the instance and the broker, so that members that start together end up in
+one generation."""
 _SETTINGS = {
     "offsets.topic.num.partitions": str(PARTITIONS),
     "group.initial.rebalance.delay.ms": _FIRST_DELAY_MS,
@@ -34,7 +34,7 @@ _SETTINGS = {
 }
 """All other settings are Kafka's defaults, because the settings of a development cluster would be unfair to Kafka."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
-"""Lets the JVM compile the broker's code fully. A development cluster does not, to start faster."""
+"""Lets the JVM compile the broker's code fully, which a development cluster forgoes to start faster."""
 
 
 def groups_in(partition: int) -> Iterator[str]:
@@ -69,7 +69,7 @@ class KafkaInstance:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """``zookeeper`` is a connect string. ``directory`` has the logs."""
+    """The running servers. ``zookeeper`` is a connect string, and ``directory`` contains the logs."""
 
     directory: Path
     zookeeper: str
@@ -85,7 +85,7 @@ class Servers:
         return self.instances[self.broker.broker_id]
 
     def answering(self, by: str) -> int | None:
-        """Returns the process id of the answering server, which is the broker or its instance."""
+        """Returns the process id of the server that answers: the broker or its instance."""
         return self.broker.pid if by == KAFKA else self.instance.process.pid
 
     def make_topic(self, name: str, partitions: int) -> None:
@@ -94,7 +94,7 @@ class Servers:
 
 @contextmanager
 def started(directory: Path, brokers: int = 1, *, holds: bool = True) -> Iterator[Servers]:
-    """Starts all servers. If there is one broker, waits until its instance coordinates every group. With ``holds``,
+    """Starts all servers. With a single broker, waits until its instance coordinates every group. With ``holds``, the
     instances hold heartbeats."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = KafkaSettings(

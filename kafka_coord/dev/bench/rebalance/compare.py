@@ -60,8 +60,8 @@ _numbers = itertools.count(1)
 @dataclass(frozen=True, slots=True)
 class CompareOptions(BenchOptions):
     """``members`` stay, in at most ten processes, and another member joins and leaves ``repeat`` times. Cold starts and
-    kills of a member happen ``rarely`` times. The members fetch ``records_per_s`` records in total, spread over all
-    partitions. ``variants`` are the compared settings of other clients.
+    kills of a member happen only ``rarely`` times. Together, the members fetch ``records_per_s`` records a second,
+    spread over all partitions. ``variants`` are the settings of the other clients to compare with.
     """
 
     members: int = 10
@@ -127,8 +127,8 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """``bootstrap`` is for members, and ``broker`` is for all other clients. ``packages`` is for :class:`Crew`. If
-    ``java`` is given, its members are used."""
+    """The servers of one contender. Members use the addresses in ``bootstrap``, all other clients those in ``broker``.
+    ``packages`` is passed to :class:`Crew`. ``java`` is set if the members are to run on Kafka's Java client."""
 
     bootstrap: str
     broker: str
@@ -141,8 +141,8 @@ class Brokers:
 def _brokers(
     directory: Path, server: Server, properties: Mapping[str, str], on_progress: OnProgress
 ) -> Iterator[Brokers]:
-    """Starts one broker and warms up its group coordinator. Otherwise, the first group would wait for the offsets
-    topic."""
+    """Starts one broker and warms up its group coordinator, because the first group would otherwise have to wait for
+    the offsets topic."""
     where = directory / f"cluster-{next(_numbers)}"
     if server is Server.INSTANCE:
         packages = newer_client(on_progress)
@@ -171,7 +171,7 @@ def _brokers(
 
 
 def _warm_up(place: Brokers, directory: Path, on_progress: OnProgress) -> None:
-    """Runs a group of one member with its own topic, until the member owns the topic."""
+    """Runs a group with a topic of its own until its only member owns the topic."""
     on_progress("warming up the broker's group coordinator")
     options = CompareOptions(members=1, partitions=1, repeat=0, rarely=1, records_per_s=0)
     contender = Contender(Protocol.CLASSIC, FASTEST)
@@ -236,7 +236,7 @@ class FetchingGroup(MeasuredGroup):
             with contextlib.closing(connect(place.zookeeper)) as store:
                 store.ensure_path(layout.group(self._place.group))
         self.settled_ns = 0
-        """The time (monotonic) of the group's last event."""
+        """When the group last settled (ns, monotonic)."""
         super().__init__(self._crew, options.members)
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
@@ -274,7 +274,7 @@ class FetchingGroup(MeasuredGroup):
 def fetching_group(
     contender: Contender, place: Brokers, options: CompareOptions, directory: Path
 ) -> Iterator[FetchingGroup]:
-    """Recreates the topic, and writes to it while the block runs."""
+    """Creates a topic and a group, and writes to the topic while the block runs."""
     topic = f"{_TOPIC}-{next(_numbers)}"
     TopicAdmin(place.broker).create(topic, options.partitions)
     group = FetchingGroup(contender, place, topic, options, directory)
@@ -313,7 +313,7 @@ def ratios(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def tables(found: Sequence[Found]) -> list[Table]:
-    """Returns one row for each contender and event. ``times`` are the ratios to this project's consumer."""
+    """Returns one row for each contender and event. ``times`` is the ratio to this project's consumer."""
     ours = _ours(found)
     rows: list[dict[str, Any]] = []
     for event in (Event.JOIN, Event.LEAVE, Event.KILL, Event.COLD):
@@ -392,7 +392,7 @@ _MANAGED_MS = {
     Protocol.MANAGED_JAVA_CLASSIC: (150, 1_200),
     Protocol.MANAGED_JAVA_COOPERATIVE: (200, 1_200),
 }
-"""The allowed p50 and maximum of the time of a join and of a leave, in ms."""
+"""The highest allowed p50 and maximum for a join and for a leave, in ms."""
 _EAGER = (Protocol.MANAGED_CLASSIC, Protocol.MANAGED_JAVA_CLASSIC)
 _MANAGED_TIMES = 50
 

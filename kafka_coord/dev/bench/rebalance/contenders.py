@@ -19,7 +19,7 @@ class Protocol(StrEnum):
     KIP848 = "kip848"
     """ConsumerGroupHeartbeat: the broker decides (KIP-848)."""
     MANAGED = "managed"
-    """The clients of ``kip848`` in a managed group: an instance of this project coordinates it."""
+    """The clients of ``kip848`` in a managed group, which an instance of this project coordinates."""
     KIP848_JAVA = "kip848-java"
     """Like ``kip848``, with Kafka's own client instead of librdkafka."""
     MANAGED_JAVA = "managed-java"
@@ -43,7 +43,7 @@ class Protocol(StrEnum):
 _AIOKAFKA = (Protocol.AIOKAFKA, Protocol.ASSIGNED_AIOKAFKA, Protocol.MANAGED_AIOKAFKA)
 _KAFKA_PYTHON = (Protocol.KAFKA_PYTHON, Protocol.ASSIGNED_KAFKA_PYTHON, Protocol.MANAGED_KAFKA_PYTHON)
 LIBRARIES = dict.fromkeys(_AIOKAFKA, "aiokafka==0.14.0") | dict.fromkeys(_KAFKA_PYTHON, "kafka-python==3.0.12")
-"""Clients in Python other than confluent-kafka, as pip names them."""
+"""Python clients other than confluent-kafka, as requirements for pip."""
 CLIENT_ASSIGNED = (Protocol.ASSIGNED_AIOKAFKA, Protocol.ASSIGNED_KAFKA_PYTHON)
 MANAGED_JAVA = (Protocol.MANAGED_JAVA, Protocol.MANAGED_JAVA_CLASSIC, Protocol.MANAGED_JAVA_COOPERATIVE)
 JAVA = (Protocol.KIP848_JAVA, *MANAGED_JAVA)
@@ -71,8 +71,8 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """``client`` has the client's settings, and ``broker`` has lines of the broker's configuration. ``settings``
-    describes both.
+    """A protocol in one variant. ``client`` contains the client's settings, and ``broker`` lines of the broker's
+    configuration.
     """
 
     protocol: Protocol
@@ -160,8 +160,8 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
 
 
 def contenders(against: Sequence[Protocol], variants: Sequence[str]) -> list[Contender]:
-    """This project's consumer, these variants of the others, and the contenders with only one variant, grouped by
-    broker configuration."""
+    """Returns this project's consumer, these variants of the others, and the contenders that have only one variant,
+    grouped by broker configuration."""
     every = [one for protocol in against for one in CONTENDERS[protocol]]
     found = [OURS, *(one for one in every if one.variant in variants or len(CONTENDERS[one.protocol]) == 1)]
     order = list(dict.fromkeys(one.needs for one in found))

@@ -30,15 +30,15 @@ class Event(StrEnum):
 
 
 Owners = Mapping[TopicPartition, str]
-"""The owner of each partition at the last line of the journals."""
+"""The owner of each partition, as of the last line of the journals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one event. ``settle_ms`` is the time until the last acknowledgement of a command, or until the answer
-    to the request. ``gaps_ms`` has the time without an owner of each interrupted or new partition. ``moved`` partitions
-    changed their owner, ``new`` partitions had no owner before, ``interrupted_not_moved`` partitions stopped and
-    restarted with the same owner, and ``left`` partitions have no owner at the end.
+    """The cost of one event. ``settle_ms`` is the time until the last command is acknowledged or, if later, the request
+    is answered. ``gaps_ms`` lists how long each interrupted or new partition had no owner. ``moved`` partitions changed
+    their owner, ``new`` ones had no owner before, ``interrupted_not_moved`` ones stopped and restarted with the same
+    owner, and ``left`` ones have no owner at the end.
     """
 
     event: Event
@@ -51,7 +51,8 @@ class Cost:
 
     @property
     def partition_seconds(self) -> float:
-        """The total time without an owner over all partitions. For new partitions, it counts from the event."""
+        """How long partitions had no owner, summed over all partitions. For new partitions, this counts from the
+        event."""
         return sum(self.gaps_ms) / 1000
 
 
@@ -93,7 +94,7 @@ def cost(
 
 
 def balanced(owners: Owners, members: int, partitions: int) -> bool:
-    """Tells whether this many members fetch all partitions, as evenly as possible."""
+    """Returns whether this many members fetch all partitions, as evenly as possible."""
     counts = Counter(owners.values())
     if not members:
         return not counts

@@ -21,7 +21,7 @@ class What(StrEnum):
     STARTED = "started"
     """The member begins to fetch the partitions."""
     STOPPED = "stopped"
-    """The member delivers no more records of the partitions."""
+    """The member will not deliver any more records of the partitions."""
     ACKNOWLEDGED = "acknowledged"
     """ZooKeeper has a command's acknowledgement, with offsets of these partitions."""
 
@@ -53,7 +53,7 @@ class Journals:
         self._read: dict[Path, int] = {}
 
     def new_lines(self) -> list[Line]:
-        """Returns the lines since the last call, in order of time. Leaves out an incomplete line of a killed
+        """Returns the lines since the last call, in order of time, without the incomplete last line of a killed
         process."""
         return sorted(self._lines(), key=lambda line: line.at_ns)
 

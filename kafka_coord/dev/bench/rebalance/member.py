@@ -1,6 +1,6 @@
-"""Runs several members of a group in one process, with real connectors and fetchers that only record times. The
+"""Runs several members of a group in one process, with real connectors, but fetchers that only record times. The
 connectors use real sessions, or sockets to the coordinator. The process appends each event of a partition to a journal,
-with the machine's monotonic clock, which all processes share.
+with the time of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kafka_coord.zk.session import connect
 Note = Callable[[What, Iterable[TopicPartition]], None]
 
 _READ = 10
-"""The number of records of a partition that count as read at its stop, so there is an offset to commit."""
+"""The number of records of a partition that count as read when it is stopped, so that there is an offset to commit."""
 _CLOSE_S = 20.0
 
 
 class ModelFetchers:
-    """The methods of a model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` that never has records in
+    """The base of modelled :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, which never have records in
     hand."""
 
     def resolved(self) -> bool:
@@ -145,7 +145,7 @@ class TimedLink(SocketLink):
 
 
 class Orderly(Protocol):
-    """The interface of a member for its process."""
+    """What the process needs of a member."""
 
     def join(self) -> None: ...
 
@@ -256,8 +256,8 @@ class BenchMember:
 
 def serve_orders(make: Callable[[str], Orderly], orders: Iterable[str], answers: TextIO) -> None:
     """Runs the process. An order is a line of JSON, (what, consumers), where ``what`` is ``open``, ``join`` or
-    ``leave``. The answer is null if the process has executed the order, and otherwise the error. At the end of the
-    input, the members leave and the process ends.
+    ``leave``. The answer is null once the process has executed the order, or else the error. When the input ends, the
+    members leave and the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C and lets the members leave
     members: dict[str, Orderly] = {}

@@ -1,5 +1,5 @@
-"""Fetches clients in Python for members of groups. This project's consumer cannot use the newer confluent-kafka
-(docs/adr/0011), and its own release has only a preview of KIP-848.
+"""Fetches Python clients to compare with, among them a newer confluent-kafka: the release to which this project's
+consumer is limited (docs/adr/0011) has only a preview of KIP-848.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEWER_CLIENT = "2.16.1"
 
 
 def newer_client(on_progress: Callable[[str], None]) -> Path:
-    """:func:`fetched_client` for the release of confluent-kafka."""
+    """Like :func:`fetched_client`, for the newer confluent-kafka."""
     return fetched_client(f"confluent-kafka=={NEWER_CLIENT}", on_progress)
 
 

@@ -1,5 +1,5 @@
-"""Runs several fetching members in one process: this project's consumers, or those of other clients in Python.
-The process appends each event of a partition to a journal, like :mod:`~kafka_coord.dev.bench.rebalance.member`.
+"""Runs several fetching members in one process: this project's consumers, or those of other Python clients. The process
+appends each event of a partition to a journal, like :mod:`~kafka_coord.dev.bench.rebalance.member`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENDS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PeerPlace:
-    """The group and servers of a process's members. ``settings`` are librdkafka's."""
+    """The group and servers of a process's members. ``settings`` are passed to the client library."""
 
     protocol: Protocol
     bootstrap: str
@@ -42,7 +42,7 @@ class PeerPlace:
 
 
 class _Fetching:
-    """A thread that reads until it is stopped. Then its consumer leaves the group."""
+    """A thread that reads until it is stopped, and whose consumer then leaves the group."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -63,7 +63,7 @@ class _Fetching:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Stops the thread. Tells whether it was running."""
+        """Stops the thread. Returns whether it was running."""
         if self._thread is None:
             return False
         self._ended.set()
@@ -113,7 +113,8 @@ class OwnMember(_Fetching):
 
 
 class PeerMember(_Fetching, ABC):
-    """A member by another client. It creates its client before it subscribes, which favours it in the comparison."""
+    """A member that uses another client library. It creates its client before it subscribes, which favours that library
+    in the comparison."""
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
         super().__init__(note)
@@ -150,8 +151,8 @@ class PeerMember(_Fetching, ABC):
 
 
 class ConfluentMember(PeerMember):
-    """A member by confluent-kafka. Its callbacks come after a stop, and before it requests the offsets for a start,
-    which favours it, too."""
+    """A member that uses confluent-kafka. Its callbacks run after a stop, but before it requests the offsets for a
+    start, which favours it, too."""
 
     def _made(self) -> Any:
         place = self._place
@@ -174,7 +175,7 @@ class ConfluentMember(PeerMember):
 
 
 class KafkaPythonMember(PeerMember):
-    """A member by kafka-python."""
+    """A member that uses kafka-python."""
 
     def _made(self) -> Any:
         from kafka import KafkaConsumer as Client
@@ -196,7 +197,7 @@ class KafkaPythonMember(PeerMember):
 
 
 class AiokafkaMember(PeerMember):
-    """A member by aiokafka, with an event loop of its own."""
+    """A member that uses aiokafka, with an event loop of its own."""
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
         self._run = asyncio.new_event_loop().run_until_complete

@@ -32,7 +32,7 @@ _DRAWINGS = [
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions(BenchOptions):
     """``members`` stay, in at most ten processes, and another member joins and leaves. Each event happens ``repeat``
-    times, but slow or irreversible events happen ``rarely`` times.
+    times, except slow or irreversible ones, which happen only ``rarely`` times.
     """
 
     members: int = 10
@@ -74,7 +74,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
 
 
 def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
-    """Yields events and their numbers of repetitions. Events that are compared with each other alternate."""
+    """Yields events, and how often to repeat them. Events that are compared with each other alternate."""
     yield (Event.COLD,), max(1, options.rarely)  # the group begins with a cold start
     yield (Event.JOIN, Event.LEAVE, Event.STUCK), options.repeat
     yield (Event.REBALANCE,), options.repeat

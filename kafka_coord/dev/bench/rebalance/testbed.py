@@ -98,8 +98,8 @@ class Crew:
 
 
 class Crews:
-    """``members`` stay, in at most ten processes, and another member joins and leaves. ``make`` starts a process with
-    this name and these members.
+    """All members of a group. ``members`` stay, in at most ten processes, and another one joins and leaves. ``make``
+    starts a process with the given name and members.
     """
 
     def __init__(self, make: Callable[[str, Sequence[str]], Crew], members: int) -> None:
@@ -113,7 +113,7 @@ class Crews:
             crew.ended()
 
     def all(self, what: str) -> None:
-        """Gives an order to all members that stay, at the same time."""
+        """Sends an order to all members that stay, at the same time, and waits until it is executed."""
         for crew in self._stay:
             crew.begin(what)
         for crew in self._stay:
@@ -131,8 +131,8 @@ class Crews:
 
 
 class MeasuredGroup(ABC):
-    """A group whose members stay, except one that joins and leaves. It is settled between events. ``costs`` has the
-    cost of each event so far. ``make`` is that of :class:`Crews`.
+    """A group whose members stay, except one that joins and leaves. Between events, it is settled. ``costs`` contains
+    the cost of each event so far. ``make`` is passed to :class:`Crews`.
     """
 
     def __init__(self, make: Callable[[str, Sequence[str]], Crew], members: int) -> None:
@@ -197,8 +197,8 @@ class MeasuredGroup(ABC):
 
 
 class Quiet:
-    """Detects when the coordinator has finished with an event, because its decisions have settled and there are no new
-    ones for a while.
+    """Detects when the coordinator has finished with an event: its decisions have settled, and it has not made a new
+    one for a while.
     """
 
     def __init__(self, store: Store) -> None:
@@ -274,9 +274,9 @@ class RebalanceTestbed:
 def testbed(
     directory: Path, session_timeout_ms: int, partitions: int, channel: MembersChannel
 ) -> Iterator[RebalanceTestbed]:
-    """Starts a standalone ZooKeeper and one coordinator, with the topic and an empty group."""
+    """Starts a standalone ZooKeeper and one coordinator, with the topic, but without members yet."""
     (directory / "journals").mkdir(parents=True, exist_ok=True)
-    # ZooKeeper ends sessions at whole ticks. With large ticks, the wait for a tick would dominate the cost of a kill.
+    # ZooKeeper expires sessions at whole ticks. With long ticks, waiting for one would dominate the cost of a kill.
     settings = ZooKeeperSettings(tick_ms=100, heap_mb=256)
     with zookeeper(directory, settings) as (server, store):
         command = serve_beside(_BROKER_ID, server.connect_string)

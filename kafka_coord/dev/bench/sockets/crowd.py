@@ -1,7 +1,8 @@
 """Runs many socket consumers in one process, on one event loop. Each has a real link and connector, and its own
-connection. The fetchers only read a clock, and always have offsets to commit. ``python -m
-kafka_coord.dev.bench.sockets.crowd PLACE`` registers all consumers, prints their state as a line of JSON every quarter
-of a second, and ends when its standard input closes.
+connection. The fetchers only read a clock, and always have offsets to commit.
+
+``python -m kafka_coord.dev.bench.sockets.crowd PLACE`` registers all consumers, prints their state as a line of JSON
+every quarter of a second, and ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
 _BATCH, _BATCH_S = 300, 3.0
-"""The number of records of a partition that count as read at a time, like a batch, and the interval in seconds."""
+"""In each partition, this many records count as read at once, like a batch, at this interval in seconds."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = 200
 """The maximum number of connections that a crowd opens at a time."""
@@ -43,7 +44,7 @@ _AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class CrowdPlace:
-    """A crowd's servers and consumers. It has ``count`` consumers, numbered from ``first``, spread over ``groups``."""
+    """The servers and consumers of a crowd: ``count`` consumers, numbered from ``first`` on, spread over ``groups``."""
 
     hosts: tuple[str, ...]
     topic: str

@@ -40,8 +40,8 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 @dataclass(frozen=True, slots=True)
 class SocketsOptions(BenchOptions):
     """``processes`` run ``consumers`` in ``groups``. Each group reads a topic with as many partitions as the group has
-    members. After ``rest_s`` seconds, in which the after-effects of the registration end, the benchmark watches the
-    consumers for ``steady_s`` seconds. Then it kills the elected coordinator.
+    members. The benchmark gives the registration ``rest_s`` seconds to die down, watches the consumers for ``steady_s``
+    seconds, and then kills the elected coordinator.
     """
 
     consumers: int = 5_000
@@ -178,8 +178,8 @@ class _SocketTestbed:
         }
 
     def fail(self, on_progress: OnProgress) -> dict[str, Any]:
-        """Kills the elected instance with ``kill -9``. Waits until all consumers have moved to the other instance and
-        read the same partitions as before.
+        """Kills the elected instance (``kill -9``), and waits until all consumers have moved to the other instance and
+        all partitions are read again.
         """
         before, lost, stopped = self._owned(), self._state().lost, self._state().stopped
         goes = self._now()
@@ -238,7 +238,7 @@ class _SocketTestbed:
     def _await(
         self, reached: Callable[[CrowdState], bool], on_progress: OnProgress, what: str, since_ns: int = 0
     ) -> int:
-        """Returns the time of the first report after ``since_ns`` that fulfils the condition."""
+        """Waits for the first report after ``since_ns`` that fulfils the condition, and returns its time."""
         told = time.monotonic()
 
         def done() -> int:
@@ -291,7 +291,7 @@ def _testbed(directory: Path, options: SocketsOptions, on_progress: OnProgress) 
 
 
 def partitions_of(options: SocketsOptions) -> int:
-    """Returns the number of partitions, one for each member of the largest group."""
+    """Returns the number of partitions of the topic: one for each member of the largest group."""
     return -(-options.consumers // options.groups)
 
 
@@ -301,8 +301,8 @@ def _round_trips(instance: Instance) -> dict[float, int]:
 
 
 def quantile_ms(counts: Sequence[tuple[float, int]], q: float) -> float | None:
-    """Returns the upper bound in ms of the bucket with the quantile. ``counts`` are cumulative. Returns None if there
-    are no values, or if the quantile is above all bounds.
+    """Returns the upper bound (ms) of the histogram bucket that contains the quantile. ``counts`` are cumulative.
+    Returns None if there are no values, or if the quantile is above all bounds.
     """
     total = counts[-1][1] if counts else 0
     for bound, count in counts:

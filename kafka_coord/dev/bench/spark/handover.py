@@ -27,7 +27,7 @@ _SETTLING_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A stop-fetcher. ``ms`` is the time from its znode's ctime to its observed deletion, both by this machine's clock.
-    ``micro_batch_ms`` is the duration of the running micro-batch at its creation, or None if none was running.
+    ``micro_batch_ms`` is the duration of the micro-batch that was running when the command was created, or None.
     """
 
     ms: float
@@ -36,7 +36,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Handovers:
-    """``trigger_ms`` is the query's trigger interval, or 0 for micro-batches back to back."""
+    """``trigger_ms`` is the query's trigger interval, or 0 if micro-batches run back to back."""
 
     trigger_ms: int
     partitions: int

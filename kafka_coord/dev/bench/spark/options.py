@@ -18,13 +18,13 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SparkBenchOptions(BenchOptions):
-    """Whole topics: each source reads ``rows`` rows ``repeat`` times, after ``warm_up`` readings that do not count.
+    """Whole topics: each source reads ``rows`` rows ``repeat`` times, after ``warm_up`` runs that do not count.
 
     Micro-batches: each of ``rounds`` rounds measures ``seconds`` of small ones (``burst`` rows a second), and
     ``seconds`` of empty ones. A measurement starts ``settling_s`` seconds after its query.
 
-    Handovers: another member joins ``joins`` times for each of ``triggers`` (intervals in ms), at ``load`` rows a
-    second. A soak of ``minutes`` (0 for none) has the same load.
+    Handovers: for each of ``triggers`` (intervals in ms), another member joins ``joins`` times, at ``load`` rows a
+    second. The soak takes ``minutes`` (0 for none) at the same load.
     """
 
     parts: tuple[Part, ...] = tuple(Part)

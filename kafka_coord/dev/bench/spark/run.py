@@ -1,4 +1,5 @@
-"""Runs the Spark benchmark: starts the cluster and Spark, measures both sources alternately, and writes the report."""
+"""Runs the Spark benchmark: starts the cluster and Spark, measures both sources in alternation, and writes the
+report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks whether memory grows. A query reads for a long time, and the benchmark samples its Python processes."""
+"""Checks whether memory grows: samples the Python processes of a query that reads for a long time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.dev.bench.usage import Process, tree
 _WITHIN_S = 90.0
 _MIB = 2**20
 FLAT = 1.10
-"""The allowed ratio of the memory in the last third to the memory in the second third. A larger ratio means growth."""
+"""The highest allowed ratio of the memory in the last third to that in the second third. A higher one means growth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def soak(
 
 def growth(samples: Sequence[MemorySample]) -> float | None:
     """Returns the mean memory in the last third divided by the mean in the second third, or None if there are too few
-    samples. Ignores the first third, because caches fill in it.
+    samples. The first third, in which caches fill, does not count.
     """
     third = len(samples) // 3
     if not third:

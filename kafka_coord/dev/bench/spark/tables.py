@@ -1,4 +1,4 @@
-"""Converts the measurements to tables and targets. Pure."""
+"""Turns the measurements into tables and targets. Pure."""
 
 from __future__ import annotations
 

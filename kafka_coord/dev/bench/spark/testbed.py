@@ -46,8 +46,8 @@ class QueryFailed(KafkaCoordError):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One trigger. ``rows`` is 0 if there was nothing new. ``began`` is the start (seconds since 1970), ``ms`` is the
-    duration, and ``phases`` has the duration of each of Spark's phases.
+    """One trigger. ``rows`` is 0 if there was nothing new. It began at ``began`` (seconds since 1970) and took ``ms``.
+    ``phases`` maps each of Spark's phases to its duration.
     """
 
     rows: int
@@ -58,8 +58,8 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class SparkTestbed:
-    """``jvm`` is the pid of the Spark driver. In local mode, it is the parent of all other processes. ``sources`` are
-    measured alternately.
+    """``jvm`` is the pid of the Spark driver, which in local mode is the parent of all other processes. ``sources`` are
+    measured in alternation.
     """
 
     spark: SparkSession
@@ -75,12 +75,12 @@ class SparkTestbed:
         return topic
 
     def filled_topic(self, partitions: int, rows: int) -> str:
-        """Creates a topic with ``rows`` flights, spread evenly over the partitions. Repeats the flights of the file."""
+        """Creates a topic with ``rows`` flights, spread evenly over the partitions. Repeats the file if necessary."""
         topic = self.new_topic(partitions)
         produce(
             self.bootstrap,
             topic,
-            # No key, because tail numbers would fill the partitions unevenly, and the largest would determine the time.
+            # Without a key: tail numbers would fill the partitions unevenly, and the largest would determine the time.
             ((None, value) for _, value in itertools.islice(_endless_flights(), rows)),
             properties={"sticky.partitioning.linger.ms": 0, "partitioner": "random", "linger.ms": 200},
         )
@@ -109,7 +109,7 @@ class SparkTestbed:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running query. ``with`` stops it."""
+    """A running query, which the end of a ``with`` block stops."""
 
     query: StreamingQuery
     group: str = ""

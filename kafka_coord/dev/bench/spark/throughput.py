@@ -14,8 +14,8 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One query's reading of a topic. ``reading_s`` is the time of its micro-batches with rows, including planning.
-    ``wall_s`` is the time of the whole query, including its start and its join. CPU and memory include Spark's JVM and
+    """How one query read a topic. ``reading_s`` is the time of its micro-batches with rows, including planning, and
+    ``wall_s`` that of the whole query, including its start and its join. CPU and memory are those of Spark's JVM and of
     all its Python processes.
     """
 

@@ -15,7 +15,7 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """One query's triggers with a few rows, and its triggers without rows. CPU is in cores (seconds per second)."""
+    """The triggers of one query with few rows and with none. CPU is in cores (seconds per second)."""
 
     source: str
     partitions: int
