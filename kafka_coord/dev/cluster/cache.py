@@ -24,8 +24,8 @@ def cache_directory() -> Path:
 
 @contextmanager
 def becoming(home: Path, what: str) -> Iterator[Path]:
-    """Creates a directory, and renames it to ``home`` at the end of the block. If ``home`` exists by then, discards the
-    directory. Turns an ``OSError`` into a :class:`DevClusterError` that ``what`` cannot be stored there.
+    """Creates a directory, and renames it to ``home`` at the end of the block, or discards it if ``home`` exists by
+    then. Turns an ``OSError`` into a :class:`DevClusterError` saying that ``what`` cannot be stored there.
     """
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def becoming(home: Path, what: str) -> Iterator[Path]:
             made = Path(temp, "made")
             made.mkdir()
             yield made
-            with contextlib.suppress(OSError):  # another process was faster, so the caller checks its result
+            with contextlib.suppress(OSError):  # another process was faster, and the caller checks what it stored
                 made.rename(home)
     except OSError as error:
         raise DevClusterError(

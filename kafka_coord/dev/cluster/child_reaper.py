@@ -1,9 +1,9 @@
 """Kills child processes when this process ends, even after ``kill -9`` or a crash.
 
-``prctl(PR_SET_PDEATHSIG)`` would be shorter. But it sends its signal when the *thread* that started the child ends, and
-it needs code between fork and exec of a threaded process. Instead, a small Python process, the reaper, holds the read
-end of a pipe and a list of processes. When the pipe closes, the reaper kills the processes that still run. It checks
-their start times, because process ids are reused.
+``prctl(PR_SET_PDEATHSIG)`` would be shorter, but it sends its signal when the *thread* that started the child ends, and
+it has to run between the fork and the exec of a threaded process. Instead, a small Python process, the reaper, holds
+the read end of a pipe and a list of processes. When the pipe closes, the reaper kills those that are still running. It
+checks their start times, because process ids are reused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import threading
 
 from kafka_coord.dev.cluster.identity import ProcessIdentity
 
-# The program is isolated and uses only the standard library (-I -S), because it must start fast and must not depend on
-# the checkout.
+# The program runs isolated, with only the standard library (-I -S), so that it starts fast and does not depend on the
+# checkout.
 _PROGRAM = """
 import os, signal, sys
 children = set()

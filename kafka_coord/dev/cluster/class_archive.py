@@ -2,7 +2,7 @@
 
 Kafka starts in 1.2 s with an archive and in 2.2 s without. The first server of its kind that ends cleanly writes the
 archive into its own directory (``-XX:ArchiveClassesAtExit``, about 3 s), and this module moves it into the cache. A
-different Java ignores the archive (``-Xshare:auto``). But Java 17 aborts if the archive is truncated behind its header,
+different Java ignores the archive (``-Xshare:auto``), but Java 17 aborts if the archive is truncated after its header,
 so a server that crashes with an archive is restarted without it.
 """
 
@@ -30,8 +30,8 @@ _being_written: dict[Path, Path] = {}
 
 
 def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: Path) -> tuple[str, ...]:
-    """Returns the Java flags for a server of this kind. With them, the server uses its archive, or writes it to
-    ``directory`` at its end. Only one server of a kind writes at a time, and the others use no archive.
+    """Returns the Java flags with which a server of this kind uses its archive or, if there is none yet, writes it to
+    ``directory`` when it ends. Only one server of a kind writes at a time; the others do without an archive.
     """
     if not archives_classes(java):
         return ()
@@ -80,8 +80,8 @@ def drop_archive(command: Sequence[str]) -> bool:
 
 
 def _digest(java: Java, class_path: Sequence[Path]) -> str:
-    """Returns a digest of the values that Java checks before it uses an archive: its own build, and the path, time and
-    size of each jar.
+    """Returns a digest of what Java checks before it uses an archive: its own build, and the path, time and size of
+    each jar.
     """
     parts = [str(java.executable.resolve()), java.version, str(java.executable.stat().st_mtime_ns)]
     for jar in class_path:

@@ -32,10 +32,10 @@ _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
 class DevCluster:
     """ZooKeeper servers and brokers on loopback and, with ``coordinators``, a ``serve`` process beside each broker.
 
-    A ``with`` block starts and stops them. ``cluster.json`` in ``directory`` records the servers and their ports. So a
-    later process can inspect the cluster (:meth:`status`), stop it (:meth:`down`), or start it with the same data and,
-    if free, the same ports. One process at a time may own the directory. Without :meth:`detach`, all its servers end
-    with that process, even after a ``kill -9``.
+    A ``with`` block starts and stops them. ``cluster.json`` in ``directory`` records the servers and their ports, so a
+    later process can inspect the cluster (:meth:`status`), stop it (:meth:`down`), or start it again with the same data
+    and, if they are free, the same ports. Only one process at a time may own the directory. Unless it calls
+    :meth:`detach`, its servers end when it does, even after a ``kill -9``.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class DevCluster:
         return self._coordinators[broker_id]
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:
-        """Starts all servers, with existing data if there is any. First stops servers that an earlier run left running.
-        Returns after a record was written through every broker and read back. On failure, leaves nothing running, and
-        raises :class:`DevClusterError`.
+        """Starts all servers, with existing data if there is any, after stopping any that an earlier run left behind.
+        Returns once a record has been written through every broker and read back. On failure, leaves nothing running,
+        and raises :class:`DevClusterError`.
         """
         with self._verbs, self._errors_explained():
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -126,10 +126,10 @@ class DevCluster:
             return self.status()
 
     def down(self) -> None:
-        """Stops all servers of this directory, including those of other processes: coordinators, then brokers, then
-        ZooKeeper.
+        """Stops all servers of this directory, including those started by other processes: coordinators, then brokers,
+        then ZooKeeper.
 
-        The data stays. Raises :class:`DevClusterError` if another live process owns the cluster.
+        The data is kept. Raises :class:`DevClusterError` if another live process owns the cluster.
         """
         with self._verbs, self._errors_explained():
             if not self.directory.is_dir():
@@ -153,10 +153,10 @@ class DevCluster:
             self._lock.release()
 
     def status(self) -> ClusterStatus:
-        """Returns the current servers of the directory, including those of other processes."""
+        """Returns the current servers of the directory, including those started by other processes."""
         with self._verbs:
             if self._lock.held and self._ensemble is not None:
-                self._save()  # a server may have been killed and started again by its own methods
+                self._save()  # a server may have been killed and restarted through its own methods
             return read_status(self.directory)
 
     def __enter__(self) -> Self:

@@ -14,7 +14,7 @@ from kafka_coord.zk import layout
 
 CoordinatorCommand = Callable[[KafkaBroker], Sequence[str]]
 
-# A killed instance may stay registered for this time, which exceeds any sensible session timeout on one machine.
+# A killed instance stays registered until its session expires. On one machine, no sensible timeout is longer than this.
 _REGISTRATION_TIMEOUT_S = 40.0
 
 
@@ -49,8 +49,8 @@ class Coordinator:
         return self.process.running
 
     def registered(self) -> bool:
-        """Whether ``/consumers/coordinators/<brokerId>`` exists. It may belong to an earlier process whose session has
-        not expired yet."""
+        """Returns whether ``/consumers/coordinators/<brokerId>`` exists. It may belong to an earlier process whose
+        session has not expired yet."""
         return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id)) is True
 
     def start(self, timeout_s: float = 60.0) -> None:
@@ -60,8 +60,8 @@ class Coordinator:
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Waits until the registration of a killed predecessor has expired, and starts the process. Does nothing if the
-        process is running."""
+        """Waits until the registration of a killed predecessor has expired, then starts the process. Does nothing if
+        the process is already running."""
         if self.running:
             return
         registration = layout.instance(self.broker.broker_id)
@@ -71,13 +71,14 @@ class Coordinator:
         self.process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Waits until it is registered. Raises :class:`DevClusterError` with the end of the log after ``timeout_s``."""
+        """Waits until the instance is registered. After ``timeout_s``, raises :class:`DevClusterError` with the end of
+        the log."""
         self.process.wait_until(self.registered, timeout_s)
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """Stops it cleanly. An elected instance resigns."""
+        """Stops the instance cleanly, so that an elected one resigns."""
         self.process.stop(timeout_s)
 
     def kill(self) -> None:
-        """Kills it (SIGKILL), as a crash would."""
+        """Kills the instance (SIGKILL), as a crash would."""
         self.process.kill()

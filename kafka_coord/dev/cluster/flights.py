@@ -76,7 +76,8 @@ def _data_file(name: str) -> Path:
 
 
 class _Texts(dict[str, str]):
-    """Maps a cell to its JSON. Encodes each cell once, which is far faster, because cells repeat within a column."""
+    """Maps a cell to its JSON, and encodes each distinct cell only once, which is far faster because cells repeat
+    within a column."""
 
     def __missing__(self, cell: str) -> str:
         encoded = self[cell] = "null" if cell in _NOTHING else json.dumps(cell)

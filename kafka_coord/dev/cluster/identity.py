@@ -15,9 +15,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process by its id and its start time (``started``, clock ticks after boot).
+    """A process, identified by its id and its start time (``started``, clock ticks after boot).
 
-    Valid within one boot. Store :func:`boot_id` together with identities in a file.
+    An identity is valid only until the next boot, so a file with identities should also contain :func:`boot_id`.
     """
 
     pid: int
@@ -49,7 +49,7 @@ class ProcessIdentity:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until the process has ended. Returns False if it still runs after ``timeout_s`` seconds."""
+        """Waits until the process has ended. Returns False if it is still running after ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             if time.monotonic() >= deadline:

@@ -11,8 +11,8 @@ from types import FrameType
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Delays a Ctrl-C until the end of the block. Does nothing on other threads, because Python handles signals only on
-    its main thread.
+    """Delays a Ctrl-C until the end of the block. Outside the main thread, which alone handles signals in Python, does
+    nothing.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

@@ -1,4 +1,4 @@
-"""Fetches jars with PySpark's bundled Ivy, so no Maven or other downloader is needed."""
+"""Fetches jars with the Ivy that PySpark bundles, so that Maven or another downloader is not needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.errors import DevClusterError
 _TIMEOUT_S = 600
 _IN_PARENTHESES = re.compile(r"\((.*Exception.*)\)$")
 
-# All artifacts are listed below, so Ivy need not read POMs. This takes ten seconds instead of a minute.
+# All artifacts are listed, so Ivy need not read POMs, and takes ten seconds instead of a minute.
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="public"/>
@@ -35,7 +35,7 @@ _MODULE = """\
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One jar by its Maven coordinates."""
+    """The Maven coordinates of a jar."""
 
     organisation: str
     name: str
@@ -98,6 +98,6 @@ def _not_fetched(artifacts: Sequence[Artifact], reasons: Sequence[str]) -> DevCl
     )
     return DevClusterError(
         f"{len(artifacts)} jars could not be fetched: {'; '.join(reasons)}. Check the network{proxy} and the free disk "
-        "space, or put the jars into a directory and name it with --jars-dir or KAFKA_COORD_JARS_DIR "
+        "space, or put the jars into a directory and set KAFKA_COORD_JARS_DIR to its path "
         "(libs/ of a Kafka 3.9 distribution will do)"
     )

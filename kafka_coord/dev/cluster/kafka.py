@@ -21,10 +21,11 @@ _MAIN_CLASS = "kafka.Kafka"
 class KafkaSettings:
     """The options that differ between brokers for daily use and brokers for tests.
 
-    A killed broker stays listed for ``zookeeper_session_ms``, and cannot restart before that. ``properties`` are
-    additional lines of ``server.properties``. ``jars_directory`` is for
+    A killed broker stays listed for ``zookeeper_session_ms``, and cannot restart before then. ``properties`` are
+    additional lines of ``server.properties``. ``jars_directory`` is passed to
     :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. With ``for_instances``, each broker has a second listener,
-    which advertises its instance's address (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last.
+    which advertises its instance's address (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last, so they
+    override the others.
     """
 
     zookeeper_session_ms: int = 6_000
@@ -40,7 +41,8 @@ class KafkaSettings:
 class KafkaBroker(JvmServer):
     """One broker in ``directory``, registered in ``zookeeper`` (a connect string, with or without chroot).
 
-    ``with`` starts and stops it. Its log directories stay. Brokers do not create topics automatically.
+    A ``with`` block starts and stops the broker. Its log directories are kept. Brokers do not create topics
+    automatically.
     """
 
     def __init__(
@@ -78,8 +80,8 @@ class KafkaBroker(JvmServer):
         return f"{LOOPBACK}:{self.listener_port}"
 
     def launch(self) -> None:
-        """Waits until an earlier registration has expired, and starts the process. Does not wait until it serves. Kafka
-        exits with NodeExists while ``/brokers/ids/<id>`` exists, which takes a session timeout after a kill.
+        """Waits until an earlier registration has expired, then starts the process, without waiting until it serves.
+        Kafka exits with NodeExists while ``/brokers/ids/<id>`` exists, for up to a session timeout after a kill.
         """
         if not self.running:
             self._await_deregistration()
@@ -93,7 +95,7 @@ class KafkaBroker(JvmServer):
         return self.sees({self.broker_id})
 
     def sees(self, broker_ids: set[int]) -> bool:
-        """Tells whether the broker's metadata lists at least these brokers and a controller."""
+        """Returns whether the broker's metadata lists at least these brokers and a controller."""
         view = self.view()
         return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
 

@@ -38,7 +38,7 @@ KAFKA_4 = kafka_release(
 class KraftBroker(JvmServer):
     """A broker and controller in one process. ``properties`` are additional lines of its configuration.
 
-    ``with`` starts and stops it. The broker does not create topics automatically.
+    A ``with`` block starts and stops the broker. It does not create topics automatically.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class KraftBroker(JvmServer):
         return f"{LOOPBACK}:{self.port}"
 
     def fetch(self, on_progress: OnProgress | None = None) -> None:
-        """Fetches its jars, so that no measurement waits for them."""
+        """Fetches the broker's jars, so that no measurement has to wait for them."""
         fetched_class_path(KAFKA_4, on_progress)
 
     def serving(self) -> bool:
@@ -76,9 +76,9 @@ class KraftBroker(JvmServer):
         return JvmProgram(("-Xms64m", f"-Xmx{self._heap_mb}m"), class_path, "kafka.Kafka", [str(config)])
 
     def _format(self, class_path: tuple[Path, ...], config: Path) -> None:
-        """Formats the directory for a cluster id, because KRaft starts only on formatted directories."""
+        """Formats the directory with a new cluster id, because KRaft starts only on formatted directories."""
         cluster_id = "-"
-        while cluster_id.startswith("-"):  # it would look like an option, so Kafka's own generator also avoids it
+        while cluster_id.startswith("-"):  # would look like an option; Kafka's own generator avoids it, too
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = [
             *("-cp", ":".join(map(str, class_path))),

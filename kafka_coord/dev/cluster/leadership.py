@@ -44,7 +44,7 @@ def move_leadership(
             store.create(_REASSIGNING, data)
             break
         except NodeExists:
-            _wait(deadline, "the reassignment under way done")
+            _wait(deadline, "the previous reassignment finished")
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     while leader_of(bootstrap_servers, topic, partition)[0] != order[0]:
         if not store.exists(_REASSIGNING):

@@ -1,4 +1,4 @@
-"""Finds servers in the cluster's record that an earlier process left running, and stops them."""
+"""Stops servers that an earlier process left running, according to the cluster's record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STOP_TIMEOUT_S = 20.0
 
 
 def end_servers(servers: Iterable[ServerRecord]) -> None:
-    """Stops these servers cleanly in order of kind (coordinators, brokers, ZooKeeper). Kills a server after 20 s."""
+    """Stops these servers cleanly, by kind (coordinators, then brokers, then ZooKeeper). Kills a server after 20 s."""
     running = [(server, server.process) for server in servers if server.process is not None]
     for kind in KINDS:
         ending = [(server, process) for server, process in running if server.kind == kind]

@@ -12,7 +12,7 @@ _FILE_NAME = "lock"
 
 
 class DirectoryLock:
-    """A lock that is held from :meth:`acquire` to :meth:`release` or the end of this process."""
+    """A lock that is held from :meth:`acquire` until :meth:`release`, or until this process ends."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / _FILE_NAME
@@ -23,8 +23,8 @@ class DirectoryLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Takes the lock. Raises :class:`DevClusterError` with the process that holds it, and OSError if the file is
-        not writable."""
+        """Takes the lock. Raises :class:`DevClusterError`, which names the process that holds it, and OSError if the
+        file is not writable."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,9 +31,9 @@ class ClusterView:
 def view_of(address: str, timeout_s: float = 5.0) -> ClusterView | None:
     """Returns the metadata of the broker at ``address`` (``host:port``), or None if the broker does not answer."""
     try:
-        # librdkafka retries and logs a refused connection, so a quick and quiet connection comes first.
+        # librdkafka would retry and log a refused connection, so try a quick and quiet one first.
         socket.create_connection(host_and_port(address), timeout=1).close()
-        # The client is new, because a client that knows other brokers would ask any of them.
+        # A new client each time, because one that knows other brokers might ask any of them.
         answer = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=timeout_s)
     except (OSError, KafkaException):
         return None

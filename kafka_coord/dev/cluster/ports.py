@@ -21,16 +21,16 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _given_out: set[int] = set()
 _own_blocks: set[int] = set()
-"""The first port of each block of ports that belongs to this process, which locks a file for it until it ends."""
+"""The first port of each block that this process owns. For each block, it holds a lock on a file until it ends."""
 _lock = threading.Lock()
 
 
 def free_port() -> int:
     """Returns a free port below the kernel's range for outgoing connections, and never the same port twice.
 
-    Binding to port 0 would choose a port of that range. While a killed server is down, any outgoing connection can take
-    such a port. A client that retries the port on loopback may even connect to itself. Each process locks a block of
-    ports, so no other process of this user takes the port of a server that is down.
+    Binding to port 0 would choose a port from that range. While a killed server is down, any outgoing connection could
+    take its port, and a client that retries the port on loopback might even connect to itself. Each process locks a
+    block of ports, so no other process of this user takes the port of a server that is down.
     """
     end = _first_ephemeral_port()
     with _lock:
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def _owns(first: int) -> bool:
-    """Tells whether the block that begins with this port belongs to this process. Takes a block without an owner."""
+    """Returns whether this process owns the block that begins with this port. Takes the block if nobody owns it."""
     if first in _own_blocks:
         return True
     directory = Path(tempfile.gettempdir(), f"kafka-coord-ports-{os.getuid()}")
@@ -61,7 +61,7 @@ def _owns(first: int) -> bool:
 
 
 def port_is_free(port: int) -> bool:
-    """Tells whether a server could bind ``port`` on loopback now. Ignores connections in TIME_WAIT."""
+    """Returns whether a server could bind ``port`` on loopback now. Connections in TIME_WAIT do not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -84,7 +84,7 @@ def _first_ephemeral_port() -> int:
         first = int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return 32_768
-    # If the machine uses all ports for outgoing connections, the usual range is the best choice.
+    # If the machine uses nearly all ports for outgoing connections, assume the usual range.
     return first if first >= _LOWEST + 1_000 else 32_768
 
 

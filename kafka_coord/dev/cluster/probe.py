@@ -20,7 +20,7 @@ def write_and_read_back(bootstrap_servers: str, brokers: int, timeout_s: float =
     Raises :class:`DevClusterError` if a record is refused, or cannot be read back within ``timeout_s`` seconds.
     """
     topics = TopicAdmin(bootstrap_servers, timeout_s=timeout_s)
-    with contextlib.suppress(RequestRefused):  # the topic exists if an earlier probe was killed
+    with contextlib.suppress(RequestRefused):  # the topic exists only if an earlier probe was killed
         topics.delete(TOPIC)
     topics.create(TOPIC, partitions=brokers)  # Kafka gives each broker one
     try:
@@ -49,8 +49,8 @@ def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: flo
 
 
 def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
-    # librdkafka looks for its group's coordinator even without a subscription, and Kafka then creates
-    # __consumer_offsets. With an empty group name, librdkafka crashes in close().
+    # Even without a subscription, librdkafka looks for its group's coordinator, and Kafka then creates
+    # __consumer_offsets. An empty group name would avoid that, but makes librdkafka crash in close().
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": TOPIC, "enable.auto.commit": False, "log_level": 0}
     )

@@ -23,10 +23,10 @@ _LOG_TAIL_LINES = 8
 
 
 class ChildProcess:
-    """A program in its own session. ``log`` receives all its output.
+    """A program in its own session. All its output goes to ``log``.
 
-    Any thread may start, stop and restart it. Without :meth:`let_outlive_parent`, the program is killed when this
-    Python process ends, even after ``kill -9``.
+    Any thread may start, stop and restart the program. Unless :meth:`let_outlive_parent` is called, it is killed when
+    this Python process ends, even if that is a ``kill -9``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ChildProcess:
     def start(self) -> None:
         """Starts the process if it is not running. Raises :class:`DevClusterError` if the log or program cannot be
         opened."""
-        # An interrupt here would leave a child that is not recorded, so nobody could stop it.
+        # An interrupt here would leave an unrecorded child, which nobody could stop.
         with self._lock, interrupts_held_back():
             if self.running:
                 return
@@ -120,9 +120,9 @@ class ChildProcess:
             child_reaper.release(identity)
 
     def terminate(self) -> None:
-        """Sends SIGTERM without waiting for the end. :meth:`stop` waits.
+        """Sends SIGTERM without waiting for the process to end, as :meth:`stop` does.
 
-        Sends the signal only once. A second signal could kill a process during its clean shutdown, because Python
+        The signal is sent only once: a second one could kill a process during its clean shutdown, because Python
         restores the default handlers when it exits.
         """
         with self._lock:
@@ -149,8 +149,8 @@ class ChildProcess:
             return in_time
 
     def kill(self, *, with_children: bool = False) -> None:
-        """Kills the process (SIGKILL), running or paused, and reaps it. ``with_children`` also kills its child
-        processes, which otherwise may end cleanly."""
+        """Kills the process (SIGKILL), running or paused, and reaps it. With ``with_children``, also kills its child
+        processes, which might otherwise end cleanly."""
         with self._lock:
             if self._process is not None:
                 if with_children:
@@ -176,7 +176,7 @@ class ChildProcess:
         self._require_running("resume").signal(signal.SIGCONT)
 
     def log_since_start(self) -> str:
-        """The output since the last start."""
+        """Returns the output since the last start."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)

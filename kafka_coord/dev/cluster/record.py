@@ -15,7 +15,7 @@ from kafka_coord.model import json_fields
 
 FILE_NAME = "cluster.json"
 KINDS = ("coordinator", "kafka", "zookeeper")
-"""The kinds of server, in the order of their shutdown."""
+"""The kinds of server, in the order in which they are stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def load(directory: Path) -> ClusterRecord | None:
         todo = (
             f"end these processes, which name its directory, and remove the file:{left}" if left else "remove the file"
         )
-        raise DevClusterError(f"{error}; it identifies no process: {todo}") from error
+        raise DevClusterError(f"{error}; the file no longer identifies any process, so {todo}") from error
 
 
 def save(directory: Path, record: ClusterRecord) -> None:

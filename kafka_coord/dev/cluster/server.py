@@ -15,7 +15,7 @@ from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.java import find_java
 
-# Small servers need a short start most, so they use one compiler tier and the simplest collector.
+# For small servers, a fast start matters most, so they use one compiler tier and the simplest collector.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 
 # The exit codes (in Popen's form) of a JVM that crashes.
@@ -57,11 +57,11 @@ class Startable(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stops it cleanly."""
+        """Stops the server cleanly."""
 
     @abstractmethod
     def kill(self) -> None:
-        """Kills it (SIGKILL), as a crash would."""
+        """Kills the server (SIGKILL), as a crash would."""
 
     def __enter__(self) -> Self:
         try:
@@ -78,8 +78,8 @@ class Startable(ABC):
 class JvmServer(Startable):
     """A server that can be stopped or killed, and then restarted with the same data and port.
 
-    If ``port`` is None, a free port is chosen at construction, and again at the first start if it is taken by then. Any
-    thread may call the methods.
+    If ``port`` is None, a free port is chosen at construction, and another one at the first start if that is taken by
+    then. Any thread may call the methods.
     """
 
     def __init__(self, name: str, directory: Path, *, port: int | None, log_level: str) -> None:
@@ -92,7 +92,7 @@ class JvmServer(Startable):
 
     @property
     def process(self) -> ChildProcess:
-        """The child process, for its pid, identity and log."""
+        """The child process, which has the pid, the identity and the log."""
         return self._process
 
     @property
@@ -106,7 +106,7 @@ class JvmServer(Startable):
 
     @property
     def log(self) -> Path:
-        """The file that receives all its output."""
+        """The file to which all output goes."""
         return self._process.log
 
     def start(self, timeout_s: float = 60.0) -> None:
@@ -115,7 +115,8 @@ class JvmServer(Startable):
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Starts the process without waiting, so several servers can start at once. Does nothing if it is running."""
+        """Starts the process without waiting, so that several servers can start at once. Does nothing if the process is
+        already running."""
         if self.running:
             return
         if self._port_may_change and not port_is_free(self.port):
@@ -130,7 +131,8 @@ class JvmServer(Startable):
         self._process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Waits until it serves. After ``timeout_s``, raises :class:`DevClusterError` with the end of the log."""
+        """Waits until the server is serving. After ``timeout_s``, raises :class:`DevClusterError` with the end of the
+        log."""
         self.wait_until(self.serving, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
@@ -151,7 +153,7 @@ class JvmServer(Startable):
             discard_archives(self.directory)
 
     def kill(self) -> None:
-        """Kills it (SIGKILL), as a crash would."""
+        """Kills the server (SIGKILL), as a crash would."""
         self._process.kill()
         discard_archives(self.directory)
 
@@ -160,7 +162,7 @@ class JvmServer(Startable):
         self._process.pause()
 
     def resume(self) -> None:
-        """Resumes it after :meth:`pause`."""
+        """Resumes the server after :meth:`pause`."""
         self._process.resume()
 
     @abstractmethod

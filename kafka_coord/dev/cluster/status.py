@@ -15,7 +15,7 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """One server. ``pid`` is None if it is not running. ``state`` is ``leader``, ``broker``, ``stopped`` and so on.
+    """One server. ``pid`` is None if it is not running. ``state`` is ``leader``, ``broker``, ``stopped`` or the like.
 
     ``address`` is None for a coordinator that does not serve Kafka clients.
     """
@@ -44,12 +44,12 @@ class ClusterStatus:
 
     @property
     def up(self) -> bool:
-        """Whether there is a cluster and all its servers serve."""
+        """Whether there is a cluster, and all its servers are serving."""
         return bool(self.servers) and all(server.serving for server in self.servers)
 
     @property
     def down(self) -> bool:
-        """Whether none of its servers runs."""
+        """Whether none of its servers is running."""
         return all(server.pid is None for server in self.servers)
 
 

@@ -21,10 +21,9 @@ _NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
 
 
 class TopicAdmin:
-    """Creates, grows and deletes topics of the cluster at ``bootstrap_servers`` (``host:port,…``), for ``dev`` and
-    tests.
+    """Creates, grows and deletes topics of the cluster at ``bootstrap_servers`` (``host:port,…``).
 
-    Every method raises :class:`~kafka_coord.errors.Timeout` if some live broker does not show the result within
+    Every method raises :class:`~kafka_coord.errors.Timeout` if a live broker does not show the result within
     ``timeout_s`` seconds, and :class:`~kafka_coord.errors.BrokerError` if no broker answers.
     """
 
@@ -48,7 +47,7 @@ class TopicAdmin:
     def add_partitions(self, name: str, total: int) -> None:
         """Grows a topic to ``total`` partitions. Returns when every live broker knows the leaders of all of them.
 
-        Raises :class:`~kafka_coord.errors.RequestRefused` if it has as many already, or does not exist.
+        Raises :class:`~kafka_coord.errors.RequestRefused` if it already has that many, or does not exist.
         """
         self._ask(
             lambda: self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s),
@@ -90,13 +89,13 @@ class TopicAdmin:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise BrokerError(f"cannot see whether topic {name} is deleted: {error.args[0].str()}") from error
+            raise BrokerError(f"cannot determine whether topic {name} is deleted: {error.args[0].str()}") from error
         return True
 
     def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
-        """Repeats the request until the cluster's controller answers. If the controller has just changed, the request
-        had no effect. librdkafka learns about the new controller only from metadata, which it fetches every five
-        minutes.
+        """Retries the request until the cluster's controller answers. If the controller has just changed, the request
+        has no effect. librdkafka learns about the new controller only from metadata, which it fetches every five
+        minutes, so the metadata is requested before each retry.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:

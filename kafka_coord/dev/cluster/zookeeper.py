@@ -22,7 +22,7 @@ _POLL_S = 0.1
 class ZooKeeperSettings:
     """The options that differ between a ZooKeeper for daily use and a ZooKeeper for tests.
 
-    The granted session timeout is between ``min_session_ms`` (default: two ticks) and ``max_session_ms``.
+    The server grants session timeouts between ``min_session_ms`` (default: two ticks) and ``max_session_ms``.
     ``properties`` are additional lines of ``zoo.cfg``, and ``jvm_properties`` are additional ``-D`` flags.
     """
 
@@ -45,9 +45,10 @@ class EnsemblePeer:
 
 
 class ZooKeeperServer(JvmServer):
-    """One ZooKeeper server in ``directory``. ``with`` starts and stops it. Its data stays in the directory.
+    """One ZooKeeper server in ``directory``. A ``with`` block starts and stops it. The data is kept in the directory.
 
-    The server does not sync writes to disk, so they survive ``kill -9`` of the server, but not a crash of the machine.
+    The server does not sync writes to disk, so they survive a ``kill -9`` of the server, but not a crash of the
+    machine.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class ZooKeeperEnsemble(Startable):
             server.wait_ready(timeout_s)
 
     def stop(self) -> None:
-        """Stops all servers. Stops the leader last, which avoids an election."""
+        """Stops all servers, the leader last, to avoid an election."""
         leader = self.leader() if any(server.running for server in self.servers) else None
         for server in self.servers:
             if server is not leader:
@@ -183,14 +184,14 @@ def server_mode(port: int) -> str | None:
 
 
 def ephemeral_exists(connect_string: str, path: str) -> bool | None:
-    """Tells whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) exists. Its owner may be dead
-    if the session has not expired yet. Returns None if no server on loopback answers.
+    """Returns whether the ephemeral znode ``path`` (below the chroot of ``connect_string``) exists. Its owner may be
+    dead if the session has not expired yet. Returns None if no server on loopback answers.
     """
     hosts, slash, chroot = connect_string.partition("/")
     wanted = f"{slash}{chroot}".rstrip("/") + path
     found = None
     for host in hosts.split(","):
-        # This does not open a session, which would outlive its use. Only the standalone server or the leader knows.
+        # Without a session, which would linger. Only the standalone server or the leader knows the ephemerals.
         _, told, answer = four_letter_word(int(host.rpartition(":")[2]), "dump").partition("Sessions with Ephemerals")
         if any(line.strip() == wanted for line in answer.splitlines()):
             return True
@@ -200,8 +201,8 @@ def ephemeral_exists(connect_string: str, path: str) -> bool | None:
 
 
 def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool:
-    """Waits until the ephemeral znode ``path`` of a killed process has expired. Returns False at the timeout. If
-    ZooKeeper does not answer, asks again. If it never answers, returns True, because the new process will report this.
+    """Waits until the ephemeral znode ``path`` of a killed process has expired. Returns False if it still exists after
+    the timeout. If ZooKeeper never answers, returns True, because the new process will report that itself.
     """
     deadline = time.monotonic() + timeout_s
     while (found := ephemeral_exists(connect_string, path)) is not False:
