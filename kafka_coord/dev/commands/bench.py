@@ -1,4 +1,4 @@
-"""``kafka-coord bench``: runs benchmarks on this machine, and compares with alternatives."""
+"""``kafka-coord bench``: runs benchmarks on this machine, and compares the project with alternatives."""
 
 from __future__ import annotations
 
@@ -64,11 +64,12 @@ def _bench_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def bench() -> None:
-    """Measure parts of the system. A benchmark starts the real servers that it needs, and stops them at its end.
+    """Measure parts of the system. Each benchmark starts the real servers that it needs, and stops them at the end.
 
     \b
     kafka-coord bench rebalance
     kafka-coord bench failover
+    kafka-coord bench sockets
     kafka-coord bench dashboard
     kafka-coord bench planner
     kafka-coord bench offsets
@@ -80,7 +81,9 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--rows", type=click.IntRange(100), metavar="N", help="Rows per topic. [default: 336,776]")
-@click.option("--repeat", type=click.IntRange(1, 100), metavar="N", help="Times each source reads it. [default: 5]")
+@click.option(
+    "--repeat", type=click.IntRange(1, 100), metavar="N", help="How many times each source reads it. [default: 5]"
+)
 @click.option(
     "--minutes",
     type=click.FloatRange(0, 10_000),
@@ -91,12 +94,13 @@ def bench() -> None:
 @click.option("--only", type=click.Choice(_PARTS), multiple=True, help="Measure only this part; repeatable.")
 @_bench_options
 def spark(only: tuple[str, ...], **given: Any) -> None:
-    """Compare the Spark source with Spark's own. Both read the same topics of flights alternately.
+    """Compare the Spark source with Spark's own. Both read the same topics of flights, in alternation.
 
-    Measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger available-now),
-    the time of small and of empty micro-batches (a trigger every second), and how fast a reading query acknowledges a
-    stop-fetcher. One Kafka broker and Spark run on this machine, which should be otherwise idle. Takes about ten
-    minutes. Downloads Spark's own connector once. If that fails, measures only this source.
+    The benchmark measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger
+    available-now), how long small and empty micro-batches take (a trigger every second), and how fast a reading query
+    acknowledges a stop-fetcher. One Kafka broker and Spark run on this machine, which should be otherwise idle. The
+    benchmark takes about ten minutes. It downloads Spark's own connector once; if it cannot, it measures only this
+    source.
 
     \b
     kafka-coord bench spark
@@ -112,8 +116,22 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
 
 
 @bench.command()
-@click.option("--members", type=click.IntRange(1, 500), default=10, show_default=True, metavar="N")
-@click.option("--partitions", type=click.IntRange(1, 50_000), default=900, show_default=True, metavar="N")
+@click.option(
+    "--members",
+    type=click.IntRange(1, 500),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Members that stay in the group.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 50_000),
+    default=900,
+    show_default=True,
+    metavar="N",
+    help="Partitions of the topic.",
+)
 @click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="Repetitions of each event. [default: 30]")
 @click.option(
     "--rarely",
@@ -130,7 +148,7 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
 @click.option(
     "--channel",
     type=click.Choice(["zk", "socket"]),
-    help="How members connect: with their own ZooKeeper sessions, or by sockets to the coordinator. [default: zk]",
+    help="How members connect: with their own ZooKeeper sessions, or over sockets to the coordinator. [default: zk]",
 )
 @click.option("--fetch", is_flag=True, help="Use consumers that fetch records from a real broker.")
 @click.option(
@@ -140,8 +158,8 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
     "fastest settings: classic, cooperative, kip848. All others run with their default settings. The same clients in "
     "managed groups: managed-classic, managed-cooperative, managed. Kafka's Java client, which needs a JDK: "
     "kip848-java, managed-java, managed-java-classic, managed-java-cooperative. Other libraries: aiokafka and "
-    "kafka-python, also with client-assigned- or managed- before the name. By default 5 repetitions, but only one of a "
-    "cold start and of a killed member.",
+    "kafka-python, also with client-assigned- or managed- before the name. By default, events are repeated 5 times, "
+    "but cold starts and kills happen only once.",
 )
 @_bench_options
 def rebalance(
@@ -155,9 +173,9 @@ def rebalance(
 ) -> None:
     """Measure rebalances: a member joins, leaves or is killed, topics grow, an operator rebalances, or all start.
 
-    The coordinator, ZooKeeper and the members are real, but the members fetch nothing. All run on this machine, which
-    should be otherwise idle. The members run in at most ten processes. For each event, the benchmark reports the time
-    until all partitions are owned and all commands acknowledged (settle), the time without an owner (gap), and the
+    The coordinator, ZooKeeper and the members are real, but the members fetch nothing. Everything runs on this machine,
+    which should be otherwise idle, with the members in at most ten processes. For each event, the benchmark reports the
+    time until all partitions are owned and all commands acknowledged (settle), the time without an owner (gap), and the
     partitions that were interrupted although they did not move.
 
     \b
@@ -212,7 +230,7 @@ def _compare(members: int, partitions: int, compare: str, **given: Any) -> None:
     help="Members and partitions per member, such as 1000x50; repeatable. [default: up to 5000x50]",
 )
 @click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="Measure only this assignor; repeatable.")
-@click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="Times each case is run. [default: 5]")
+@click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How many times to run a case. [default: 5]")
 @smoke_option
 @html_option
 @output_option
@@ -221,8 +239,8 @@ def planner(assignors: tuple[str, ...], smoke: bool, output: Format, **given: An
 
     The benchmark measures each assignor alone ('assign'), and the coordinator's whole decision with the default
     assignor ('decide'). The cases are: nobody owns anything, a member joins or leaves, and topics grow by a tenth.
-    Members subscribe to one topic, to a hundred, or each to five of a hundred. It reports the CPU time of one thread,
-    needs no server, and takes some minutes.
+    Members subscribe to one topic, to a hundred, or each to five of a hundred. The benchmark reports the CPU time of
+    one thread, needs no server, and takes a few minutes.
 
     \b
     kafka-coord bench planner
@@ -254,7 +272,7 @@ def offsets(**given: Any) -> None:
     """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit.
 
     The member uses the channel of a real consumer, and its registration fences each commit. The benchmark starts a
-    ZooKeeper that does not wait for its disk.
+    ZooKeeper that does not wait for the disk.
 
     \b
     kafka-coord bench offsets
@@ -282,11 +300,11 @@ def offsets(**given: Any) -> None:
 def failover(**given: Any) -> None:
     """Measure failovers with many groups: the elected coordinator is stopped or killed, and another takes over.
 
-    The benchmark starts a ZooKeeper and two instances with a session timeout of 6 s. The groups' consumers are
-    registered and execute commands, but are not processes. It measures the time until another instance is elected,
-    until that instance has read every group, and until the partitions of a member that left at that moment have a new
-    owner. It checks that nothing is written for unchanged groups, and measures the cost of settled groups for an idle
-    coordinator. Takes some minutes.
+    The benchmark starts a ZooKeeper and two instances with a 6 s session timeout. The groups' consumers are registered
+    and acknowledge commands, but they are not processes. The benchmark measures how long it takes until another
+    instance is elected, until that instance has read every group, and until the partitions of a member that leaves at
+    the same moment have a new owner. It also checks that nothing is written for unchanged groups, and measures what
+    settled groups cost an idle coordinator. It takes a few minutes.
 
     \b
     kafka-coord bench failover
@@ -302,11 +320,11 @@ def failover(**given: Any) -> None:
 @click.option("--pages", type=click.IntRange(1, 50), metavar="N", help="Open pages of groups. [default: 10]")
 @_bench_options
 def dashboard(**given: Any) -> None:
-    """Measure the cost of open dashboard pages for the elected instance, and whether they delay its decisions.
+    """Measure what open dashboard pages cost the elected instance, and whether they delay its decisions.
 
-    The groups are those of `bench failover`, idle and without brokers. The benchmark measures without pages, with an
-    overview, and with an overview and pages of groups. Each time it measures the idle CPU time, and how long a joining
-    member waits. Takes some minutes.
+    The groups are those of `bench failover`, idle and without brokers. With no page open, then with the overview, and
+    then with the overview and pages of groups, the benchmark measures the idle CPU time and how long a joining member
+    waits. It takes a few minutes.
 
     \b
     kafka-coord bench dashboard
@@ -329,13 +347,13 @@ def dashboard(**given: Any) -> None:
 )
 @_bench_options
 def sockets(**given: Any) -> None:
-    """Measure the cost of thousands of consumers without ZooKeeper for a coordinator, and how they survive its crash.
+    """Measure what thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
 
     The benchmark starts a ZooKeeper and two instances. Each consumer has its own connection, the real client's link and
-    connector, and fetchers that only record times. It measures the time until all consumers are registered and read,
-    the cost of pings and commits, and the time of an answer (the p99 is rounded up to a bound of the instance's
-    histogram). Then it kills the elected instance. All consumers must move to the other instance with their
-    partitions. Takes some minutes.
+    connector, and fetchers that only read a clock. The benchmark measures how long it takes until all consumers are
+    registered and reading, what pings and commits cost, and the round trip of a ping (the p99 is rounded up to a bound
+    of the instance's histogram). Then it kills the elected instance: all consumers must move to the other instance with
+    their partitions. It takes a few minutes.
 
     \b
     kafka-coord bench sockets
@@ -352,10 +370,11 @@ def sockets(**given: Any) -> None:
 @click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions with each client. [default: 5]")
 @_bench_options
 def consume(**given: Any) -> None:
-    """Measure the records per second of the consumer and of a plain librdkafka client, alternately.
+    """Measure the records per second of the consumer and of a plain librdkafka client, in alternation.
 
-    Both read the same partitions of one broker with the same settings of librdkafka, in batches and by iteration, each
-    time in its own process. The benchmark also measures the latency of a record from the producer to the application.
+    Both read the same partitions of one broker, each time in a new process: the plain client with librdkafka's default
+    settings and with those of the consumer, and the consumer in batches, by iteration and with asyncio. The benchmark
+    also measures the latency of a record from the producer to the application.
 
     \b
     kafka-coord bench consume
@@ -371,7 +390,7 @@ def consume(**given: Any) -> None:
 @click.option(
     "--compare",
     type=click.Choice(["kafka"]),
-    help="Also measure the broker's own group coordinator, alternately.",
+    help="Also measure the broker's own group coordinator, in alternation.",
 )
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds of each measurement. [default: 4]"
@@ -393,14 +412,14 @@ def groups(only: tuple[str, ...], compare: str | None, **given: Any) -> None:
     """Measure the listener for stock Kafka clients, compared with the broker's own coordinator.
 
     The benchmark starts ZooKeeper, one broker (two for "moving", three for "managed") and an instance beside each
-    broker, and sends prepared requests. CPU is the CPU time of the answering process, from the kernel.
+    broker, and sends prepared requests. CPU is the CPU time of the answering process, as the kernel reports it.
 
     \b
-    requests  commits, fetches of offsets and heartbeats: CPU for each, and the p99 at 1,000 a second
-    passing   fetches of records through the instance: MB per second of CPU, and the added latency
+    requests  commits, offset fetches and heartbeats: CPU for each, and the p99 at 1,000 a second
+    passing   record fetches through the instance: MB per second of CPU, and the added latency
     join      a member joins a group of ten with 900 partitions (librdkafka's defaults)
     loading   an instance starts with a million records in one partition of the groups log
-    moving    a broker with its instance is killed; 10,000 groups move to another
+    moving    a broker and its instance are killed; 10,000 groups move to another instance
     idle      5,000 members that only send heartbeats
     listing   operators' commands on 10,000 groups
     managed   5,000 KIP-848 members in 50 groups on three instances; another member joins a group and leaves it
@@ -438,8 +457,8 @@ def _measure(
     output: Format,
     **given: object,
 ) -> None:
-    """Runs a benchmark in ``directory``, and shows its results. ``given`` replaces fields of its ``usual`` options, or
-    with ``smoke`` of its ``small`` options."""
+    """Runs a benchmark in ``directory``, and shows its results. ``given`` overrides its ``usual`` options or, with
+    ``smoke``, its ``small`` options."""
     options = _with(small if smoke else usual, **given)
     with _working_in(directory) as where:
         report = run(options, where, note)
@@ -448,8 +467,8 @@ def _measure(
 
 @contextmanager
 def _working_in(given: Path | None) -> Iterator[Path]:
-    """Yields the working directory. Removes a temporary directory at the end. If the benchmark failed, keeps it for its
-    logs."""
+    """Yields the working directory. If it is temporary, it is removed at the end, unless the benchmark failed, in which
+    case its logs are kept."""
     terminate_as_interrupt()
     where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
     kept = given is not None

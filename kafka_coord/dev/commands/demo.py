@@ -58,7 +58,9 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 )
 @click.option("--records", type=int, metavar="N", help="The number of flights. [default: all 336,776]")
 @click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="The approximate time for the consumers.")
-@click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
+@click.option(
+    "--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N", help="The number of brokers."
+)
 @click.option(
     "--seed",
     type=int,
@@ -93,13 +95,13 @@ def demo(directory: Path | None, report: Path, keep: bool, no_live: bool, **give
     flights of a second topic to one parquet table. One Spark application is killed, and another query joins.
 
     At the end, the demo verifies record by record that none was lost, and that only records that the killed consumer
-    had not committed were read twice. The table must have every record exactly once. The demo writes a page with
-    charts. It takes two minutes at most on two cores.
+    had not committed were read twice. The table must contain every record exactly once. The demo also writes a page
+    with charts. It takes at most two minutes on two cores.
 
-    With --clients kafka, the consumers are stock clients (confluent-kafka) of one client-assigned group, whose offsets
-    are in Kafka. Their only setting is bootstrap.servers. The group's coordinator is killed and restarted. Then the
-    leadership of the group's log moves to another broker. The demo also verifies that no acknowledged commit was lost.
-    It takes about a minute.
+    With --clients kafka, the consumers are stock clients (confluent-kafka) in one client-assigned group, whose offsets
+    are stored in Kafka. All they need is bootstrap.servers. The group's coordinator is killed and restarted, and then
+    the leadership of the group's log moves to another broker. The demo also verifies that no acknowledged commit was
+    lost. It takes about a minute.
 
     With --clients mixed, every kind of consumer is in one group: stock clients of both group protocols, a Spark query
     and this project's consumers. One consumer of each kind and the elected coordinator are killed. It takes about two
@@ -157,18 +159,18 @@ def _require_writable(report: Path) -> None:
         if not there:
             report.unlink()
     except OSError as error:
-        raise SettingsError(f"--report {report} cannot be written: {error.strerror}; name another file") from None
+        raise SettingsError(f"--report {report} cannot be written: {error.strerror}; choose another file") from None
 
 
 def _directory(given: Path | None) -> Path:
-    """Creates a new directory for this run below the given one, so the demo can run there again."""
+    """Creates a new directory for this run below the given one, so that the demo can run there again."""
     if given is None:
         return Path(tempfile.mkdtemp(prefix="kafka-coord-demo-"))
     run = given.absolute() / time.strftime("run-%Y%m%d-%H%M%S")
     try:
         run.mkdir(parents=True)
     except OSError as error:
-        raise SettingsError(f"--dir {given} cannot be used: {error.strerror}; name another directory") from None
+        raise SettingsError(f"--dir {given} cannot be used: {error.strerror}; choose another directory") from None
     return run
 
 

@@ -61,8 +61,17 @@ def dev() -> None:
 
 
 @dev.command()
-@click.option("--brokers", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N")
-@click.option("--zookeepers", type=click.IntRange(1, 7), default=1, show_default=True, metavar="N")
+@click.option(
+    "--brokers", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N", help="The number of brokers."
+)
+@click.option(
+    "--zookeepers",
+    type=click.IntRange(1, 7),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="The number of ZooKeeper servers.",
+)
 @click.option(
     "--coordinators/--no-coordinators",
     default=True,
@@ -73,10 +82,17 @@ def dev() -> None:
     "--channel-port",
     type=click.IntRange(1, 65_000),
     metavar="PORT",
-    help="The first of the coordinators' ports for consumers without ZooKeeper. [default: off]",
+    help="The port at which the first coordinator serves consumers without ZooKeeper; the others use the following "
+    "ports. [default: off]",
 )
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(1, 3600), default=120.0, show_default=True, metavar="SECONDS"
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(1, 3600),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the servers.",
 )
 @directory_option
 @output_option
@@ -91,7 +107,8 @@ def up(
 ) -> None:
     """Start the cluster, with existing data if there is any, and leave it running.
 
-    Returns after a record was written through every broker and read back. Fetches the jars once.
+    The command returns once a record has been written through every broker and read back. The first time, it fetches
+    the jars.
 
     \b
     kafka-coord dev up --brokers 3 --dir /tmp/coord
@@ -137,7 +154,7 @@ def up(
 @directory_option
 @output_option
 def status(directory: Path, output: Format) -> None:
-    """Show the servers, their addresses and logs. The exit code is 0 if all serve, 7 without a cluster, and else 9.
+    """Show the servers, their addresses and logs. The exit code is 0 if all are up, 7 without a cluster, otherwise 9.
 
     \b
     kafka-coord dev status -o json
@@ -156,7 +173,7 @@ def status(directory: Path, output: Format) -> None:
 @dev.command()
 @directory_option
 def down(directory: Path) -> None:
-    """Stop the cluster; its data stays.
+    """Stop the cluster, but keep its data.
 
     \b
     kafka-coord dev down
@@ -164,7 +181,7 @@ def down(directory: Path) -> None:
     from kafka_coord.dev.cluster.cluster import DevCluster
 
     DevCluster(directory).down()
-    click.echo(f"stopped the cluster in {directory}; its data stays")
+    click.echo(f"stopped the cluster in {directory}; its data is kept")
 
 
 def _show(output: Format, found: ClusterStatus) -> None:

@@ -64,9 +64,9 @@ def flights(
 ) -> int:
     """Write a group's flights (JSON from 'load --flights') to a table that has each flight once.
 
-    Runs until Ctrl-C or SIGTERM. Then it finishes its micro-batch and leaves the group. Several applications can run on
-    all machines that have DIR, and share the group's partitions and the table. With a --consumer-id, an application
-    continues where it stopped.
+    The application runs until Ctrl-C or SIGTERM, then finishes its micro-batch and leaves the group. Several
+    applications, on any machines that have DIR, can share the group's partitions and the table. With a --consumer-id, a
+    restarted application continues where it stopped.
 
     \b
     kafka-coord pipeline run flights --group delays --topics flights --output /data/delays
@@ -95,7 +95,7 @@ def flights(
         job_session(f"kafka-coord flights {name}", master, conf, log) as spark,
         stopping_at_signals() as stopping,  # after Spark, which sets its own handler when it starts
     ):
-        note(f"{name} joins the group {group}; Ctrl-C lets it leave")
+        note(f"{name} joins the group {group}; press Ctrl-C to leave")
         ended = run_stream(spark, options, decoded, stopping.event, _SeldomNotes())
     note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
     if not ended.clean:
@@ -137,8 +137,8 @@ def report(
 ) -> None:
     """Summarise the output of 'run flights': delays by airline, airport and hour in windows of event time, top routes.
 
-    You may run it at any time, even while applications write. DIR/reports/… has the report for each window as parquet.
-    The tables show the totals. Arrival delays are in minutes.
+    The report can be run at any time, even while applications are writing. DIR/reports/… contains the report for each
+    window as parquet, and the tables show the totals. Arrival delays are in minutes.
 
     \b
     kafka-coord pipeline report --output /data/delays
@@ -159,7 +159,7 @@ def report(
 
 
 def show_report(output: Format, report: DelayReport) -> None:
-    """Prints the totals from the files of a report."""
+    """Prints the totals that a report's files contain."""
     from kafka_coord.dev.jobs.delays import KEYS, ROUTES
 
     summary = report.summary
@@ -193,8 +193,8 @@ def show_report(output: Format, report: DelayReport) -> None:
 
 
 def _source_options(settings: Settings) -> dict[str, str]:
-    """Returns the connection as options of the source. The source itself reads the settings file and the environment,
-    so their secrets do not become options, which Spark stores."""
+    """Returns the connection settings as options of the source. Secrets in the settings file and the environment are
+    not among them, because Spark stores options; the source reads the file and the environment itself."""
     zookeeper, config = settings.zookeeper, given_config()
     kafka = {
         f"kafka.{name}": str(value)
