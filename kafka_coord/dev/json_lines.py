@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Appending:
-    """Appends lines to a file without a buffer, so written lines survive a ``kill -9`` of the writer. Thread-safe."""
+    """Appends lines to a file, unbuffered, so that they survive a ``kill -9`` of the writer. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Appending:
     def append(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            while line:  # a raw file may write only a part
+            while line:  # one write to a raw file may be partial
                 line = line[self._file.write(line) or 0 :]
 
 

@@ -1,1 +1,1 @@
-"""The ``kafka-coord`` commands of this distribution: ``bench``, ``demo``, ``dev`` and the sample job of ``pipeline``."""
+"""The ``kafka-coord`` commands of this distribution: ``bench``, ``demo``, ``dev`` and parts of ``pipeline``."""

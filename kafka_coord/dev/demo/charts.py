@@ -97,7 +97,7 @@ def _svg(height: float, description: str, *parts: str, width: float = WIDTH, cla
 
 
 def ownership_chart(timeline: Timeline) -> Markup:
-    """Draws one row per partition with a bar for each ownership. The coordinators and the events are above them."""
+    """Draws one row per partition, with a bar for each ownership, below the coordinators and the events."""
     lane, first = 46.0, 82.0
     bottom = first + _ROW * len(timeline.partitions)
     frame = _Frame(timeline, lane, bottom)

@@ -1,4 +1,4 @@
-"""Runs a plain consumer in its own process. It shares a group and a table with Spark applications."""
+"""Runs a plain consumer that shares a group and a table with Spark applications, in its own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WAIT_S = 0.5
 def main(
     arguments: Sequence[str] | None = None, *, rows: Callable[[Sequence[Record]], pyarrow.Table] = as_arrow
 ) -> int:
-    """Runs the process. ``rows`` converts records to rows. Returns 0 after a clean leave, and else the error's exit
+    """Runs the process. ``rows`` converts records to rows. Returns 0 after a clean leave, or else the error's exit
     code."""
     parser = member_arguments("kafka_coord.dev.demo.colleague", __doc__)
     parser.add_argument("--table", required=True, type=Path)

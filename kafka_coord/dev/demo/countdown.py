@@ -1,4 +1,4 @@
-"""Estimates the demo's remaining time from the usual duration of each part, corrected by the current run."""
+"""Estimates the demo's remaining time from the usual duration of each part and the progress of the current run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def expected_seconds(options: DemoOptions) -> dict[Part, float]:
     load_s = 1.0 + (10.0 if options.spark else 6.0) * size
     play_s = options.seconds * 1.1 + (3.0 if options.spark else 1.0)
     if options.clients is Clients.KAFKA:
-        play_s += 12.0  # sessions that end, and rounds of rebalances
+        play_s += 12.0  # for sessions to expire, and for rebalances
     verify_s = 2.0 + 4.0 * size
     spark_s = {Part.SPARK: max(8.0, _SPARK_S - load_s - play_s - verify_s)} if options.spark else {}
     return {
@@ -93,7 +93,7 @@ class Countdown:
             if self._now is None:
                 return max(1.0, later)
             elapsed = self._clock() - self._began
-            # On a busy machine, a part may take longer than expected. Then its remaining time grows with its elapsed
+            # On a busy machine, a part may take longer than expected; its remaining time then grows with the elapsed
             # time.
             here = max(self._expected.get(self._now, 0.0) - elapsed, elapsed / 4)
             if self._done_share > 0.25:  # before that, the pace predicts less well than the estimate

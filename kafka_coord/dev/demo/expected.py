@@ -31,7 +31,7 @@ class AirlineTotal:
 
 
 def count_input(limit: int | None = None, again: int = 0) -> dict[str, AirlineTotal]:
-    """Maps each airline's code to its totals of the first ``limit`` flights. The first ``again`` flights count
+    """Maps each airline's code to its totals over the first ``limit`` flights. The first ``again`` flights count
     twice."""
     totals: dict[str, AirlineTotal] = {}
     with flight_rows() as (header, rows):
@@ -48,7 +48,7 @@ def count_input(limit: int | None = None, again: int = 0) -> dict[str, AirlineTo
 def side_by_side(
     found: Mapping[str, AirlineTotal], expected: Mapping[str, AirlineTotal]
 ) -> Iterator[tuple[str, AirlineTotal, AirlineTotal]]:
-    """Yields each airline with the two totals."""
+    """Yields each airline with its found and its expected totals."""
     nothing = AirlineTotal()
     for airline in sorted(found.keys() | expected.keys()):
         yield airline, found.get(airline, nothing), expected.get(airline, nothing)

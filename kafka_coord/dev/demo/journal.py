@@ -1,8 +1,8 @@
-"""The journal of one consumer of the demo. Each event appends one JSON object as a line.
+"""The journal of one consumer of the demo, to which each event appends a line with one JSON object.
 
-The consumer writes a line about records after it has processed them, and before it requests more records. Only this
-request marks them as consumed. So every committed record is in a journal, even if the process is killed. A killed
-process may leave an incomplete line, but the records of that line were never committed.
+The consumer writes a line about records after it has processed them, but before it requests more, which is what marks
+them as consumed. So every committed record is in a journal, even if the process is killed. A killed process may leave
+an incomplete line, but the records of that line were never committed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def now_ms() -> int:
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive records of one partition from offset ``first`` on, with their airlines and arrival delays in minutes.
-    A delay is None if the flight was cancelled or diverted. ``at_ms`` is when the consumer had processed the records
-    (ms since 1970).
+    A delay is None if the flight was cancelled or diverted. ``at_ms`` is when the consumer had processed the records,
+    in ms since 1970.
     """
 
     at_ms: int
@@ -82,8 +82,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """The kill of a consumer at ``at_ms`` (ms since 1970). ``committed`` has the committed offsets of its
-    partitions."""
+    """A consumer was killed at ``at_ms`` (ms since 1970), when its partitions had the offsets ``committed``."""
 
     consumer: str
     at_ms: int
@@ -101,14 +100,14 @@ class JournalWriter(Appending):
         self.append({"at_ms": at_ms, "event": "committed", "offsets": written})
 
     def records(self, at_ms: int, runs: Sequence[Run]) -> None:
-        """Writes one line for all runs, without each run's own ``at_ms``."""
+        """Writes one line for all runs, with one ``at_ms`` for all of them."""
         written = [[*run.partition, run.first, list(run.airlines), list(run.delays)] for run in runs]
         self.append({"at_ms": at_ms, "event": "records", "runs": written})
 
 
 def read_journal(path: Path, consumer: str) -> Journal:
-    """Reads the journal of ``consumer``. Ignores an incomplete last line. A missing file is an empty journal. For any
-    other fault, raises :class:`~kafka_coord.errors.MalformedValue` with the line.
+    """Reads the journal of ``consumer``. Ignores an incomplete last line, and treats a missing file as an empty
+    journal. For any other fault, raises :class:`~kafka_coord.errors.MalformedValue` with the line.
     """
     runs: list[Run] = []
     handed: list[Handed] = []

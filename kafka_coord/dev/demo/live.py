@@ -1,4 +1,4 @@
-"""Shows the demo on a terminal, and redraws owners, lag and commands while the scenario runs."""
+"""Shows the demo on a terminal, redrawing owners, lag and commands while the scenario runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _OBEYED_SHOWN_S = 4.0
 
 
 class Acknowledged:
-    """The commands that consumers executed recently. Most commands wait for only some tens of ms, which is too short to
-    see. So changes of owners are used instead. ``verbs`` are the words for a stop and for a start.
+    """The commands that consumers executed recently, inferred from changes of owners, because most commands are
+    outstanding for only some tens of ms, which is too short to see them. ``verbs`` are the words for a stop and for a
+    start.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:
@@ -65,7 +66,7 @@ class Acknowledged:
 
 
 class LiveView(PlainView):
-    """Shows steps as lines, and the scenario as a redrawn picture. When the picture disappears, its events stay."""
+    """Shows steps as lines, and the scenario as a picture that is redrawn and finally leaves only its events behind."""
 
     tick_s = 0.5
 

@@ -38,15 +38,15 @@ class Kind(StrEnum):
 
 _STOCK_KINDS = frozenset({Kind.CONSUMER, Kind.CLASSIC})
 _MIX = (Kind.SPARK, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER, Kind.CLASSIC, Kind.OWN, Kind.CONSUMER)
-"""The last one joins later."""
+"""The kinds of consumers with ``--clients mixed``. The last consumer joins later."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """The demo writes ``records`` flights to ``partitions`` before the consumers start. After the topic has grown to
-    ``grown_partitions``, it writes the first ``again`` flights again, only to the new partitions. A limit on the
-    consumers' pace makes them need about ``seconds``. ``seed`` determines which consumers are killed and leave, and the
-    exact times. Dead coordinators, and dead consumers with a ZooKeeper session, are noticed after
+    ``grown_partitions``, it writes the first ``again`` flights again, only to the new partitions. The consumers' pace
+    is limited so that they take about ``seconds``. ``seed`` determines which consumers are killed, which leave, and
+    exactly when. Dead coordinators, and dead consumers with a ZooKeeper session, are noticed after
     ``session_timeout_ms``. With ``spark``, a second group of Spark queries and a plain consumer reads the first
     ``shared_records`` flights from its own topic at the same time.
     """
@@ -85,7 +85,7 @@ class DemoOptions:
         return Kind.CLASSIC if self.clients is Clients.KAFKA else Kind.OWN
 
     def by_bootstrap(self, number: int) -> bool:
-        """Tells whether the consumer with this number (from 1) uses the coordinators' addresses instead of
+        """Returns whether the consumer with this number (from 1) uses the coordinators' addresses instead of
         ZooKeeper's."""
         return (
             self.kind(number) in _STOCK_KINDS
@@ -95,14 +95,14 @@ class DemoOptions:
 
     @property
     def stock_session_ms(self) -> int:
-        """The stock clients' session timeout in ms. They must stay members while their coordinator's instance restarts
-        and they connect again: librdkafka waits up to 10 seconds between two attempts."""
+        """The stock clients' session timeout in ms. They must stay members until their coordinator's instance has
+        restarted and they have reconnected: librdkafka waits up to 10 seconds between two attempts."""
         return self.session_timeout_ms * 4
 
     @property
     def own_session_ms(self) -> int:
-        """The session timeout of this project's consumers in ms. A socket consumer must stay a member from the death of
-        one coordinator to the start of the next."""
+        """The session timeout of this project's consumers in ms. A socket consumer must remain a member until the next
+        coordinator has taken over from a dead one."""
         with_zookeeper = self.clients is Clients.OWN and self.channel is ChannelChoice.ZOOKEEPER
         return self.session_timeout_ms if with_zookeeper else self.session_timeout_ms * 9 // 4
 
@@ -130,8 +130,8 @@ class DemoOptions:
 
     @property
     def records_per_s(self) -> float:
-        """The pace of one consumer in records per second, for a total of about ``seconds``. The group does not always
-        have all its consumers."""
+        """The pace of one consumer in records per second, so that all records take about ``seconds``, given that the
+        group does not always have all its consumers."""
         return self.total / self.seconds / (self.consumers - 0.2)
 
 
@@ -158,7 +158,7 @@ def chosen(
     channel: str = ChannelChoice.ZOOKEEPER,
     clients: str = Clients.OWN,
 ) -> DemoOptions:
-    """Returns the user's options. ``quick`` is a smaller run. By default, it has no Spark.
+    """Returns the user's options. ``quick`` selects a smaller run, by default without Spark.
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """

@@ -1,7 +1,7 @@
-"""Runs two Spark queries of one application in one process, with one JVM for them and for the report of their table.
+"""Runs one Spark application with two queries, whose JVM also computes the report of their table.
 
-The first query starts immediately, and the second at SIGUSR1. At SIGTERM, both leave the group, and then the process
-writes the report.
+The first query starts immediately, the second on SIGUSR1. On SIGTERM, both leave the group, and then the process writes
+the report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLL_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the process. Returns 0 if both queries left cleanly and the report is written, and else the error's exit
+    """Runs the process. Returns 0 if both queries left cleanly and the report was written, or else the error's exit
     code."""
     parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.queries", description=__doc__)
     for option in ("zookeeper", "group", "topic", "output", "first", "second", "max-offsets", "session-timeout-ms"):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election. The group
-    consumed ``failover_records`` records in that time. Both are None if no coordinator was killed. ``steps`` are the
+    """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election, during
+    which the group consumed ``failover_records`` records; both are None if no coordinator was killed. ``steps`` are the
     demo's steps and their seconds. ``setting`` is a sentence about the servers. ``shared`` describes the second group.
     ``stock`` is true if the consumers were stock Kafka clients.
     """
@@ -125,7 +125,7 @@ def _ownership(report: RunReport) -> Markup:
     return section(
         "Owners of each partition over time",
         (
-            f"A bar runs from {_BARS[report.stock]}, as the consumer itself wrote it down. A red "
+            f"A bar runs from {_BARS[report.stock]}, as the consumer itself recorded it. A red "
             "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition "
             f"that does not change its owner is never interrupted.{_PROMISE if report.stock else ''}"
         ),
@@ -167,8 +167,8 @@ def _rebalances(report: RunReport) -> Markup:
     heads = [("Generation", "n"), ("At", "n"), ("Reason", "wide"), *((head, "n") for head in numbers)]
     return section(
         "Rebalances",
-        "The group's history in ZooKeeper has the reason of each decision, the number of moved partitions, and "
-        "the times from the decision until all stops were acknowledged and until all partitions had owners.",
+        "For each decision, the group's history in ZooKeeper records the reason, the number of moved partitions, and "
+        "how long it took until all stops were acknowledged and until all partitions had owners.",
         table(heads, [_rebalance_row(report.timeline, decision) for decision in report.timeline.decisions]),
     )
 
@@ -194,8 +194,8 @@ _BARS = {
     True: "the moment when the client was given a partition until it was taken away",
 }
 _PROMISE = (
-    " What is promised to stock clients is delivery at least once: an acknowledged commit is never lost, and after a "
-    "crash the records since the last commit come again. A clean handover repeats none."
+    " Stock clients are promised at-least-once delivery: an acknowledged commit is never lost, and after a crash, the "
+    "records since the last commit are delivered again. A clean handover repeats none."
 )
 _VERBS = {"gained": "gains", "lost": "gives up"}
 
@@ -247,7 +247,7 @@ def _airlines(report: RunReport) -> Markup:
         ("Mean delay on arrival, by the group", "n"),
         ("in the input", "n"),
     )
-    about = "Each record counts once. The numbers from the input are beside those of the group."
+    about = "Each record counts once. Next to the group's numbers are those of the input."
     return section("The group's results: flights and delays per airline", about, table(heads, rows))
 
 

@@ -67,7 +67,8 @@ class Outcome:
 
 def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainView, *, keep: bool = False) -> Outcome:
     """Runs the demo in ``directory`` and writes the page ``report``. With ``keep``, the cluster keeps running. The
-    outcome has the verdict. If there is none, raises :class:`~kafka_coord.errors.KafkaCoordError`.
+    outcome contains the verdict; if the demo fails before there is one, raises
+    :class:`~kafka_coord.errors.KafkaCoordError`.
     """
 
     over_sockets = options.channel is not ChannelChoice.ZOOKEEPER
@@ -191,7 +192,7 @@ def _loaded(count: int, options: DemoOptions, loading: Step, view: PlainView) ->
 
 
 def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Reads the end offsets and committed offsets from ``kafka-coord groups describe GROUP --offsets -o json``."""
+    """Reads the end offsets and committed offsets with ``kafka-coord groups describe GROUP --offsets -o json``."""
     command = [sys.executable, "-m", "kafka_coord.cli.main", "groups", "describe", group, "--offsets", "-o", "json"]
     try:
         answer = subprocess.run(

@@ -27,12 +27,12 @@ _SETTLE_S = 150.0
 _ALWAYS_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LAST_COMMIT_S = 0.3
-"""This exceeds the time for which a coordinator collects offsets before it writes them."""
+"""Longer than a coordinator collects offsets before it writes them."""
 
 
 class Scenario:
-    """Plays the scenario once. Then ``events`` and ``killings`` have its events, and ``coordinator_killed`` maps the
-    epoch of the killed coordinator to the time of its kill (ms since 1970)."""
+    """Plays the scenario once. Afterwards, ``events`` and ``killings`` contain what happened, and
+    ``coordinator_killed`` maps the epoch of the killed coordinator to the time when it was killed (ms since 1970)."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Scenario:
         view: PlainView,
         check: Callable[[], None],
     ) -> None:
-        """While the scenario waits, it calls ``check``, which raises an error that occurred elsewhere."""
+        """While the scenario waits, it calls ``check``, which raises any error that has occurred elsewhere."""
         self._options = options
         self._cluster = cluster
         self._watcher = watcher
@@ -66,7 +66,7 @@ class Scenario:
         self._finish()
 
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
-        """Returns each act with the committed share of the first load at which it begins. The seed varies this share a
+        """Returns the acts, each with the share of the first load after whose commit it begins, which the seed varies a
         little. If every kind of consumer is in the group, one consumer of each kind is killed."""
         if self._options.clients is Clients.MIXED:
             return (
@@ -104,8 +104,8 @@ class Scenario:
         self._wait_until_settled(lambda found: name in _owners(found), f"{name} with its own partitions")
 
     def _kill(self, *kinds: Kind) -> None:
-        """Kills a random consumer. If kinds are given, kills one consumer of each kind at the same time."""
-        self._wait_until_settled(lambda _found: True, "the group stable")  # so all have reported their partitions
+        """Kills a random consumer or, if kinds are given, one consumer of each kind at the same time."""
+        self._wait_until_settled(lambda _found: True, "the group stable")  # so that all have recorded their partitions
         working = list(self._workforce.working)
         candidates = [[name for name in working if self._workforce.kind(name) is kind] for kind in kinds] or [working]
         victims = [self._random.choice(names) for names in candidates]
@@ -196,8 +196,8 @@ class Scenario:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
     def _wait_until_settled(self, condition: Callable[[GroupNow], bool], what: str) -> None:
-        """Waits until the group is stable and fulfils the condition. Reads the group itself, because the last sample
-        may be outdated.
+        """Waits until the group is stable and fulfils the condition. Reads the group directly, because the last sample
+        may be stale.
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:

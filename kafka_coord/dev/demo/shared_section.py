@@ -16,15 +16,15 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960.0, 190.0, 40.0, 22.0
 
 
 def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
-    """Returns the second group's events, its owners over time, and the pipeline's results from its parquet files."""
+    """Returns a section with the second group's events, its owners over time, and the pipeline's results."""
     began = shared.events[0].at_ms if shared.events else 0
     events = [[f"{(event.at_ms - began) / 1000:.1f} s", event.text] for event in shared.events]
     owned = [[when, ", ".join(f"{name} {n}" for name, n in sorted(owners.items()))] for when, owners in shared.owned]
     return section(
         "The pipeline: Spark as a member",
         f"At the same time, the group {shared.group} read the topic {shared.topic}. Its members were queries of two "
-        "Spark applications and a plain Python consumer. The coordinator gave each member its partitions, and all of "
-        "them wrote one parquet table. Spark computed the results below from that table.",
+        "Spark applications and a plain Python consumer. The coordinator gave each member its partitions, and all "
+        "members wrote to one parquet table, from which Spark computed the results below.",
         table([("After", "n"), ("What happened", "wide")], events),
         table([("With", ""), ("Partitions owned by each", "wide")], owned),
         tag("h3", "Mean delay on arrival by hour of departure"),
@@ -62,7 +62,7 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
 
 
 def _hours(shared: Shared) -> Markup:
-    """Draws one bar per hour. Its title has the number of flights."""
+    """Draws one bar per hour, whose tooltip shows the number of flights."""
     totals = shared.report.totals("hours")
     means = {hour: found.mean_arrival_delay or 0.0 for hour, found in totals.items() if hour is not None}
     highest = max((abs(mean) for mean in means.values()), default=0.0) or 1.0

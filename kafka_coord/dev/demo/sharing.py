@@ -40,9 +40,9 @@ from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
 _SECONDS = 10.5
-"""The seconds that three members need for the whole topic."""
+"""How many seconds three members need for the whole topic."""
 _KILL = 0.35
-"""An application is killed when this share of the topic is in the table."""
+"""The share of the topic that must be in the table before an application is killed."""
 _PATIENCE_S = 240.0
 _STOP_S = 120.0
 
@@ -62,7 +62,7 @@ class Shared:
 
 
 class Sharing:
-    """Plays the second group's scenario once in ``directory``, beside all other work of the cluster."""
+    """Plays the second group's scenario once in ``directory``, while the cluster serves the first group."""
 
     def __init__(
         self, options: DemoOptions, cluster: DevCluster, store: Store, directory: Path, view: PlainView
@@ -85,7 +85,7 @@ class Sharing:
 
     @contextmanager
     def alongside(self) -> Iterator[Future[Shared]]:
-        """Plays on its own thread while the block runs. The end of the block stops the remaining processes."""
+        """Plays the scenario on its own thread while the block runs. When the block ends, stops what still runs."""
         with ThreadPoolExecutor(1, thread_name_prefix="demo-sharing") as pool:
             result = pool.submit(self._play)
             try:
@@ -227,7 +227,7 @@ class Sharing:
 
     def _check(self) -> None:
         if self._given_up.is_set():
-            raise ConsumerError("interrupted, because the demo ends")
+            raise ConsumerError("interrupted, because the demo is ending")
         require_running(process for name, process in self._processes.items() if name not in self._gone)
 
     def _say(self, doing: str) -> None:

@@ -27,8 +27,8 @@ _POLL_S, _STOP_WITHIN_S = 0.1, 60.0
 
 
 def consume(given: argparse.Namespace, journal: JournalWriter, stopping: threading.Event) -> None:
-    """Runs the query until a stop signal. The source commits a micro-batch's offsets after its records are in the
-    journal."""
+    """Runs the query until a stop signal. The source commits the offsets of a micro-batch only after its records are in
+    the journal."""
     work = Work()
 
     def take(rows: DataFrame, _batch_id: int) -> None:
@@ -47,7 +47,7 @@ def consume(given: argparse.Namespace, journal: JournalWriter, stopping: threadi
     }
     sink = BetweenBatches(take)
     with spark_session("kafka-coord demo", master="local[1]", conf=LIGHT, java=find_java().executable) as spark:
-        ending = stopping_event()  # Spark has set its own handler
+        ending = stopping_event()  # again, because Spark has set its own handler
         query = (
             spark.readStream.format(SHORT_NAME)
             .options(**options)

@@ -35,8 +35,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The group at one moment: each partition's committed offset, end offset and owner, and the outstanding commands.
-    It was read between ``asked_ms`` and ``at_ms``."""
+    """The group at one moment, read between ``asked_ms`` and ``at_ms``: each partition's committed offset, end offset
+    and owner, and how many commands are outstanding for each consumer."""
 
     at_ms: int
     committed: Mapping[TopicPartition, int]
@@ -65,8 +65,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A consumer's hold on a partition, from start-fetcher to stop-fetcher, and the number of records consumed during
-    it.
+    """A consumer's hold on a partition, from start-fetcher to stop-fetcher, with the number of records that it consumed
+    meanwhile.
     """
 
     partition: TopicPartition
@@ -89,7 +89,7 @@ class Reign:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The handover of a partition: how long nobody owned it, and whether its old owner was killed."""
+    """The handover of a partition: how long it had no owner, and whether its old owner was killed."""
 
     partition: TopicPartition
     at_ms: int
@@ -151,9 +151,7 @@ def assemble(
 
 
 def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms: int) -> tuple[Span, ...]:
-    """Returns all spans of ownership. A kill ends the spans of the killed consumer. Spans without an end last until
-    ``until_ms``.
-    """
+    """Returns all spans of ownership. Killing a consumer ends its spans. Spans without an end last until ``until_ms``."""
     killed = {killing.consumer: killing.at_ms for killing in killings}
     spans: list[Span] = []
     for journal in journals:
@@ -173,8 +171,8 @@ def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms:
 
 
 def with_seen_changes(journal: Journal, samples: Iterable[Sample]) -> Journal:
-    """Returns the journal. A Spark query cannot record its partitions, so for such a consumer, adds the spans that the
-    samples show. They are never longer than the real spans.
+    """Completes the journal of a Spark query, which cannot record its partitions, with the spans that the samples show.
+    These are never longer than the real ones. Any other journal is returned unchanged.
     """
     if journal.handed:
         return journal
@@ -206,7 +204,7 @@ class _Counted:
 
 
 def handovers_of(spans: Iterable[Span]) -> tuple[Handover, ...]:
-    """Each change of owner. A stop and start within one consumer counts too, because it paused the partition."""
+    """Returns each change of owner. Stopping and restarting with the same consumer counts, too, as a pause."""
     handovers = []
     last: dict[TopicPartition, Span] = {}
     for span in sorted(spans, key=lambda span: (span.partition, span.from_ms)):
@@ -219,7 +217,7 @@ def handovers_of(spans: Iterable[Span]) -> tuple[Handover, ...]:
 
 
 def overlaps_of(spans: Iterable[Span]) -> tuple[str, ...]:
-    """Partitions that two consumers held at once: there must be none."""
+    """Describes the partitions that two consumers held at once, of which there must be none."""
     found = []
     last: dict[TopicPartition, Span] = {}
     for span in sorted(spans, key=lambda span: (span.partition, span.from_ms)):
@@ -243,11 +241,11 @@ def rates_of(journals: Sequence[Journal], from_ms: int, to_ms: int, bucket_ms: i
 
 
 def consumed_between(journals: Iterable[Journal], from_ms: int, to_ms: int) -> int:
-    """The number of records that the group processed in a period."""
+    """Returns the number of records that the group processed in a period."""
     return sum(len(run.airlines) for journal in journals for run in journal.runs if from_ms < run.at_ms <= to_ms)
 
 
 def median_gap_ms(handovers: Iterable[Handover], *, after_killing: bool) -> int | None:
-    """The median time without an owner in ms; None if there was no such handover."""
+    """Returns the median time without an owner in ms, or None if there was no such handover."""
     gaps = [handover.gap_ms for handover in handovers if handover.after_killing is after_killing]
     return round(statistics.median(gaps)) if gaps else None

@@ -33,8 +33,8 @@ MAX_DIFFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The input of the verification. ``ends`` are the partitions' end offsets, ``committed`` the group's committed
-    offsets (as an operator reads them), ``written`` is the number of records produced, and ``expected`` are the input's
+    """The input of the verification. ``ends`` are the partitions' end offsets, ``committed`` are the group's committed
+    offsets as an operator reads them, ``written`` is the number of records produced, and ``expected`` are the input's
     totals by airline.
     """
 
@@ -209,7 +209,7 @@ def _rule(tp: TopicPartition, killings: Sequence[Killing]) -> str:
 
 
 def _resumed(evidence: Evidence, tally: _Tally) -> Check:
-    """Checks that another consumer also consumed the killed consumers' uncommitted records."""
+    """Checks that other consumers consumed the killed consumers' uncommitted records again."""
     differences = []
     redone = 0
     for tp, tail in sorted(tally.tails.items()):
@@ -301,7 +301,7 @@ def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int
 
 
 def _commits_kept(evidence: Evidence, spans: Sequence[Span]) -> tuple[Check, ...]:
-    """Checks that no acknowledged commit was lost. Makes no claim if no consumer recorded acknowledgements."""
+    """Checks that no acknowledged commit was lost. Returns no check if no consumer recorded acknowledgements."""
     commits = [
         (one.at_ms, tp, offset)
         for journal in evidence.journals

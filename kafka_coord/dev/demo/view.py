@@ -21,9 +21,8 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Step:
-    """A running step, which may be a :class:`Part` of the run. ``progress`` replaces the description of the current
-    work.
-    """
+    """A running step, during which one :class:`Part` of the run is measured. ``progress`` replaces the description of
+    what it is doing."""
 
     def __init__(self, view: PlainView, what: str, part: Part, *, ticks: bool) -> None:
         self._view = view
@@ -114,7 +113,7 @@ class PlainView:
         self.say(f"{self.clock()}  {self.summary(view)}{aside}; {self.left()}")
 
     def summary(self, view: GroupView) -> str:
-        """Returns one line with progress, pace, lag, waiting commands and owners."""
+        """Returns one line with progress, pace, lag, owners and outstanding commands."""
         if view.sample is None:
             return ""
         owned = ", ".join(
@@ -138,7 +137,7 @@ class PlainView:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """Wraps the scenario itself, as a context manager."""
+        """A context manager around the scenario itself, in which the clock runs."""
         self._began = time.monotonic()
         try:
             yield

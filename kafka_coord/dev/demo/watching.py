@@ -27,7 +27,7 @@ T = TypeVar("T")
 _POLL_S = 0.05
 _SAMPLE_S = 0.4
 _AWAY_S = 30.0
-"""The time limit for an unreachable ZooKeeper, which is three session timeouts of this client."""
+"""How long ZooKeeper may be unreachable: three session timeouts of this client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class GroupNow:
 
 class Watcher:
     """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_view`` with every view. While
-    ZooKeeper or a broker does not answer, takes no sample and raises no error.
+    ZooKeeper or a broker does not answer, it takes no samples, but raises no error either.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Watcher:
             return tuple(self._samples)
 
     def reigns(self, killed: Mapping[int, int], until_ms: int) -> tuple[Reign, ...]:
-        """Returns the terms of the coordinators. ``killed`` maps an epoch to the time of its coordinator's kill,
-        because the coordinator's znode stays for a session timeout after it.
+        """Returns the terms of the coordinators. ``killed`` maps an epoch to the time when its coordinator was killed,
+        because the znode of a killed coordinator remains for a session timeout.
         """
         with self._lock:
             seen = list(self._reigns)
@@ -133,7 +133,7 @@ class Watcher:
             time.sleep(_POLL_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:
-        """Reads the group. Waits while ZooKeeper does not answer. Without ``lag``, does not ask the brokers. Raises
+        """Reads the group, waiting while ZooKeeper does not answer. Without ``lag``, the brokers are not asked. Raises
         :class:`~kafka_coord.errors.NotFound` and ``StoreError``.
         """
         ends = self._offsets.latest if lag else None
@@ -194,7 +194,7 @@ class Watcher:
                 self._on_view(self.view)
             except KafkaCoordError:  # no answer at the moment; the next view follows soon
                 continue
-            except Exception as error:  # a bug, which the waiting callers must know, or they would wait forever
+            except Exception as error:  # a bug; the waiting callers must learn of it, or they would wait forever
                 log.exception("stopped watching")
                 self._crash = error
                 return

@@ -1,6 +1,6 @@
 """Runs one consumer of the demo as a process: ``python -m kafka_coord.dev.demo.worker …``.
 
-It reads flights like any application, sums the delays per airline, and writes the received records to its journal. At
+It reads flights like any application, sums the delays per airline, and writes the received records to its journal. On
 SIGTERM, it leaves the group cleanly.
 """
 
@@ -26,10 +26,10 @@ from kafka_coord.model import PartitionSet, TopicPartition
 log = logging.getLogger("kafka_coord.demo.worker")
 
 BATCH = 100
-"""The batch is small, so a stop never waits long for the current batch."""
+"""The maximum number of records in a batch, which is small so that a stop never has to wait long."""
 WAIT_S = 0.25
 # With small fetches and little prefetching, all partitions advance together. librdkafka counts the prefetched records
-# of all partitions. When there are enough, it pauses a partition for fetch.queue.backoff.ms (1 s by default).
+# of all partitions, and once there are enough, it pauses a partition for fetch.queue.backoff.ms (1 s by default).
 FETCHING = {
     "fetch.wait.max.ms": 50,
     "max.partition.fetch.bytes": 65_536,
@@ -80,14 +80,14 @@ def _runs(at_ms: int, partition: TopicPartition, found: Sequence[tuple[int, str,
 
 
 class Pace:
-    """Limits the number of records per second. A pause is never made up by a burst."""
+    """Limits the number of records per second. A pause is never made up for by a burst."""
 
     def __init__(self, records_per_s: float) -> None:
         self._per_record_s = 1 / records_per_s if records_per_s else 0.0
         self._due = time.monotonic()
 
     def worked(self, records: int, stopping: threading.Event) -> None:
-        """Waits for the remaining time that these records should take."""
+        """Waits for the rest of the time that these records should have taken."""
         now = time.monotonic()
         self._due = max(self._due, now - _LONGEST_DEBT_S) + records * self._per_record_s
         if self._due > now:
@@ -107,7 +107,7 @@ def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threa
 
 
 def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser:
-    """Adds the command-line arguments of every member process, which :func:`membership` reads."""
+    """Returns a parser for the command-line arguments of every member process, which :func:`membership` reads."""
     parser = argparse.ArgumentParser(prog=program, description=about)
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--zookeeper")
@@ -132,11 +132,11 @@ def membership(given: argparse.Namespace) -> dict[str, Any]:
 
 
 Consuming = Callable[[argparse.Namespace, JournalWriter, threading.Event], None]
-"""Consumes as a member until a stop signal, and leaves."""
+"""A function that consumes as a member until a stop signal, and then leaves the group."""
 
 
 def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None = None) -> int:
-    """Runs the process. Returns 0 after a clean leave, and else the error's exit code."""
+    """Runs the process. Returns 0 after a clean leave, or else the error's exit code."""
     parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--group-protocol", choices=["classic", "consumer"], default="classic")
@@ -152,7 +152,7 @@ def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None
 def run_process(
     parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None
 ) -> int:
-    """Runs a process of the demo with its log on standard error. Returns 0, or the exit code of its error."""
+    """Runs a process of the demo, with its log on standard error. Returns 0, or the exit code of the error."""
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:

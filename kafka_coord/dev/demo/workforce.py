@@ -21,12 +21,12 @@ _MODULES = {
 
 
 class Workforce:
-    """Starts, kills and stops consumers. Their names are ``consumer-1``, ``consumer-2``, … in order of their start.
-    ``directory`` has their journals and logs. The end of the ``with`` block stops all of them.
+    """Starts, kills and stops consumers, which are named ``consumer-1``, ``consumer-2``, … in the order of their start.
+    Their journals and logs are in ``directory``. The end of the ``with`` block stops all of them.
     """
 
     def __init__(self, directory: Path, zookeeper: str, bootstrap: str, options: DemoOptions) -> None:
-        """``bootstrap`` has the coordinators' addresses for consumers without ZooKeeper or for stock clients."""
+        """``bootstrap`` lists the coordinators' addresses for consumers without ZooKeeper or for stock clients."""
         self._directory = directory
         self._zookeeper = zookeeper
         self._bootstrap = bootstrap
@@ -79,8 +79,8 @@ class Workforce:
         self._processes[name].kill(with_children=True)
 
     def dismiss(self, *names: str) -> None:
-        """Makes these consumers leave the group cleanly at the same time, and waits. Raises :class:`ConsumerError` on
-        failure.
+        """Makes these consumers leave the group cleanly, at the same time, and waits until they have. Raises
+        :class:`ConsumerError` if one fails.
         """
         self._working.difference_update(names)
         end_cleanly([self._processes[name] for name in names])
@@ -104,7 +104,7 @@ class Workforce:
 
 
 def require_running(processes: Iterable[ChildProcess]) -> None:
-    """Raises :class:`ConsumerError` with the end of the log if one of them has ended."""
+    """Raises :class:`ConsumerError`, with the end of the log, if one of the processes has ended."""
     for process in processes:
         if not process.running:
             tail = "\n".join(process.log_since_start().splitlines()[-5:])
@@ -113,7 +113,7 @@ def require_running(processes: Iterable[ChildProcess]) -> None:
 
 
 def end_cleanly(processes: Sequence[ChildProcess], timeout_s: float = 15.0) -> None:
-    """Ends them at the same time, and waits. Raises :class:`ConsumerError` if one of them fails."""
+    """Terminates the processes at the same time, and waits. Raises :class:`ConsumerError` if one of them fails."""
     for process in processes:
         process.terminate()
     failed = [process for process in processes if not process.stop(timeout_s) or process.exit_code != 0]

@@ -13,8 +13,8 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Markup:
-    """Returns an element. ``class_`` becomes ``class``, and ``stroke_width`` becomes ``stroke-width``. Omits attributes
-    and children that are None. Escapes children that are not :class:`Markup`."""
+    """Returns an element. ``class_`` becomes ``class``, and ``stroke_width`` becomes ``stroke-width``. Attributes and
+    children that are None are left out, and children that are not :class:`Markup` are escaped."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_escaped(_text(value))}"'
         for key, value in attributes.items()
@@ -27,13 +27,13 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | None) -
 
 
 def join(*parts: str) -> Markup:
-    """Concatenates parts. Escapes those that are not :class:`Markup`."""
+    """Concatenates parts, escaping those that are not :class:`Markup`."""
     return Markup("".join(part if isinstance(part, Markup) else _escaped(part) for part in parts))
 
 
 def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Markup:
-    """Returns a table that scrolls if it is too wide. ``heads`` has each heading with the class of its column (or
-    ``""``)."""
+    """Returns a table that scrolls if it is too wide. ``heads`` lists each heading with the class of its column, or
+    with ``""``."""
     header = tag("tr", *(tag("th", head, class_=kind or None) for head, kind in heads))
     body = [
         tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
@@ -53,7 +53,7 @@ def section(title: str, about: str, *parts: str) -> Markup:
 
 
 def _escaped(text: str) -> str:
-    """Escapes the text. Replaces control characters with U+FFFD, because they are meaningless or illegal in a page."""
+    """Escapes the text, and replaces control characters, which are meaningless or illegal in a page, with U+FFFD."""
     return html.escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
 
 

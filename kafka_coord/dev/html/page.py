@@ -7,7 +7,7 @@ from kafka_coord.dev.html.style import STYLE
 
 
 def page(title: str, *sections: str) -> str:
-    """Returns the whole HTML file. It includes the style sheet and loads no other files."""
+    """Returns the whole HTML file, which includes the style sheet and loads no other files."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -1,4 +1,4 @@
-"""The report's style sheet, light and dark, for screen and print. It loads no fonts or other files."""
+"""The style sheet of the reports, light and dark, for screen and print. It loads no fonts or other files."""
 
 from __future__ import annotations
 

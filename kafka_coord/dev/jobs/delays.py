@@ -1,15 +1,15 @@
 """Reports delays by airline, airport and hour, and the busiest routes, from the table of the job ``flights``.
 
 This module computes the sums from the table, not with a streaming aggregation. Partitions move between the applications
-of a group, but Spark keeps the state of an aggregation in one application's checkpoint. So a window would be divided
-between two states. An application whose other partitions are further ahead would drop records as late. An application
-that restarts from its checkpoint would count records that the next owner also counts. But all applications share the
-table, which has each record once (:mod:`kafka_coord.spark.sinks`). So the report may be computed at any time, and the
-same table gives the same report.
+of a group, but Spark keeps the state of an aggregation in the checkpoint of one application. When a partition moved, a
+window would be split between two states; the new owner, if its other partitions are further ahead, would drop records
+as late; and an application that restarts from its checkpoint would count records that the next owner also counts. The
+table, however, is shared by all applications and contains each record once (:mod:`kafka_coord.spark.sinks`), so the
+report can be computed at any time, and the same table always gives the same report.
 
-Windows are of event time. Kafka orders records within a partition, so each partition has its own watermark, which is
-its latest event time minus the allowed delay. The report's watermark is the lowest of these. A window that ends before
-it is ``final``. A record that is later than allowed is counted, and also counted as ``late``.
+Windows are of event time. Kafka orders records only within a partition, so each partition has its own watermark: its
+latest event time minus the allowed delay. The report's watermark is the lowest of these, and a window that ends by then
+is ``final``. A record that is later than allowed still counts, but also as ``late``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ REPORTS = "reports"
 """The subdirectory of the reports in a job's output directory."""
 
 KEYS = {"airlines": "carrier", "airports": "origin", "hours": "hour"}
-"""The parts of a report with delays, and the column by which each part groups. ``hour`` is that of the scheduled
-departure in local time."""
+"""The parts of a report with delays, and the column by which each is grouped. ``hour`` is that of the scheduled
+departure, in local time."""
 ROUTES = "routes"
 
 _INTERVAL = re.compile(r"\d+ (?:second|minute|hour|day|week)s?")
@@ -58,7 +58,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The input of a report. The table's ``records`` are ``flights`` or ``undecodable``. ``late`` flights exceeded the
+    """What went into a report. The table's ``records`` are ``flights`` or ``undecodable``. ``late`` flights exceeded the
     allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC), which is None without flights."""
 
     records: int
@@ -86,7 +86,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class DelayReport:
-    """A finished report: one parquet data set for each part in ``directory``. Reading it needs no Spark.
+    """A finished report: one parquet data set for each part in ``directory``, readable without Spark.
 
     ``airlines``, ``airports`` and ``hours`` have a row for each window (``begin``, ``end``, UTC; ``final``) and
     ``carrier``, ``origin`` or ``hour``, with ``flights``, ``departed``, ``arrived``, ``departure_delay`` and
@@ -114,7 +114,7 @@ class DelayReport:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The numbers of flights, departures and arrivals, and the sums of the delays in minutes."""
+    """The numbers of flights, departures and arrivals, and the total delays in minutes."""
 
     flights: int = 0
     departed: int = 0
@@ -135,7 +135,7 @@ _TOTALLED = ("flights", "departed", "arrived", "departure_delay", "arrival_delay
 
 
 def write_report(spark: SparkSession, output: str, windows: Windows | None = None) -> DelayReport:
-    """Reports on the current table in a job's ``output``. Publishes the report atomically, and keeps the last few.
+    """Reports on the current table in a job's ``output``, publishes the report atomically, and keeps the last few.
 
     Raises :class:`NotFound` if there is no table yet.
     """
@@ -144,7 +144,7 @@ def write_report(spark: SparkSession, output: str, windows: Windows | None = Non
     rows = read_table(spark, root / RECORDS).persist()
     try:
         summary = _summary(rows, windows)
-        # A table only grows, so the report with more records is the later one.
+        # Tables only grow, so the report with more records is the later one.
         with publishing(root / REPORTS, f"{summary.records:015d}") as results:
             for part, frame in _parts(rows.where("problem IS NULL"), windows, summary.watermark).items():
                 results.write(part, frame)

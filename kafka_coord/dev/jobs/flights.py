@@ -1,4 +1,4 @@
-"""The job ``flights``: writes departures from JSON records to a table that has each of them once.
+"""The job ``flights``: writes departures from JSON records to a table that contains each of them once.
 
 :mod:`kafka_coord.dev.jobs.delays` summarises the table.
 """
@@ -21,7 +21,8 @@ FLIGHT = (
     "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, "
     "distance int, hour int, minute int, time_hour timestamp"
 )
-"""A record's JSON. Delays are minutes; ``hour`` and ``minute`` are of the scheduled departure, ``time_hour`` is UTC."""
+"""The schema of a record's JSON. Delays are in minutes, ``hour`` and ``minute`` are those of the scheduled departure,
+and ``time_hour`` is in UTC."""
 
 _TYPES = {field.partition(" ")[0]: field.partition(" ")[2] for field in FLIGHT.split(", ")}
 
@@ -35,11 +36,10 @@ KEPT = ("carrier", "flight", "tailnum", "origin", "dest", "distance", "hour", "d
 
 
 def decoded(rows: DataFrame) -> DataFrame:
-    """Converts each record of a micro-batch to one row with its position, the flight, and ``departure``, its event
-    time.
+    """Converts each record of a micro-batch to a row with its position, the flight, and its event time (``departure``).
 
-    A record that is not a flight also has a row, with the ``problem`` and the record's ``raw`` bytes, so it is counted
-    and can be inspected.
+    A record that is not a flight also becomes a row, with the ``problem`` and the record's ``raw`` bytes, so that it
+    counts and can be inspected.
     """
     from pyspark.sql import functions as f
 
@@ -74,8 +74,8 @@ def decoded(rows: DataFrame) -> DataFrame:
 
 
 def as_arrow(records: Iterable[Record]) -> pyarrow.Table:
-    """Converts a plain consumer's records to the rows that Spark would write. With
-    :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`, a member without Spark writes to the same table.
+    """Converts a plain consumer's records to the rows that Spark would write, so that a member without Spark can append
+    to the same table (:meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`).
     """
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _read(value: bytes | None) -> tuple[dict[str, Any], str]:
-    """Returns the readable part of the flight, and the problem with the record (or ``""``)."""
+    """Returns the flight as far as it is readable, and the problem with the record (or ``""``)."""
     if value is None:
         return {}, NO_VALUE
     try:

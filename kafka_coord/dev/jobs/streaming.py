@@ -1,4 +1,4 @@
-"""Runs a streaming job, which is a query that writes a group's records to a parquet table until it is stopped."""
+"""Runs a streaming job: a query that writes a group's records to a parquet table until it is stopped."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """``source`` has the options of the source, including ``consumerId``. All applications of the group write to
-    ``output``. A micro-batch begins every ``trigger``. If it is None, the query reads the current records and ends.
-    ``checkpoint`` is this application's own. By default, it is in ``output``, under the consumer id."""
+    """``source`` contains the options of the source, including ``consumerId``. All applications of the group write to
+    ``output``. A micro-batch begins every ``trigger``; if that is None, the query reads the current records and ends.
+    ``checkpoint`` belongs to this application alone; by default, it is in ``output``, under the consumer id."""
 
     source: Mapping[str, str]
     output: str
@@ -60,8 +60,8 @@ class StreamOptions:
 
     @property
     def checkpoint_location(self) -> str:
-        """The application's own checkpoint directory. It may be deleted, because the group's offsets and the table have
-        the same information."""
+        """The application's own checkpoint directory. It may be deleted, because the group's offsets and the table
+        contain the same information."""
         if self.checkpoint is not None:
             return self.checkpoint
         return (self.root / CHECKPOINTS / self.checked.consumer_id).as_uri()
@@ -69,7 +69,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The micro-batches and records of a finished query. It is ``clean`` if it ended between two micro-batches."""
+    """What a finished query did. The end was ``clean`` if it came between two micro-batches."""
 
     micro_batches: int
     records: int
@@ -83,12 +83,12 @@ def run_stream(
     stopping: threading.Event,
     on_progress: OnProgress = log.info,
 ) -> Ended:
-    """Writes the group's records into the table until ``stopping`` is set or, without a trigger, until all records
-    that existed at the start are written.
+    """Writes the group's records to the table until ``stopping`` is set or, without a trigger, until all records that
+    existed at the start have been written.
 
-    Ends between two micro-batches, so that no later owner reads a record again, unless a micro-batch takes longer than
-    ``stop_timeout_s``. Raises :class:`RequestRefused` for another group's table, and :class:`ConsumerError` if the
-    query fails. After a failure, the query can be restarted, and no record is lost or duplicated.
+    The query ends between two micro-batches, so that no record is read again by its next owner, unless a micro-batch
+    takes longer than ``stop_timeout_s``. Raises :class:`RequestRefused` for another group's table, and
+    :class:`ConsumerError` if the query fails. A failed query can be restarted: no record is lost or duplicated.
     """
     group = options.checked.group
     table = ParquetTable(spark, options.table, group=group)
@@ -154,7 +154,7 @@ def _triggered(writer: DataStreamWriter, trigger: str | None) -> DataStreamWrite
 
 
 def _cause(text: str) -> str:
-    """Returns the last error of our source or of other Python code, which Spark puts inside two stack traces."""
+    """Returns the last error of our source or else of other Python code, which Spark buries in two stack traces."""
     told = re.findall(
         r"^(?:kafka_coord\.errors\.(\w+): (.*)|(\w+(?:\.\w+)*(?:Error|Exception)): (.*))$", text, re.MULTILINE
     )

@@ -21,7 +21,7 @@ _BACK_WITHIN_S = 90.0
 
 
 class StockScenario(Scenario):
-    """See :class:`~kafka_coord.dev.demo.scenario.Scenario`."""
+    """A :class:`~kafka_coord.dev.demo.scenario.Scenario` for stock clients."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class StockScenario(Scenario):
             self._await_epoch(epoch.epoch + 1)
 
     def _await_epoch(self, epoch: int) -> int:
-        """Returns when the next coordinator answered for the group (ms since 1970)."""
+        """Waits for the next coordinator, and returns when it first answered for the group (ms since 1970)."""
         self._wait_for(
             lambda view: view.coordinator is not None and view.coordinator.epoch >= epoch,
             "the group's next coordinator",

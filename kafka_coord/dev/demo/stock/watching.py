@@ -38,7 +38,7 @@ class StockWatcher(Watcher):
             return GroupNow(stable=False, words=f"not known: {error}")
 
     def history(self) -> tuple[Decision, ...]:
-        """Returns nothing, because in these groups a member decides, and there is no history."""
+        """Returns nothing: in these groups, a member decides, so there is no history."""
         return ()
 
     def _described(self, ends: EndOffsets | None) -> GroupDescription:
@@ -47,7 +47,7 @@ class StockWatcher(Watcher):
         return described([group], topics, ends)[0]
 
     def _look_at_coordinator(self) -> None:
-        """Does nothing, because the samples show the coordinator."""
+        """Does nothing, because each sample shows the coordinator."""
 
     def _take_sample(self) -> None:
         asked_ms = now_ms()

@@ -1,8 +1,7 @@
 """Runs one stock client of the demo as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
 
-It uses confluent-kafka's own ``Consumer``, with the instances as ``bootstrap.servers``. The worker stores an offset for
-librdkafka's automatic commit only after it has written the record to the journal. So every committed record is in a
-journal.
+It uses confluent-kafka's own ``Consumer``, with the instances as ``bootstrap.servers``. Only after a record is in the
+journal does the worker store its offset for librdkafka's automatic commit, so every committed record is in a journal.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ REPEAT_S = 3.0
 
 
 def _protocol(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of the group protocol. For a KIP-848 client, the coordinator sets the session timeout. By
-    default, librdkafka 2.8 requests the assignor ``range``, which moves more partitions."""
+    """Returns the settings for the group protocol. For a KIP-848 client, the coordinator sets the session timeout, but
+    the assignor is set here: librdkafka 2.8 would request ``range``, which moves more partitions."""
     if given.group_protocol == "consumer":
         return {"group.protocol": "consumer", "group.remote.assignor": "uniform"}
     return {
@@ -83,8 +82,8 @@ class StockConsumer:
         return self._finish_pending()
 
     def _commit_again(self) -> None:
-        """Commits the offsets of all processed records. While its coordinator is away, librdkafka may repeat an older
-        automatic commit after a newer one, and it would not commit again before the next record."""
+        """Commits the offsets of all processed records once more. While the coordinator is away, librdkafka may resend
+        an older automatic commit after a newer one, and then it would not commit before the next record."""
         self._idle_since_s = time.monotonic()
         owned = self._consumer.position(self._consumer.assignment())
         if known := [one for one in owned if one.offset >= 0]:
@@ -99,7 +98,7 @@ class StockConsumer:
         if taken:
             self._journal.records(now_ms(), self._work.do(map(Record, taken)))
             ends = {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
-            # The client may not store offsets of a partition that was revoked since then.
+            # The client refuses to store offsets of a partition that has been revoked in the meantime.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in ends.items()])
         return len(taken)
