@@ -92,7 +92,7 @@ def test_a_bug_is_one_line_unless_the_traceback_is_asked_for(monkeypatch: pytest
     monkeypatch.setattr("kafka_coord.cli.groups.show.open_cluster", broken)
     ran = run("groups", "list")
     assert ran.code == 1
-    assert one_line(ran.err).startswith("kafka-coord: unexpected RuntimeError: broken (a bug;")
+    assert one_line(ran.err).startswith("kafka-coord: unexpected RuntimeError: broken (this is a bug;")
     assert "Traceback" in run("groups", "list", KAFKA_COORD_DEBUG="1").err
 
 

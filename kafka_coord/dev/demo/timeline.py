@@ -151,7 +151,8 @@ def assemble(
 
 
 def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms: int) -> tuple[Span, ...]:
-    """Returns all spans of ownership. Killing a consumer ends its spans. Spans without an end last until ``until_ms``."""
+    """Returns all spans of ownership. Killing a consumer ends its spans. Spans that are still open end at
+    ``until_ms``."""
     killed = {killing.consumer: killing.at_ms for killing in killings}
     spans: list[Span] = []
     for journal in journals:

@@ -58,8 +58,8 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What went into a report. The table's ``records`` are ``flights`` or ``undecodable``. ``late`` flights exceeded the
-    allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC), which is None without flights."""
+    """What went into a report. The table's ``records`` are ``flights`` or ``undecodable``. ``late`` flights exceeded
+    the allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC), which is None without flights."""
 
     records: int
     flights: int
