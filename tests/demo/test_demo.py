@@ -74,7 +74,7 @@ def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_
         "commits acknowledged, all kept",
     ):
         assert happened in done.stdout
-    assert "delivery at least once" in report.read_text("utf-8")
+    assert "at-least-once delivery" in report.read_text("utf-8")
     assert processes_mentioning(tmp_path) == []
 
 
