@@ -48,9 +48,9 @@ def acl() -> None:
 def plan_command(path: tuple[str, ...], output: Format) -> None:
     """Print each role's permissions on each znode, and the identities of each role. With PATHs, print their ACLs.
 
-    c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column is about the
-    consumers of the znode's own group. What follows a "+" is granted only to consumers whose group the identities file
-    does not name. The command does not contact a server.
+    c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column applies to the
+    consumers of the znode's own group; permissions after a "+" are granted only to consumers of groups that the
+    identities file does not name. The command does not contact a server.
 
     \b
     kafka-coord acl plan

@@ -56,11 +56,11 @@ def audit(
     consumer: str,
     output: Format,
 ) -> None:
-    """Prove from ZooKeeper's transaction log that no partition ever had two owners. The exit code is 10 if one had.
+    """Prove from ZooKeeper's transaction log that no partition ever had two owners.
 
     DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. Given several servers of an ensemble, the
-    command fills the gaps in one log from the others. It replays and checks every write in order. It only reads the
-    files, and contacts no server.
+    command fills the gaps in one log from the others. It replays and checks every write in order, and exits with code
+    10 if it finds a violation. It only reads the files, and contacts no server.
 
     With --group-log, the command proves from the groups log that two instances never wrote a group at the same time,
     and that no committed offset moved backwards. It reads the log, without TLS, from the brokers registered in

@@ -118,7 +118,7 @@ def connected(zookeeper: ZooKeeperSettings) -> Store:
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
     """Converts the settings for TLS, credentials and ACLs into the options of :mod:`kafka_coord.zk`."""
-    from kafka_coord.zk import options_from_settings  # imported only when needed, so that '--help' is quick
+    from kafka_coord.zk import options_from_settings  # imported only when needed, so that '--help' stays fast
 
     return options_from_settings.zookeeper_options(settings)
 

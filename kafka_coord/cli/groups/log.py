@@ -56,7 +56,7 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     keep-alive   the instance is still alive
 
     With --group, the command reads the whole partition and prints its progress on standard error. Otherwise, it reads
-    only the end. Kafka compacts the log, so for each key, only the latest records are there.
+    only the end. Kafka compacts the log, so older records with the same key disappear.
 
     \b
     kafka-coord groups log dump 7 --last 20

@@ -227,7 +227,7 @@ def settings(
 @reason_option
 @asking_options
 def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, timeout_s: float, output: Format) -> None:
-    """Remove groups with their offsets, history and settings. The command refuses a group that has members.
+    """Remove groups with their offsets, history and settings. The command refuses to remove a group that has members.
 
     \b
     kafka-coord groups delete delays --yes

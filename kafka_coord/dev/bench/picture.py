@@ -12,7 +12,7 @@ from kafka_coord.dev.html.page import page
 _WIDTH, _LEFT, _RIGHT = 1120.0, 380.0, 90.0
 _ROW, _BAR = 24.0, 16.0
 _LOGARITHMIC_FROM = 30.0
-"""The ratio of the largest to the smallest value from which on the bars are logarithmic."""
+"""If the largest value is at least this many times the smallest, the bars are logarithmic."""
 _VERDICTS = {True: ("met", "good"), False: ("missed", "bad"), None: ("not measured", "")}
 
 

@@ -120,7 +120,7 @@ class ChildProcess:
             child_reaper.release(identity)
 
     def terminate(self) -> None:
-        """Sends SIGTERM without waiting for the process to end, as :meth:`stop` does.
+        """Sends SIGTERM but, unlike :meth:`stop`, does not wait for the process to end.
 
         The signal is sent only once: a second one could kill a process during its clean shutdown, because Python
         restores the default handlers when it exits.

@@ -32,9 +32,8 @@ _OBEYED_SHOWN_S = 4.0
 
 
 class Acknowledged:
-    """The commands that consumers executed recently, inferred from changes of owners, because most commands are
-    outstanding for only some tens of ms, which is too short to see them. ``verbs`` are the words for a stop and for a
-    start.
+    """The commands that consumers executed recently. Most commands are outstanding for only some tens of ms, too short
+    to be seen, so they are inferred from changes of owners. ``verbs`` are the words for a stop and for a start.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:

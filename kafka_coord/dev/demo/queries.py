@@ -1,4 +1,4 @@
-"""Runs one Spark application with two queries, whose JVM also computes the report of their table.
+"""Runs one Spark application with two queries, and computes the report of their table in the same JVM.
 
 The first query starts immediately, the second on SIGUSR1. On SIGTERM, both leave the group, and then the process writes
 the report.

@@ -66,7 +66,7 @@ class Scenario:
         self._finish()
 
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
-        """Returns the acts, each with the share of the first load after whose commit it begins, which the seed varies a
+        """Returns the acts. Each begins once its share of the first load is committed; the seed varies the shares a
         little. If every kind of consumer is in the group, one consumer of each kind is killed."""
         if self._options.clients is Clients.MIXED:
             return (

@@ -26,7 +26,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An action of the demo or of the system, as a sentence."""
+    """Something that the demo or the system did, as a sentence."""
 
     at_ms: int
     kind: EventKind

@@ -3,9 +3,9 @@
 The claim, for a topic whose partitions hold the offsets 0 … end - 1:
 
 - every record was consumed at least once;
-- no record was consumed twice, except records that a *killed* consumer had consumed but not committed. They are in a
-  partition that it owned at the kill, at or after the offset that was committed then. A clean handover repeats none. A
-  living stock client whose session ended counts as killed, from its last acknowledged commit on;
+- no record was consumed twice, except records that a *killed* consumer had consumed but not committed: those from the
+  committed offset on, in the partitions that it owned when it was killed. A clean handover repeats none. A living stock
+  client whose session ended counts as killed, from its last acknowledged commit on;
 - in those partitions, the next owner continued exactly at the committed offset, so it skipped none of the killed
   consumer's uncommitted records;
 - no two consumers owned a partition at the same moment, and no partition was interrupted without a change of owner;
@@ -109,8 +109,8 @@ def verify(evidence: Evidence) -> Verification:
 @dataclass(slots=True)
 class _Tally:
     """How often each offset was consumed: in total (``times``), by a killed consumer after its last commit (``tails``),
-    and by a consumer that lost its membership, after its last acknowledged commit (``lost``). ``losses`` are these last
-    commits.
+    and by a consumer that lost its membership, after its last acknowledged commit (``lost``). ``losses`` maps each such
+    consumer and partition to that commit.
     """
 
     evidence: Evidence

@@ -1,1 +1,1 @@
-"""``kafka-coord bench consume``: the speed of the consumer compared with a bare librdkafka client."""
+"""``kafka-coord bench consume``: compares the consumer's speed with that of a bare librdkafka client."""

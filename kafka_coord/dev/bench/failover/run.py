@@ -76,7 +76,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What an elected coordinator of settled groups uses."""
+    """What settled groups cost an elected coordinator that is idle."""
 
     groups: int
     cpu_percent: float

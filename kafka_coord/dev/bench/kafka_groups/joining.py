@@ -1,4 +1,4 @@
-"""Measures joins of a group of librdkafka consumers, at an instance and at the broker's own coordinator."""
+"""Measures joining a group of librdkafka consumers, at an instance and at the broker's own coordinator."""
 
 from __future__ import annotations
 

@@ -16,15 +16,15 @@ from kafka_coord.wire.messages import message
 
 _BUFFER = 1 << 20
 _COMPARED = 64 << 10
-"""The size in bytes up to which the whole answer is compared. For a longer answer, only the length is."""
+"""Answers up to this size in bytes are compared in full, longer ones only by their length."""
 _WITHIN_S = 30.0
 _FD_SETSIZE = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A connection with at most one request in flight. Every answer must have ``size`` bytes and, if ``answer`` (an
-    answer that has been checked) is given, must equal it.
+    """A connection with at most one request in flight. Every answer must have ``size`` bytes and, if ``answer`` is
+    given, must equal it. ``answer`` has already been checked.
     """
 
     client: RawClient

@@ -88,7 +88,7 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
     with RawClient(address) as client:
 
         def coordinates() -> bool:
-            # Kafka creates its log of offsets at the first request for a coordinator.
+            # Kafka creates its offsets topic at the first request for a coordinator.
             client.ask("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=groups[0]))
             answer = client.ask("OffsetFetch", FETCH, offset_fetch(groups, 1))
             codes = {one.error_code for one in answer.groups}

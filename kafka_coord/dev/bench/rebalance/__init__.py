@@ -1,1 +1,1 @@
-"""``kafka-coord bench rebalance``: the cost of a rebalance to real members of a real group."""
+"""``kafka-coord bench rebalance``: measures what a rebalance costs real members of a real group."""

@@ -350,7 +350,7 @@ def _compared(costs: Sequence[Cost]) -> dict[str, float]:
 
 
 def _times(theirs: Sequence[Cost], ours: Sequence[Cost]) -> dict[str, float | None]:
-    """Returns the ratios of their figures to this project's, or ``None`` if this project's is zero or missing."""
+    """Returns the ratio of each figure to this project's, or ``None`` if this project's is zero or missing."""
     base = _compared(ours) if ours else {}
     return {name: round(value / base[name], 1) if base.get(name) else None for name, value in _compared(theirs).items()}
 

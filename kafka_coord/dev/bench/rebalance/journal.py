@@ -23,7 +23,7 @@ class What(StrEnum):
     STOPPED = "stopped"
     """The member will not deliver any more records of the partitions."""
     ACKNOWLEDGED = "acknowledged"
-    """ZooKeeper has a command's acknowledgement, with offsets of these partitions."""
+    """The acknowledgement of a command, with offsets of these partitions, is stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class TimedLink(SocketLink):
 
 
 class Orderly(Protocol):
-    """What the process needs of a member."""
+    """What the process needs from a member."""
 
     def join(self) -> None: ...
 

@@ -49,7 +49,7 @@ class MembersChannel(StrEnum):
 
 
 class Crew:
-    """A process with members. ``packages`` and ``command`` are those of :class:`Child`."""
+    """A process with members. ``packages`` and ``command`` are passed to :class:`Child`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Crew:
         self.ended()
 
     def kill(self) -> int:
-        """Kills the process, like a crash. Returns the time (ns, monotonic)."""
+        """Kills the process, as a crash would. Returns the time (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         self._child.process.kill()
         self.close()

@@ -15,7 +15,7 @@ from kafka_coord.monitor.sequences import grouped
 MICRO_BATCH_BAR = 1.3
 """The highest allowed ratio of a small or empty micro-batch's time to that of Spark's own source."""
 ACKNOWLEDGING_MS = 100
-"""The time limit in ms for an acknowledgement after its micro-batch: a write to ZooKeeper, and its observation."""
+"""How long, in ms, an acknowledgement may take after its micro-batch: one write to ZooKeeper, and noticing it."""
 
 
 def throughput(drains: Sequence[Drain]) -> Table:

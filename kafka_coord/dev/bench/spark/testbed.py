@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 class Work(StrEnum):
-    """The query's work on the records."""
+    """What a query does with the records."""
 
     RAW = "raw"
     """Pass every column to Spark's ``noop`` sink, to measure the source itself."""
@@ -123,7 +123,7 @@ class Running:
         return [_batch(one) for one in self.query.recentProgress]
 
     def finish(self, within_s: float) -> float:
-        """Waits for the end of a query with the trigger ``availableNow``. Returns the seconds since its start."""
+        """Waits for a query with the trigger ``availableNow`` to end. Returns the seconds since its start."""
         deadline = time.monotonic() + within_s
         while self.query.isActive:
             if time.monotonic() >= deadline:
