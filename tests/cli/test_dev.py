@@ -42,7 +42,7 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
         serves_kafka_clients(found["instance_servers"])
         again = run("dev", "up", "--brokers", "1", "--dir", directory)
         assert again.code == 9
-        assert "is up already" in again.err
+        assert "is already up" in again.err
     finally:
         with started("dev", "down", "--dir", directory) as process:
             down = process.ended(within_s=90)

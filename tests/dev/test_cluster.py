@@ -190,7 +190,7 @@ def test_a_cluster_left_running_is_seen_and_ended_by_the_next_process(
     left = dev_cluster().status()
     assert left.up
 
-    with pytest.raises(DevClusterError, match="is up already"):
+    with pytest.raises(DevClusterError, match="is already up"):
         dev_cluster().up()
     assert dev_cluster().status() == left
 

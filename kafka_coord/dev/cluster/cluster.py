@@ -176,7 +176,7 @@ class DevCluster:
 
     def _require_down(self, before: ClusterRecord) -> None:
         if before.servers and len(before.running()) == len(before.servers):
-            raise DevClusterError(f"the cluster in {self.directory} is up already; bring it down first")
+            raise DevClusterError(f"the cluster in {self.directory} is already up; bring it down first")
 
     def _require_same_shape(self, before: ClusterRecord) -> None:
         brokers, zookeepers = len(before.of_kind("kafka")), len(before.of_kind("zookeeper"))

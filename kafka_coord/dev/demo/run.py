@@ -136,11 +136,11 @@ def _with_cluster(
             scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
         else:
             scenario = Scenario(options, cluster, watcher, workforce, view, check)
-        doing = f"Playing: {options.consumers} consumers, and what happens to them"
+        doing = f"Playing the scenario with {options.consumers} consumers"
         with view.step(doing, Part.PLAY, ticks=False) as playing:
             with view.playing():
                 scenario.play()
-            playing.outcome = f"{len(scenario.events)} things happened"
+            playing.outcome = f"{len(scenario.events)} events"
         with view.step("Verifying", Part.VERIFY) as verifying:
             ends, committed = _as_an_operator_reads(cluster.zookeeper, options.group)
             decisions = watcher.history()

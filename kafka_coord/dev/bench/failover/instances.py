@@ -104,5 +104,5 @@ def await_groups(instance: Instance, groups: int, state: str | None, within_s: f
         return (sum(found.values()) if state is None else found.get(state, 0)) >= groups
 
     every_s = max(POLL_S, _ASK_EVERY_S_PER_GROUP * groups)
-    awaited(there, within_s, f"{groups:,} groups {state or 'looked at'}", every_s=every_s)
+    awaited(there, within_s, f"{groups:,} groups {state or 'read'}", every_s=every_s)
     return time.monotonic_ns()

@@ -315,6 +315,6 @@ def bars(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Bar]:
 def _told(one: Failover) -> str:
     return (
         f"{one.groups:,} groups, coordinator {one.ending}: another elected after {one.elected_ms:,.0f} ms, all groups "
-        f"looked at {one.looked_ms:,.0f} ms later; a member's partitions started again after {one.member_ms:,.0f} ms; "
+        f"read {one.looked_ms:,.0f} ms later; a member's partitions restarted after {one.member_ms:,.0f} ms; "
         f"{one.rewritten} rewritten"
     )

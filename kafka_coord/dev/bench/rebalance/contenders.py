@@ -86,7 +86,7 @@ class Contender:
 
     @property
     def needs(self) -> tuple[Server, tuple[tuple[str, str], ...]]:
-        """The server, and the lines of the broker's configuration. Contenders with the same needs can share a broker."""
+        """The server, and the lines of the broker's configuration. Contenders with equal needs can share a broker."""
         return self.server, tuple(sorted(self.broker.items()))
 
     @property
