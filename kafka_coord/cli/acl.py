@@ -128,8 +128,8 @@ def apply_command(yes: bool) -> None:
     First give every instance and every consumer credentials, and list their identities in the identities file:
     whatever has no identity is locked out. Sessions stay open while the command runs.
 
-    Anyone can set the ACL of a znode that is still open; after that, only a coordinator's identity can change it. It is
-    safe to interrupt the command and run it again.
+    A znode that is still open can be protected under any identity; after that, only a coordinator's identity can change
+    its ACL. It is safe to interrupt the command and run it again.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes

@@ -58,7 +58,8 @@ def connection_options(command: F) -> F:
             expose_value=False,
             allow_from_autoenv=False,
             callback=_remember("zookeeper.hosts"),
-            help="host:port,host:port/chroot. [env var: KAFKA_COORD_ZOOKEEPER; default: localhost:2181]",
+            help="ZooKeeper's connect string, host:port,host:port/chroot. "
+            "[env var: KAFKA_COORD_ZOOKEEPER; default: localhost:2181]",
         ),
     ):
         command = option(command)

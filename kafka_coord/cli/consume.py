@@ -69,7 +69,8 @@ _NOTE_EVERY_S = 5.0
     default="value",
     show_default=True,
     metavar="FORMAT",
-    help="value, key-value, full, json, or a template with {topic} {partition} {offset} {key} {value} {timestamp}.",
+    help="How to print a record: value, key-value, full, json, or a template with {topic} {partition} {offset} {key} "
+    "{value} {timestamp}.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print the number of records once a second instead of the records.")
 @click.option(

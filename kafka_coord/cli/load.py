@@ -60,7 +60,7 @@ def load(
     """Write the records of a CSV or JSONL file to a topic as JSON values, each exactly once.
 
     The command creates the topic if it does not exist. Each CSV line becomes an object with a field for each column:
-    numbers stay numbers, and an empty cell becomes null. FILE may be - for standard input; give --format then.
+    numbers stay numbers, and an empty cell becomes null. FILE may be - for standard input, with --format.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12

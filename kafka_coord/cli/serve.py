@@ -84,12 +84,12 @@ _OPTIONS = {
         "on all instances or on none."
     ),
     "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats": (
-        "Hold the Heartbeat requests of Kafka clients, so that the response announces a rebalance immediately. "
+        "Hold the Heartbeat requests of Kafka clients, so that the response can announce a rebalance immediately. "
         "[default: on]"
     ),
     "--managed-groups PATTERN": (
-        "With --listen-kafka: groups of classic clients that are managed from their first member on, as regular "
-        "expressions separated by commas. Must be the same on all instances. [default: none]"
+        "With --listen-kafka: regular expressions, separated by commas, for groups of classic clients that are managed "
+        "from their first member on. Must be the same on all instances. [default: none]"
     ),
     "--kafka-certificate FILE": "A PEM certificate, which turns on TLS for Kafka clients. [default: off]",
     "--kafka-key FILE": "The PEM private key. [default: in the certificate file]",
@@ -112,7 +112,7 @@ _OPTIONS = {
     ),
     "--kafka-consumer-session-timeout-ms MS": (
         "How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. Keep it above "
-        "15000: librdkafka waits up to 10 seconds before it connects again. [default: 45000]"
+        "15000: librdkafka waits up to 10 seconds before it reconnects. [default: 45000]"
     ),
     "--session-timeout-ms MS": (
         "The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]"
@@ -122,7 +122,7 @@ _OPTIONS = {
     "--trace-rebalances": (
         "Export rebalances as OpenTelemetry traces (see the OTEL_* variables). Needs the extra otel. [default: off]"
     ),
-    "--look-interval-ms MS": "How often to check a group without events, in ms. [default: 60000]",
+    "--look-interval-ms MS": "How often to check a group that has no events, in ms. [default: 60000]",
 }
 """Maps each option and its metavar to its help text. The settings define the defaults."""
 

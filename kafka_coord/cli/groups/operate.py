@@ -157,7 +157,7 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     "--assignor",
     metavar="NAME",
     shell_complete=candidates.assignors,
-    help="range, roundrobin, sticky, weighted, an installed assignor, or 'default'.",
+    help="The assignor: range, roundrobin, sticky, weighted, an installed one, or 'default'.",
 )
 @click.option(
     "--rebalance-timeout-ms",

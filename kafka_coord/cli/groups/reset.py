@@ -77,22 +77,24 @@ class _Choice:
 @kind_option
 @partitions_option("A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic that the group subscribes to or has offsets for.")
-@click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
-@click.option("--to-latest", is_flag=True, help="To the end of the log, so the group reads only new records.")
-@click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
-@click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To offset N.")
-@click.option("--shift-by", type=int, metavar="N", help="Move N records forward, or back if N is negative.")
+@click.option("--to-earliest", is_flag=True, help="Set offsets to the first record in the log.")
+@click.option(
+    "--to-latest", is_flag=True, help="Set offsets to the end of the log, so that the group reads only new records."
+)
+@click.option("--to-current", is_flag=True, help="Keep committed offsets, and set missing ones to the end of the log.")
+@click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="Set offsets to N.")
+@click.option("--shift-by", type=int, metavar="N", help="Move offsets forward by N, or back if N is negative.")
 @click.option(
     "--by-duration",
     metavar="PnDTnHnMnS",
-    help="To the first record that is no older than the duration, for example PT1H30M or P7D.",
+    help="Set offsets to the first record that is no older than the duration, for example PT1H30M or P7D.",
 )
 @click.option(
     "--to-datetime",
     metavar="TIME",
-    help="To the first record at or after TIME, for example 2026-01-31T12:00:00.000 (UTC).",
+    help="Set offsets to the first record at or after TIME, for example 2026-01-31T12:00:00.000 (UTC).",
 )
-@click.option("--from-file", metavar="FILE", help="To the offsets in a CSV file, such as --export writes.")
+@click.option("--from-file", metavar="FILE", help="Set the offsets in a CSV file, such as --export writes.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Make the changes.")
 @click.option(
@@ -104,7 +106,8 @@ class _Choice:
 @click.option(
     "--export",
     is_flag=True,
-    help="Print lines topic,partition,offset instead of a table; for several groups, group,topic,partition,offset.",
+    help="Print CSV lines instead of a table: topic,partition,offset or, for several groups, "
+    "group,topic,partition,offset.",
 )
 @reason_option
 @asking_options
