@@ -79,7 +79,7 @@ def test_the_schema_is_one_and_names_every_message_and_code() -> None:
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
-    assert f"at most {MAX_FRAME_BYTES:,}." in PAGE
+    assert f"at most {MAX_FRAME_BYTES:,}." in " ".join(PAGE.split())
     assert f"A side with {MAX_UNANSWERED} unanswered requests must wait" in PAGE
 
 
