@@ -79,13 +79,17 @@ _LOG_GAUGES = (
         "The term in which this instance coordinates the partition. All instances together export one series for each "
         "partition.",
     ),
-    ("load_seconds", "figures.load_s", "Time to claim and load the partition, for which its groups had to wait."),
+    ("load_seconds", "figures.load_s", "Time to claim and load the partition. Its groups had to wait for this long."),
     ("loaded_records", "figures.loaded_records", "Records loaded at the start of this term."),
 )
 _LOG_COUNTERS = (
-    ("appends", "figures.appends", "Batches written in this term, the divisor for averages of records and seconds."),
+    (
+        "appends",
+        "figures.appends",
+        "Batches written in this term. Divide the records and seconds by this for averages.",
+    ),
     ("appended_records", "figures.records", "Records written in this term."),
-    ("append_seconds", "figures.append_s", "Total time until the batches were on all in-sync replicas."),
+    ("append_seconds", "figures.append_s", "Total time until the batches had reached all in-sync replicas."),
 )
 """For each metric by log partition: its name, the attribute of :class:`LogTerm`, and the help text."""
 

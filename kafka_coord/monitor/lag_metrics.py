@@ -73,12 +73,13 @@ class LagSampler:
         labels = ["group", "kind"]
         lag = GaugeMetricFamily(
             f"{PREFIX}_group_lag_records",
-            "Records that the group has not read, for the groups with the largest lag (serve.lag_metrics_groups).",
+            "Records that the group has not committed yet, for the groups with the largest lag "
+            "(serve.lag_metrics_groups).",
             labels=labels,
         )
         unknown = GaugeMetricFamily(
             f"{PREFIX}_group_lag_unknown_partitions",
-            "The group's partitions whose lag is unknown, since nothing is committed or the broker did not answer.",
+            "The group's partitions whose lag is unknown, because nothing is committed or the broker did not answer.",
             labels=labels,
         )
         for row in sample.rows:
@@ -89,7 +90,7 @@ class LagSampler:
         yield lag
         yield unknown
         yield gauge(
-            "group_lag_left_out_groups", "Groups without a series, since other groups lag more.", sample.left_out
+            "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out
         )
         yield gauge(
             "group_lag_age_seconds",

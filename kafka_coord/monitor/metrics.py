@@ -52,7 +52,7 @@ class ServiceCollector:
         yield gauge("zookeeper_connected", "1 while the ZooKeeper session is connected.", int(connected))
         yield gauge(
             "zookeeper_session_lease_seconds",
-            "Time for which the ZooKeeper session is sure to last. At 0, the elected instance makes no decisions.",
+            "Guaranteed remaining time of the ZooKeeper session. At 0, the elected instance makes no decisions.",
             max(0.0, session.lease_deadline() - now),
         )
         yield gauge(
@@ -83,7 +83,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     handler = coordinator.handler
     yield gauge(
         "epoch",
-        "The epoch with which this instance was elected. Grows with each election.",
+        "The epoch of this instance's election. Grows with each election.",
         coordinator.leadership.epoch,
     )
     yield gauge(
@@ -122,17 +122,17 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
         "Znodes that the coordinator does not change because it cannot read them. kafka-coord doctor names them.",
         handler.unreadable,
     )
-    yield counter("passes", "Passes over a group.", handler.passes)
+    yield counter("passes", "Passes over groups.", handler.passes)
     yield counter(
         "failed_passes",
-        "Failed passes over a group; each is retried. A few are normal while consumers come and go.",
+        "Failed passes over groups; each is retried. A few are normal while consumers come and go.",
         handler.failed_passes,
     )
     found = handler.rebalances
     yield labelled(
         CounterMetricFamily,
         "rebalances",
-        "New targets of groups, by the most important cause (see History in docs/operations.md).",
+        "New targets, by their most important cause (see History in docs/operations.md).",
         "cause",
         {cause: found.decided[cause] for cause in Cause if cause is not Cause.TAKEN_OVER},
     )
@@ -160,8 +160,8 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
         gateway.step_age_s,
     )
     yield gauge("socket_connections", "Open connections of consumers without ZooKeeper.", gateway.connections)
-    yield counter("socket_registrations", "Registrations of new members over sockets.", statistics.registered)
-    yield counter("socket_resumptions", "Memberships that were resumed over a new connection.", statistics.resumed)
+    yield counter("socket_registrations", "New members that registered over sockets.", statistics.registered)
+    yield counter("socket_resumptions", "Members that resumed over a new connection.", statistics.resumed)
     yield counter("socket_expirations", "Expired sessions of consumers without ZooKeeper.", statistics.expired)
     yield counter("socket_refusals", "Refused registrations over sockets. The log says why.", statistics.refused)
     yield histogram(

@@ -208,7 +208,7 @@ def test_a_pause_nobody_lifted(healthy: Tree, zk_hosts: str) -> None:
     assert [one.severity for one in found if one.check == "pauses"] == [Severity.INFO]
     healthy.value(layout.paused("delays"), Pause("alice", "disks", now_ms - 7_200_000).to_json())
     forgotten = only(examined(healthy, zk_hosts), "pauses")
-    assert forgotten.what.startswith("group delays is paused by alice (disks) for 2 h (since ")
+    assert forgotten.what.startswith("group delays has been paused by alice (disks) for 2 h (since ")
     assert forgotten.group == "delays"
     assert forgotten.todo == "kafka-coord groups resume delays"
 

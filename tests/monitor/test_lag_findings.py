@@ -52,7 +52,7 @@ def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> 
 )
 def test_partitions_that_nobody_reads(more: dict[str, Any], severity: Severity, remedy: str) -> None:
     (found,) = told([row(3, owner=None)], Verdict.STOPPED, **more)
-    assert "no one reads flights[3] for 12 min" in found.what
+    assert "no one has read flights[3] for 12 min" in found.what
     assert found.severity is severity
     assert remedy in found.todo
 
@@ -75,7 +75,8 @@ def test_a_group_whose_partitions_catch_up_in_turns_while_the_sum_grows() -> Non
     trends = {"total": Trend(Verdict.BEHIND, EARLIER_MS, 40.0)}
     (found,) = told([row(0), row(1, lag=0)], trends=trends, members={"c1": ""})
     assert found.what == (
-        "group delays falls behind in flights[0] for 12 min (since 07:48:00 UTC); 900 records wait, 40 a second more"
+        "group delays has been falling behind in flights[0] for 12 min (since 07:48:00 UTC); 900 records wait,"
+        " 40 a second more"
     )
 
 

@@ -77,7 +77,7 @@ def _check_group(
     yield from _check_waiting(cluster, snapshot, waiting, now_ms)
     if snapshot.pause is not None:
         finding = warning if now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS else info
-        what = f"group {group} is paused {_by(snapshot.pause, now_ms)}"
+        what = f"group {group} has been paused {_by(snapshot.pause, now_ms)}"
         yield finding("pauses", what, f"kafka-coord groups resume {group}", group)
     missing = snapshot.missing_topics
     if missing:
@@ -123,7 +123,7 @@ def _check_waiting(
 def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
     """Warns about a pause of all groups, even a short one."""
     if cluster.pause is not None:
-        what = f"all groups are paused {_by(cluster.pause, now_ms)}"
+        what = f"all groups have been paused {_by(cluster.pause, now_ms)}"
         yield warning("pauses", what, "kafka-coord groups resume --all")
 
 

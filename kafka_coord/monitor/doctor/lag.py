@@ -93,7 +93,7 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
 
 
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
-    what = f"no one reads {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} wait"
+    what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} wait"
     if seen.paused:
         return info(CHECK, f"group {seen.group}: {what}", f"kafka-coord groups resume {seen.group}", seen.group)
     if seen.members:
@@ -107,7 +107,7 @@ def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
 
 def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) -> Finding:
     speed = f", {_rate(growth_s)} more" if growth_s >= 0.5 else ""
-    what = f"group {seen.group} falls behind in {_partitions(rows)} {since}; {_records(rows)} wait{speed}"
+    what = f"group {seen.group} has been falling behind in {_partitions(rows)} {since}; {_records(rows)} wait{speed}"
     owners, hot = {row.owner for row in rows}, {one.partition for one in seen.trends.hot}
     of_hot = sum(row.lag or 0 for row in rows if row.tp in hot)
     if 2 * of_hot > sum(row.lag or 0 for row in rows):
