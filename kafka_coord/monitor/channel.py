@@ -1,4 +1,4 @@
-"""Reads the outstanding commands, that is, those that consumers have not acknowledged yet."""
+"""Reads the outstanding commands: those that consumers have not acknowledged yet."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, S
 
 @dataclass(frozen=True, slots=True)
 class GroupNames:
-    """The names of the groups. ``unreadable`` lists the illegal ones. The names reflect every group that was created or
-    deleted up to zxid ``pzxid``."""
+    """The names of the groups, as of zxid ``pzxid``. ``unreadable`` lists the names that are not legal."""
 
     pzxid: int = 0
     legal: tuple[str, ...] = ()
@@ -27,7 +26,7 @@ class GroupNames:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A view of the cluster. Of the groups, it contains only the names.
+    """A view of the cluster, with only the names of its groups.
 
     ``initialised`` says whether ``/consumers/groups`` exists. ``instances`` maps broker ids to running instances,
     elected or not. ``since_ms`` is the time when the coordinator was elected. ``undecided`` says why no instance makes

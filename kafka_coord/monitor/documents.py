@@ -252,5 +252,5 @@ def answer_document(answered: Request) -> dict[str, Any]:
 
 
 def done_document(kind: str, group: str, message: str) -> dict[str, Any]:
-    """Returns the document for an action that was carried out without a request to the elected instance."""
+    """Returns the document for an action that needed no request to the elected instance."""
     return {"request": None, "type": kind, "group": group, "result": "done", "message": message}

@@ -80,13 +80,14 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member, live or gone. A gone member (``registered`` is false) still has a reserved place or partitions.
+    """One member, live or gone. A member that is gone (``registered`` is false) still has a reserved place or
+    partitions.
 
-    ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
-    1970), and ``target`` contains the partitions that it should own. For a member that an instance serves, ``gateway``
-    is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since the
-    instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch`` (the
-    member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
+    ``channel`` says how the member connects: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered
+    (ms since 1970), and ``target`` contains the partitions that it should own. For a member that an instance serves,
+    ``gateway`` is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since
+    the instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch``
+    (the member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
     ``None`` means unknown.
     """
 
@@ -117,9 +118,9 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's summary, followed by missing topics and by the commands
-    that the group waits for. ``settings`` is ``None`` if the coordinator does not report the settings. ``lag_note``
-    says why end offsets are unknown. ``heard_note`` says why the ``heard_ms_ago`` of members is unknown.
+    """Everything about one group. ``status`` is the planner's summary, followed by any missing topics and
+    unacknowledged commands. ``settings`` is ``None`` if the coordinator does not report the settings. ``lag_note`` says
+    why end offsets are unknown, and ``heard_note`` why members' ``heard_ms_ago`` is unknown.
     """
 
     group: str
@@ -159,9 +160,9 @@ OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
 def list_groups(
     store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
 ) -> tuple[Cluster, tuple[GroupRow, ...], str]:
-    """Lists all groups by name in a fixed number of round trips. If ``end_offsets`` is given, calls it once for all
-    partitions and passes each group's partitions to ``on_offsets``. The third value of the result says why some lags
-    are unknown (or is ``""``)."""
+    """Lists all groups, sorted by name, in a fixed number of round trips. If ``end_offsets`` is given, calls it once
+    for all partitions and passes each group's partitions to ``on_offsets``. The third item of the result says why some
+    lags are unknown (or is ``""``)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
@@ -203,8 +204,8 @@ def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tup
 
 
 def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """Returns the kind ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper contains such a group, and
-    if not, "client-assigned" if instances serve Kafka clients. Raises :class:`NotFound`, which lists the existing
+    """Returns ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper contains the group; if not,
+    "client-assigned" if any instance has ever served Kafka clients. Raises :class:`NotFound`, which lists the existing
     groups, and :class:`InvalidName`.
     """
     if wanted == GroupKind.MANAGED:
@@ -243,7 +244,7 @@ def describe_groups(
     end_offsets: EndOffsets | None,
     presences: Presences | None = None,
 ) -> tuple[GroupDescription, ...]:
-    """Describes several groups like :func:`describe_group`, in one set of reads. Leaves out groups that do not
+    """Describes several groups like :func:`describe_group`, but reads them together. Leaves out groups that do not
     exist."""
     return tuple(describe_snapshots(store, cluster, read_groups(store, groups, cluster), end_offsets, presences))
 
@@ -302,7 +303,7 @@ def _with_presence(
     store: Store, group: str, members: tuple[MemberRow, ...], cluster: Cluster, presences: Presences | None
 ) -> tuple[tuple[MemberRow, ...], str]:
     """Asks the coordinator about socket members, and the instance that serves the group about its Kafka clients. The
-    second value of the result says why some responses are missing (or is ``""``)."""
+    second item of the result says why some responses are missing (or is ``""``)."""
     if presences is None:
         return members, ""
     known: dict[str, Presence] = {}
@@ -397,7 +398,8 @@ def _assignor(snapshot: GroupSnapshot) -> str:
 
 
 def _subscription(found: Subscription) -> str:
-    """Formats topics with their streams as ``flights, routes(2)``, and a pattern as ``white_list fl.*``."""
+    """Formats topics as ``flights, routes(2)``, with the number of streams if it is not 1, and a pattern as
+    ``white_list fl.*``."""
     if found.is_wildcard:
         return f"{found.kind} {found.pattern}"
     topics = sorted(found.topics.items())

@@ -47,7 +47,7 @@ def read_cluster_history(store: Store) -> ClusterHistory:
 
 
 def read_client_actions(store: Store, group: str) -> tuple[Action, ...]:
-    """Returns the operator actions on a client-assigned group, oldest first. The cluster's history contains them, and
+    """Returns the operator actions on a client-assigned group, oldest first. They are in the cluster's history, where
     each begins with the group's name (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
     about = f"group {group} "
     return tuple(

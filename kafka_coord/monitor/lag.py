@@ -73,7 +73,7 @@ def bootstrap_servers(
 
 class OffsetReader:
     """Queries the brokers for offsets, in batches. ``properties`` are librdkafka settings, such as those for security.
-    Each method takes at most about ``timeout_s``. Close the reader after use.
+    Each query takes at most about ``timeout_s``; :meth:`at_time` may need two. Close the reader after use.
 
     A result leaves out unknown offsets and says why they are unknown. While brokers are down, commands therefore show
     an unknown lag instead of failing. With ``read_committed``, a partition ends before the first record of an open
@@ -98,7 +98,7 @@ class OffsetReader:
             "client.id": "kafka-coord",
             "log_level": 0,
             "socket.connection.setup.timeout.ms": 3_000,
-            "metadata.max.age.ms": 100,  # a topic recreated within this age corrupts librdkafka's memory (ADR 11)
+            "metadata.max.age.ms": 100,  # a topic recreated within this time corrupts librdkafka's memory (ADR 11)
         }
         config |= {**properties, "bootstrap.servers": bootstrap}
         config["error_cb"] = lambda error: self._errors.append(error.str())
@@ -229,9 +229,8 @@ def _sentence(trouble: list[str], asked: int) -> str:
 
 
 class BrokerLog:
-    """An :class:`OffsetReader` that connects at the first call, so that a command that does not read offsets works
-    without a broker. ``latest``, ``earliest`` and ``at_time`` raise :class:`BrokerError` if no usable broker is
-    registered.
+    """An :class:`OffsetReader` that connects on first use, so that a command that does not read offsets works without a
+    broker. ``latest``, ``earliest`` and ``at_time`` raise :class:`BrokerError` if no usable broker is registered.
     """
 
     def __init__(

@@ -36,9 +36,9 @@ class Sample:
 
 
 class LagSampler:
-    """Measures the lag on a thread and a ZooKeeper session of its own, so that the coordinator's requests do not wait
-    for it. Measures only while ``leads`` returns true, so that only one instance reports the lag. Reports at most
-    ``most`` groups, to limit the number of series, and adds their samples to ``rings`` for the dashboard."""
+    """Measures the lag on a thread and a ZooKeeper session of its own, so that the coordinator's requests are not held
+    up. Measures only while ``leads`` returns true, so that only one instance reports the lag. Reports at most ``most``
+    groups, to limit the number of series, and adds their samples to ``rings`` for the dashboard."""
 
     def __init__(
         self,

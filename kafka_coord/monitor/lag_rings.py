@@ -32,8 +32,8 @@ class _Ring:
 
     @property
     def known_totals(self) -> list[tuple[int, int]]:
-        """The totals (ms since 1970, lag) that can be compared with the last one, because as many partitions have an
-        unknown lag."""
+        """The (ms since 1970, lag) of each sample that is comparable with the last one: both have the same number of
+        partitions with an unknown lag."""
         return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
 
     @property

@@ -16,7 +16,7 @@ from itertools import pairwise
 from kafka_coord.model import TopicPartition
 
 WINDOW_MS = 120_000
-"""The time that a verdict covers. A consumer that commits less often looks stalled."""
+"""The time that a verdict covers. A consumer that commits less often than this looks stalled."""
 _LEAST_MS = WINDOW_MS // 4
 """If the samples cover less time and the time of the last commit is unknown, the only possible verdicts are "keeping
 up", "rewound" and "unknown"."""
@@ -60,8 +60,8 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The verdict on one partition, which has held at least since ``since_ms`` (ms since 1970). ``growth_s`` is the
-    growth of the lag in records per second, or ``None`` if unknown."""
+    """The verdict on one partition, unchanged since at least ``since_ms`` (ms since 1970). ``growth_s`` is the rate at
+    which the lag grows (records per second), or ``None`` if unknown."""
 
     verdict: Verdict
     since_ms: int | None = None
@@ -164,8 +164,8 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
 
 
 def _hangs(samples: Sequence[LagSample]) -> bool:
-    """Returns whether the partition's owner, which used to commit often, has stopped committing. This shows before a
-    whole window has passed without a commit. Burrow has no such rule."""
+    """Returns whether the partition's owner, which used to commit often, has stopped committing. This detects a hung
+    consumer before it has gone a whole window without a commit. Burrow has no such rule."""
     last = samples[-1] if samples else None
     if last is None or not (last.owned and last.lag) or last.still_ms is None:
         return False
@@ -192,7 +192,7 @@ def _since_zero(window: Sequence[LagSample]) -> Sequence[LagSample]:
 
 
 def _moves(samples: Sequence[LagSample]) -> list[int]:
-    """Returns the times of the samples whose offset differs from that of the sample before."""
+    """Returns the times of the samples whose offset differs from the previous sample's."""
     return [new.at_ms for old, new in pairwise(samples) if old.committed != new.committed]
 
 

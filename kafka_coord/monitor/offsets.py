@@ -29,7 +29,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed offsets of one group. Each offset is that of the next record to read.
+    """The committed offsets of one group. Each is the offset of the next record to read.
 
     ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. Consumers ignore
     such offsets, so the partitions count as uncommitted. ``stored`` are all partitions with an offset znode, readable
@@ -127,7 +127,7 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
 class OffsetRow:
     """One partition of a group. ``lag`` is ``None`` if nothing is committed or the end offset is unknown. ``holding``
     is ``owned``, ``stopping`` (its owner has not acknowledged the stop-fetcher yet) or ``""``. ``committed_ms`` is the
-    time of the last commit (ms since 1970). For client-assigned groups, it is unknown.
+    time of the last commit (ms since 1970), which is unknown for client-assigned groups.
     """
 
     topic: str

@@ -60,7 +60,8 @@ def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
 
 
 def pause_of(store: Store, group: str) -> Pause | None:
-    """Returns the pause of ``group``, or else the pause of all groups. An unreadable pause has empty fields."""
+    """Returns the pause that applies to ``group``: its own, or else the one for all groups. An unreadable pause has
+    empty fields."""
     return _read_pause(store, layout.paused(group)) or _read_pause(store, layout.PAUSED)
 
 
@@ -143,7 +144,7 @@ def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: A
             acting.on_progress(f"evicting {consumer}; it will register again immediately")
             request = Request(RequestType.EVICT, group, consumer, acting.reason, acting.by)
             ask(store, request, acting.timeout_s, acting.on_progress)
-        what = f"free of owners of {partitions}"
+        what = f"release {partitions}"
         wait_until(store, group, lambda seen, _: not _holders(seen, partitions), what=what, timeout_s=acting.timeout_s)
         yield
     finally:
@@ -174,8 +175,7 @@ def wait_until(
     timeout_s: float,
 ) -> None:
     """Polls the group until ``done`` returns true. Raises :class:`NotFound` and, after ``timeout_s`` seconds,
-    :class:`Timeout` with the outstanding commands. ``what`` completes the error's sentence "the group did not become
-    …".
+    :class:`Timeout` with the outstanding commands. ``what`` completes the error's sentence "the group did not …".
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:
@@ -186,7 +186,7 @@ def wait_until(
         if store.clock.monotonic() >= deadline:
             waiting = ", ".join(f"{c} ({len(ids)})" for c, ids in snapshot.pending.items()) or "none"
             raise Timeout(
-                f"group {group!r} did not become {what} within {timeout_s:g} s; its state is {state};"
+                f"group {group!r} did not {what} within {timeout_s:g} s; its state is {state};"
                 f" unacknowledged commands: {waiting}"
             )
         time.sleep(_LOOK_AGAIN_S)

@@ -14,7 +14,7 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class Unowned:
-    """Partitions that have had no owner at least since ``since_ms`` (ms since 1970; ``None`` if unknown)."""
+    """Partitions that have had no owner since at least ``since_ms`` (ms since 1970; ``None`` if unknown)."""
 
     partitions: PartitionSet = NO_PARTITIONS
     since_ms: int | None = None

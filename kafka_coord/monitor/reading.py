@@ -48,7 +48,7 @@ class Reading:
         return dict(zip(wanted, self.many(wanted), strict=True))
 
     def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
-        """Returns the legal names of a listing, and notes illegal names as unreadable. If the parent does not exist,
+        """Returns the legal names in a listing, and notes illegal names as unreadable. If the parent does not exist,
         returns no names."""
         if not isinstance(listing, tuple):
             return ()

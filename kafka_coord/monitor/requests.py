@@ -48,7 +48,7 @@ class QueuedRequest:
 
 
 def submit(store: Store, request: Request) -> str:
-    """Writes the request and returns its id. Raises :class:`StoreUnavailable` if the write may or may not have taken
+    """Writes the request and returns its id. Raises :class:`StoreUnavailable` if it is unknown whether the write took
     effect.
     """
     store.ensure_path(layout.REQUESTS)

@@ -211,7 +211,7 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
     missing = [group for group in groups if not found[group]]
     if missing or not found:
         raise MalformedValue(
-            where, f"the file does not list a partition of {f'group {missing[0]}' if missing else 'any group'}"
+            where, f"the file lists no partitions of {f'group {missing[0]}' if missing else 'any group'}"
         )
     return found
 

@@ -21,8 +21,8 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The supported releases of ``package``, from ``least`` up to, but not including, ``below``. ``why`` is the
-    reason."""
+    """The supported releases of ``package``, from ``least`` up to, but not including, ``below``. ``why`` gives the
+    reason for these limits."""
 
     package: str
     least: tuple[int, ...]

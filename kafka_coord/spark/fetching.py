@@ -209,8 +209,7 @@ def _client(settings: Mapping[str, str]) -> Consumer:
         _clients[key] = Consumer(
             {
                 "group.id": "kafka-coord.spark",  # no one joins this group or commits to it
-                # Only a fetch beyond the end of a range waits this long, but then the next micro-batch has to wait for
-                # it.
+                # Only a fetch beyond the end of a range waits this long, but it holds up the next micro-batch.
                 "fetch.wait.max.ms": 20,
                 # After librdkafka has prefetched enough, it waits this long before it fetches again (default: 1 s;
                 # librdkafka issue 2879).

@@ -62,8 +62,8 @@ class BatchHoldings:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plans the given ranges, and returns those that it has planned. Leaves out partitions that are no longer held
-        or are at another position.
+        """Plans the given ranges, except in partitions that are no longer held or are at another position. Returns the
+        planned ranges.
         """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}

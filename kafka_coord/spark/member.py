@@ -153,9 +153,9 @@ class QueryMember:
         return self.holdings.take(OffsetRanges(planned))
 
     def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
-        """Like :meth:`plan`, but for a run that ends with the first empty plan. While there are records before ``upto``
-        left to read, waits up to the option ``waitMs`` for the brokers and ZooKeeper to respond, and for the query to
-        rejoin if it has lost its membership.
+        """Like :meth:`plan`, but for a run that ends with the first empty plan. So if records before ``upto`` remain
+        unread, first waits up to ``waitMs`` for the brokers and ZooKeeper to respond, and for the query to rejoin if it
+        has lost its membership.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
@@ -177,8 +177,8 @@ class QueryMember:
                 return ranges
 
     def ends_now(self) -> dict[TopicPartition, int]:
-        """Returns the log ends of the query's partitions. Waits for the servers as :meth:`plan_all` does, and then
-        raises :class:`BrokerError` or :class:`StoreUnavailable` if they do not respond.
+        """Returns the log ends of the query's partitions. Waits up to ``waitMs`` for the servers, like
+        :meth:`plan_all`. If they still do not respond, raises :class:`BrokerError` or :class:`StoreUnavailable`.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
@@ -272,7 +272,9 @@ class QueryMember:
             for batch in finished:
                 if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
                     skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
-                    log.info("continuing after %s, finished in the checkpoint but not committed in the group", skipped)
+                    log.info(
+                        "continuing after %s, which the checkpoint covers but the group has not committed", skipped
+                    )
                     position = batch.end
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
@@ -289,8 +291,8 @@ class QueryMember:
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Waits up to the option ``waitMs`` for the coordinator to assign partitions. The wait starts when the query
-        has registered, which it cannot do while the session of a killed driver still holds its name.
+        """Waits up to ``waitMs`` for the coordinator to assign partitions. The wait starts when the query has
+        registered, which it cannot do while the session of a killed driver still holds its name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
@@ -386,9 +388,10 @@ class QueryMember:
         return at
 
     def _moved(self, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Moves to the given offsets, waits briefly for the group to store them, and returns those that it has stored.
-        A later micro-batch uses the others. An offset that is only in memory must not be used: after a crash,
-        ``latest`` would resolve to a later offset, and the query would skip the records in between.
+        """Moves the partitions to the given offsets, waits briefly for the group to store them, and returns those that
+        it has stored. The other partitions are left for a later micro-batch, because an offset that exists only in
+        memory must not be used: after a crash, ``latest`` would resolve to a later offset, and the query would skip the
+        records in between.
         """
         for partition, offset in targets.items():
             self.holdings.move(partition, offset)

@@ -57,10 +57,10 @@ _COMMITTED_FOR_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Spark's progress report on one micro-batch, for one of the query's sources, which reads from ``group``. ``ends``
-    holds the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset after the
-    last one that the micro-batch read from each partition. ``seconds`` is the total duration, and ``steps_ms`` is the
-    duration of each step.
+    """Spark's progress report on one micro-batch, for the one of the query's sources that reads from ``group``.
+    ``ends`` holds the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset
+    after the last one that the micro-batch read from each partition. ``seconds`` is the total duration, and
+    ``steps_ms`` is the duration of each step.
     """
 
     group: str

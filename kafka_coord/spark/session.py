@@ -44,8 +44,8 @@ def spark_session(
     log: Path | None = None,
     scratch_in: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Starts a session with ``format("kafka_coord")`` registered and ends it with the block. ``name`` is the name of
-    the application.
+    """Starts a session with ``format("kafka_coord")`` registered, and stops it at the end of the block. ``name`` is
+    the name of the application.
 
     Without a ``master``, it uses this machine's cores, or spark-submit's master if spark-submit started this program.
     With a ``local`` master, all of Spark listens only on loopback, and its scratch files are in a temporary directory

@@ -51,7 +51,7 @@ def test_two_live_holders_are_found(scribe: Scribe, judged: Judged):
     report = judged()
     assert Rule.TWO_HOLDERS in rules(report)
     found = next(found for found in report.violations if found.rule is Rule.TWO_HOLDERS)
-    assert "flights-1 was given to c2 while c1 holds it" in found.what
+    assert "flights-1 was given to c2 while held by c1" in found.what
     assert found.group == GROUP
     assert found.zxid == scribe.leader.get(layout.ledger(GROUP, "c2")).stat.mzxid
 

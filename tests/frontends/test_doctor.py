@@ -71,7 +71,7 @@ def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Ins
     (first, _) = checked(world)
     assert first == (
         Severity.WARNING,
-        "instance 2 does not listen for consumers, so its election disconnects consumers without ZooKeeper",
+        "instance 2 does not listen for consumers, so electing it would disconnect consumers without ZooKeeper",
     )
 
 

@@ -60,7 +60,7 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     (told, *_) = doctor(partial(run, zookeeper=zk_hosts))
-    assert told == ("info", "anyone who reaches ZooKeeper may change everything below /consumers")
+    assert told == ("info", "anyone who can reach ZooKeeper may change everything below /consumers")
     world.instances[0].stop()
     operator, coordinator = as_("operator"), as_("coordinator")
     # open: the command reports it
@@ -100,7 +100,7 @@ def test_one_open_znode_among_closed_ones_is_a_warning_and_only_the_coordinator_
         client.close()
     told = doctor(as_("operator"))
     path = layout.channel("delays", "careless")
-    assert ("warning", f"anyone who reaches ZooKeeper may change {path}, contrary to the plan") in told
+    assert ("warning", f"anyone who can reach ZooKeeper may change {path}, contrary to the plan") in told
     (found,) = as_("operator")("acl", "check", "-o", "tsv").out.splitlines()[1:]
     assert found.startswith(f"{path}\topen\tworld:anyone=cdrwa")
     assert as_("coordinator")("acl", "apply", "--yes").out.startswith("changed 1,")

@@ -164,7 +164,7 @@ def test_a_table_says_who_may_write_it_and_what(spark, batch, tmp_path):
     table.append(batch({0: (0, 2)}))
     with pytest.raises(RequestRefused, match="belongs to the group 'delays'"):
         ParquetTable(spark, tmp_path / "table", group="others").append(batch({0: (0, 2)}))
-    with pytest.raises(SettingsError, match=r"value string, the batch has .*value binary"):
+    with pytest.raises(SettingsError, match=r"value string, but the batch has .*value binary"):
         table.append(batch({0: (2, 4)}).selectExpr("topic", "partition", "offset", "cast(value as binary) value"))
     with pytest.raises(SettingsError, match="without offset bigint"):
         table.append(batch({0: (2, 4)}).drop("offset"))

@@ -125,7 +125,7 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
     with open_store() as store:
         operate.pause(store, target, by=who(), reason=reason)
         for one in _affected(store, target) if wait else ():
-            operate.wait_until(store, one, operate.quiet, what="quiet", timeout_s=timeout_s)
+            operate.wait_until(store, one, operate.quiet, what="become quiet", timeout_s=timeout_s)
     click.echo(f"{_named(target)} paused; to resume: kafka-coord groups resume {target or '--all'}")
 
 
@@ -317,7 +317,7 @@ def _stored_settings(store: Store, group: str) -> GroupSettings:
 
 
 def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
-    operate.wait_until(store, group, operate.settled, what="stable", timeout_s=timeout_s)
+    operate.wait_until(store, group, operate.settled, what="become stable", timeout_s=timeout_s)
 
 
 def _wait_client_group_settled(instances: Instances, group: str, timeout_s: float) -> None:

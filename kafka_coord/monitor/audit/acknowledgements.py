@@ -12,11 +12,12 @@ from kafka_coord.zk import layout
 def acknowledgement_faults(
     context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
-    """Checks that a command was removed legally.
+    """Checks that a command was removed legally. There are four legal cases:
 
-    There are four legal cases: a consumer acknowledges its oldest command and checks its registration and token; an
-    instance does the same for a consumer that has no ZooKeeper session; a consumer drops a command for an earlier
-    incarnation; or the coordinator removes the commands for a departed incarnation.
+    - A consumer acknowledges its oldest command and checks its registration and token.
+    - An instance does the same for a consumer that has no ZooKeeper session.
+    - A consumer drops a command for an earlier incarnation.
+    - The coordinator removes the commands for a departed incarnation.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)

@@ -74,10 +74,11 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 
 
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
-    """Checks that a command for a paused group may come from a pass that read the group before the pause. It cannot if
-    the pause is too long ago, or if the command responds to an event after the pause: a new incarnation, or a partition
-    that became free. (A start for a departed consumer proves nothing, because the pass that wrote it had seen neither
-    the departure nor the partitions that became free.)
+    """Reports a command for a paused group, unless the pass that wrote it may have read the group before the pause.
+
+    That is impossible if the pause is too long ago, or if the command responds to something that happened after the
+    pause: a new incarnation, or a partition that became free. A start for a departed consumer is not evidence that a
+    partition became free: the pass that wrote it had not even seen the departure.
     """
     command = written.command
     since = context.paused_since(group)
@@ -169,7 +170,7 @@ def _start_point(
     if recreated and created is not None and context.must_have_seen(created):
         yield (
             Rule.EARLIER_TOPIC,
-            f"{name} starts {tp} on {consumer} as a partition of a topic that has been deleted and created again",
+            f"{name} starts {tp} on {consumer}, although its topic has been deleted and created again",
         )
 
 

@@ -1,5 +1,5 @@
-"""Checks the offsets that the coordinator sets or deletes: because an operator requested it, because the topic was
-deleted, or because their retention has passed."""
+"""Checks that the coordinator sets or deletes offsets only with good reason: an operator's request, a deleted topic, or
+expired retention."""
 
 from __future__ import annotations
 

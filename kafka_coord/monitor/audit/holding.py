@@ -17,7 +17,7 @@ def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Ite
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]
         if others:
-            yield Rule.TWO_HOLDERS, f"{tp} was given to {consumer} while {others} holds it"
+            yield Rule.TWO_HOLDERS, f"{tp} was given to {consumer} while held by {others}"
         elif dead:
             kept = any(group.ledgers[name].place is not None for name in dead)
             what = (
@@ -65,4 +65,4 @@ def start_faults(context: StepContext, group: GroupState, consumer: str, started
             yield Rule.START_ELSEWHERE, what
         others = [other for other in group.live_holders(tp) if other != consumer]
         if others:
-            yield Rule.START_WHILE_HELD, f"{name} starts {tp} on {consumer} while {' and '.join(others)} holds it"
+            yield Rule.START_WHILE_HELD, f"{name} starts {tp} on {consumer} while held by {' and '.join(others)}"

@@ -34,7 +34,7 @@ class Rule(StrEnum):
     ACK_BY_ANOTHER = "ack-by-another"
     """4: a live consumer's command was removed by a session other than its own."""
     ACK_UNFENCED = "ack-unfenced"
-    """4: a command was acknowledged without both checks of docs/protocol.md, section 4."""
+    """4: a command was acknowledged without both checks required by docs/protocol.md, section 4."""
     ACK_OUT_OF_ORDER = "ack-out-of-order"
     """4: a command was acknowledged while an earlier command of the consumer was outstanding."""
     GENERATION_BACK = "generation-back"
@@ -42,7 +42,7 @@ class Rule(StrEnum):
     OFFSET_BACK = "offset-back"
     """5: an offset was set back by someone who did not hold the partition."""
     UNFENCED_COMMIT = "unfenced-commit"
-    """An offset was written without both checks of docs/protocol.md, section 4."""
+    """An offset was written without both checks required by docs/protocol.md, section 4."""
     COMMIT_BY_ANOTHER = "commit-by-another"
     """An offset was written by a consumer that did not hold the partition."""
     SPLIT_UNIT = "split-unit"
@@ -136,8 +136,8 @@ F = TypeVar("F", bound=Finding)
 
 @dataclass(slots=True)
 class Findings(Generic[F]):
-    """All findings from an audit. ``figures`` counts what was checked, so a clean report shows that it checked
-    something."""
+    """All findings from an audit. ``figures`` counts what was checked, so that a clean report shows that something was
+    checked."""
 
     violations: list[F] = field(default_factory=list)
     warnings: list[F] = field(default_factory=list)

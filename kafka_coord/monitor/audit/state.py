@@ -306,7 +306,7 @@ class StepContext:
         return elapsed is not None and elapsed > 2 * session_ms
 
     def told(self, group: str, consumer: str, kind: type[StartFetcher] | type[StopFetcher]) -> PartitionSet:
-        """Returns the partitions in this step's commands of one kind for the consumer."""
+        """Returns the partitions that this step tells the consumer to start or stop, depending on ``kind``."""
         return PartitionSet.union(
             written.command.partitions
             for in_group, name, written in self.commanded

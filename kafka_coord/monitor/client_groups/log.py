@@ -104,11 +104,11 @@ def read_log(
     last: int | None = None,
 ) -> tuple[LogBounds, Sequence[LogRecord]]:
     """Reads one partition of the groups log from its leader, up to its current end. Returns the log's bounds, and its
-    records, oldest first. ``wanted`` selects records (``None``: every record), and ``last`` limits the result to that
-    many of the newest ones.
+    records, oldest first. ``wanted`` selects records (``None``: every record), and ``last`` limits the result to the
+    newest ``last`` of them.
 
     Starts at the offset ``first``. Without it, starts at the beginning of the log, or ``last`` records before the end
-    if every record is wanted. Now and then calls ``on_progress`` with the current offset and the end.
+    if every record is wanted. Calls ``on_progress`` from time to time with the current offset and the end.
 
     ``properties`` are librdkafka settings; only those for security are used. Raises :class:`NotFound` if there is no
     such log, and :class:`BrokerError`.

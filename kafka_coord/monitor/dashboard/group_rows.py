@@ -48,7 +48,7 @@ class GroupRows:
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
         self.rows: dict[str, GroupRow] = {}
         self.decided_ms: deque[int] = deque(maxlen=MAX_DECISIONS)
-        """The times of the rebalances within the last hour (ms since 1970), in the order in which they were read."""
+        """The times of the latest rebalances (ms since 1970), in the order in which they were read."""
         self._store = store
         self._wake = wake
         self._lock = threading.Lock()
@@ -115,7 +115,7 @@ class GroupRows:
         return len(names)
 
     def look_again(self, names: Iterable[str], at: float = 0.0) -> None:
-        """Makes the named groups due at the time ``at`` (monotonic seconds), unless they are due earlier."""
+        """Makes the named groups due at ``at`` (monotonic seconds), unless they are already due earlier."""
         with self._lock:
             for name in names:
                 if name in self._due:

@@ -1,7 +1,7 @@
 """Keeps the documents of all open pages up to date and sends the changes to the pages.
 
-Each document is read when a watch fires, and at intervals. The interval grows with the CPU time of the last read, so a
-large document does not take up more of a core than a small one. While no page is open, nothing is read, and there is no
+Each document is read when a watch fires, and at intervals. The interval grows with the CPU time of the last read, which
+limits how much of a core even a large document can use. While no page is open, nothing is read, and there is no
 ZooKeeper session.
 """
 

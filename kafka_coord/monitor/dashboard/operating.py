@@ -158,7 +158,7 @@ class Operating:
         if act is _reset and confirmed is None:
             action += " (dry run)"
         if not acting.reason:
-            raise Denied(HTTPStatus.BAD_REQUEST, "give a reason, which the group's history records")
+            raise Denied(HTTPStatus.BAD_REQUEST, "give a reason; the group's history records it")
         try:
             with self._open_store() as store:
                 result = act(asked, Instances(store, self._properties), kind_of(store, group))

@@ -40,7 +40,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     wide = [one.path for one in found.deviations if one.open]
     other = [one.path for one in found.deviations if not one.open]
     if wide:
-        yield warning(_CHECK, f"anyone who reaches ZooKeeper may change {some(wide, 3)}, contrary to the plan", todo)
+        yield warning(_CHECK, f"anyone who can reach ZooKeeper may change {some(wide, 3)}, contrary to the plan", todo)
     if other:
         yield warning(_CHECK, f"the ACL of {some(other, 3)} is not as planned", todo)
     if found.missing:
@@ -54,10 +54,10 @@ def _check_open(found: TreeAcls) -> Iterator[Finding]:
     wide = found.open
     if found.looked_at and len(wide) == found.looked_at:
         todo = f"this is fine in a trusted network; otherwise configure identities ({_DOC})"
-        yield info(_CHECK, f"anyone who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
+        yield info(_CHECK, f"anyone who can reach ZooKeeper may change everything below {layout.CONSUMERS}", todo)
     elif wide:
         todo = f"give all instances and consumers the same settings, because other znodes are closed ({_DOC})"
-        yield warning(_CHECK, f"anyone who reaches ZooKeeper may change {some(wide, 3)}", todo)
+        yield warning(_CHECK, f"anyone who can reach ZooKeeper may change {some(wide, 3)}", todo)
     elif found.looked_at:
         yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to unauthorised clients")
     if found.unreadable:
@@ -84,5 +84,5 @@ def _check_kafka(store: AclStore) -> Iterator[Finding]:
         if one is not None and not isinstance(one, NoAuth) and open_to_change(one.acl)
     ]
     if wide:
-        what = f"anyone who reaches ZooKeeper may change Kafka's own {' and '.join(wide)}"
+        what = f"anyone who can reach ZooKeeper may change Kafka's own {' and '.join(wide)}"
         yield info(_CHECK, what, "Kafka closes them if zookeeper.set.acl=true (zookeeper-security-migration.sh)")

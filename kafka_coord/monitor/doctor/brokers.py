@@ -94,7 +94,7 @@ def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
     instances = ", ".join(f"{one} ({many})" for one, many in Counter(one.broker_id for one in recent).most_common(5))
     last = ago(recent[-1].elected_ms, now_ms)
     what = (
-        f"the coordinator changed {len(recent)} times in the last hour, the last time {last}."
+        f"the coordinator changed {len(recent)} times in the last hour, most recently {last}."
         f" Elected: broker {instances}. Ended: {why}"
     )
     todo = (

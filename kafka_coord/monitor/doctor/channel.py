@@ -39,7 +39,8 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
     if deaf:
         named = ", ".join(map(str, deaf))
         what = (
-            f"instance {named} does not listen for consumers, so its election disconnects consumers without ZooKeeper"
+            f"instance {named} does not listen for consumers,"
+            " so electing it would disconnect consumers without ZooKeeper"
         )
         yield warning(CHECK, what, "give every instance --listen-channel")
     yield from _ask_all(cluster, listening, members)

@@ -112,7 +112,9 @@ def _check_waiting(
     late = {one.consumer for one in waiting if one.age_ms(now_ms) > SLOW_COMMAND_MS}
     for consumer, text in waits(snapshot, waiting, now_ms, cluster.deciding_since_ms).items():
         if consumer in late:
-            todo = f"the consumer or its host hangs. To evict the consumer: kafka-coord groups evict {group} {consumer}"
+            todo = (
+                f"the consumer or its host is hung. To evict the consumer: kafka-coord groups evict {group} {consumer}"
+            )
             yield warning("commands", f"group {group}: {text}", todo, group)
     orphaned = [one.consumer for one in waiting if one.consumer not in snapshot.registrations]
     if orphaned:

@@ -1,4 +1,4 @@
-"""Checks the setup for stock Kafka clients: listeners, instances, and groups that exist in two coordinators."""
+"""Checks the setup for stock Kafka clients: listeners, instances, and groups that the brokers also coordinate."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
         if past:
             shown = ", ".join(f"broker {node} at {address}" for node, address in sorted(past.items()))
             what = f"instance {number} sends its clients directly to brokers: {shown}"
-            todo = f"start instance {number} with --broker-listener at the listener that advertises the instances"
+            todo = f"restart instance {number} with --broker-listener set to the listener that advertises instances"
             yield error(CHECK, what, todo)
 
 
 def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterator[Finding]:
-    """Checks that all instances have the same ``managed_groups``, which each instance writes with its terms."""
+    """Checks that all instances have the same ``managed_groups``, which each instance records along with its terms."""
     numbers = sorted(directory.leaders)
     nodes = store.read_many([GetData(layout.log_partition(number)) for number in numbers])
     patterns: dict[int, str] = {}

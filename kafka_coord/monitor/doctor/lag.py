@@ -86,7 +86,7 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
         f" {_since(seen, rows, now_ms)}; {_records(rows)} wait"
     )
     todo = (
-        f"see the log of {owner}, which hangs on a record or does not commit. Restart it"
+        f"see the log of {owner}, which is stuck on a record or does not commit. Restart it"
         " (an eviction does not help, because it registers again)"
     )
     return warning(CHECK, what, todo, seen.group)

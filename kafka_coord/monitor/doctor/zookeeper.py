@@ -51,9 +51,9 @@ _SLOW = (
 def check_servers(
     hosts: str, *, tls: bool, earlier: MutableMapping[str, ServerFacts] | None = None
 ) -> Iterator[Finding]:
-    """Queries each server in the connect string and checks the responses. ``earlier`` holds the responses to the
-    previous check, and is updated. Latencies are averages since that check or, without one, since the server
-    started."""
+    """Queries each server in the connect string and checks the responses. ``earlier`` holds the servers' responses from
+    the previous check, and is updated. Latencies are averages since the previous check or, if there is none, since the
+    server started."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "servers do not answer four-letter words over TLS, so their versions are unknown")
@@ -152,7 +152,7 @@ def _number(server: ServerFacts, name: str) -> float | None:
 
 
 def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
-    """Checks the granted session timeout: the time after which a failed consumer or coordinator is noticed."""
+    """Checks the granted session timeout, which determines how soon a failed consumer or coordinator is detected."""
     granted, check = store.session.timeout_ms, "zookeeper limits"
     if granted == asked_ms:
         yield ok(check, f"the session timeout is {granted} ms, as requested")

@@ -1,8 +1,8 @@
 """Checks one partition of the groups log, batch by batch. Does no I/O.
 
 Compaction removes records but never reorders them, so every rule is about the records that remain. The earlier of two
-records with the same key may be missing, and offsets may have gaps. One fact about a term survives any compaction: no
-one else can write in between, so the distance of each batch from the claim equals its sequence number.
+records with the same key may be missing, and offsets may have gaps. But whatever compaction removes, a batch's distance
+from the claim of its term equals its sequence number, because no one else can write during the term.
 """
 
 from __future__ import annotations

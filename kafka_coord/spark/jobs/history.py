@@ -113,7 +113,7 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 def _without_owner(holds: DataFrame) -> DataFrame:
     """Returns statistics on the gaps between the end of each hold and the beginning of the next (0 if that had already
-    begun). If the last hold of a partition has ended, it counts as not taken up.
+    begun). A partition whose last hold has ended counts as not taken up.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

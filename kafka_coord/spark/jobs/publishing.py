@@ -54,8 +54,8 @@ def publishing(root: Path, order: str = "") -> Iterator[Results]:
 
 
 def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
-    """Returns the directory of the last results and their summary. Raises :class:`NotFound` with ``advice`` if there
-    are no results, and :class:`MalformedValue` for a damaged summary.
+    """Returns the directory and the summary of the last results. Raises :class:`NotFound` with ``advice`` if there are
+    no results, and :class:`MalformedValue` for a damaged summary.
     """
     there = _published(root)
     if not there:

@@ -1,7 +1,7 @@
 """A parquet table that holds every record once. Any number of Spark applications may write to it concurrently.
 
 An append first writes its rows to new files. It then commits these files and their offsets in one file of the table's
-log. After a crash, Spark may repeat a batch, perhaps with different limits, and another member of the group may have
+log. After a crash, Spark may repeat a batch, perhaps with other boundaries, and another member of the group may have
 written the same records. So before an append commits, it drops the offsets that the table already covers. Readers see
 only committed rows.
 """
@@ -148,8 +148,8 @@ class TableWriter:
             )
         if state.schema != required:
             raise SettingsError(
-                f"the table {self.path} has the columns {_columns(state.schema)}, the batch has {_columns(required)}: "
-                "write to another directory, or select the table's columns"
+                f"the table {self.path} has the columns {_columns(state.schema)}, but the batch has"
+                f" {_columns(required)}: write to another directory, or select the table's columns"
             )
         return state
 
@@ -176,7 +176,7 @@ class TableWriter:
         return Appended(NO_RANGES, repeated, 0)
 
     def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
-        """Writes rows as a piece that no commit lists yet. Returns the piece and the offsets of its rows."""
+        """Writes rows as a piece that no commit lists yet. Returns the piece and the offsets that it covers."""
         name = uuid.uuid4().hex
         folder = self.path / _DATA / name
         try:
@@ -232,7 +232,7 @@ class ParquetTable(TableWriter):
         each partition from its lowest to its highest offset.
 
         The batch is computed once. If anything fails, such as a full disk or a lost worker, the table is unchanged.
-        Raises :class:`SettingsError` if its columns differ from the table's.
+        Raises :class:`SettingsError` if the batch's columns differ from the table's.
         """
         require_key_columns(rows)
         return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
@@ -243,7 +243,7 @@ class ParquetTable(TableWriter):
 
 
 def read_table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """Returns the rows of a table that are committed now. Raises :class:`NotFound`."""
+    """Returns a table's currently committed rows. Raises :class:`NotFound`."""
     folder = files.local_directory(path)
     state = _there(TableLog(folder / _COMMITS), folder)
     there = [(folder / _DATA / piece.name / file).as_uri() for piece in state.pieces for file in piece.files]
@@ -271,7 +271,8 @@ def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
-    """Returns the number of rows in the given files, and the rows' offsets."""
+    """Returns the number of rows in the given files, and the offsets that the files cover: in each partition, all from
+    the lowest to the highest."""
     import pyarrow.parquet as pq
 
     count = 0
