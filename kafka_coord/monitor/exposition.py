@@ -85,13 +85,15 @@ def labelled(
 
 
 class Exposition:
-    """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 is any
+    """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 means any
     free port) on its own threads.
 
     Raises :class:`SettingsError` if the address is unusable; the message names ``setting``, the option for the address.
-    ``site`` is the WSGI application for all other paths. Its ``environ`` also contains ``REQUEST_URI``, the path as the
-    client sent it, ``kafka_coord.certificate``, the common name in the client's certificate, and ``kafka_coord.lasts``,
-    which the application must call before a long-lived response.
+    ``site`` is the WSGI application for all other paths. Its ``environ`` has three more items:
+
+    - ``REQUEST_URI``: the path as the client sent it
+    - ``kafka_coord.certificate``: the common name in the client's certificate
+    - ``kafka_coord.lasts``: a function that the application must call before a long-lived response
 
     ``/metrics`` and ``/health`` accept every ``Host``. All other paths accept only the server's own names and
     ``host_names``.

@@ -59,8 +59,8 @@ MAX_WAITS = 3
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """One group in a list. ``pending`` counts the unacknowledged commands. ``coordinator`` is the broker id of the
-    instance that coordinates the group. ``log_partition`` is the partition of the groups log that holds a
-    client-assigned group.
+    instance that coordinates the group. ``log_partition`` is the partition of the groups log that holds the group, if
+    it is client-assigned.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""Formats log lines as JSON with typed fields, for ``serve --log-format json`` and for applications with consumers."""
+"""Formats log lines as JSON with typed fields, for ``serve --log-format json`` and applications that run consumers."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def trend(samples: Sequence[LagSample]) -> Trend:
 
 
 def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
-    """Returns the trend of a whole group, from (ms since 1970, lag) in chronological order. A consumer may read its
-    partitions in turn, so each partition catches up at times while the total lag grows."""
+    """Returns the trend of a whole group. ``totals`` are (ms since 1970, lag) in chronological order. A consumer may
+    read its partitions in turn, so each partition catches up at times while the total lag grows."""
     window = [one for one in totals if one[0] > totals[-1][0] - WINDOW_MS]
     growth_s = _rate_s(window)
     lags = [lag for _, lag in window]

@@ -48,8 +48,8 @@ _IDLE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _FinishedRange:
-    """A partition's ranges in a micro-batch that the checkpoint counts as finished, and that was planned at
-    ``planned_ms``. The group might not have stored their end offset yet.
+    """The ranges of one partition in a micro-batch that the checkpoint counts as finished. It was planned at
+    ``planned_ms``. The group might not have stored the end offset of the ranges yet.
     """
 
     ranges: tuple[OffsetRange, ...]

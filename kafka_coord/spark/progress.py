@@ -314,11 +314,11 @@ def watch(
     """Watches all queries of the session that read from groups, on the driver.
 
     The groups' committed offsets are read from ``zookeeper``. Without ``zookeeper``, only Spark's own figures are
-    reported. ``listen`` (``host:port``, with port 0 for any free port) serves ``/metrics`` and ``/health``. ``file`` (a
-    name that ends with ``.prom``) is written after every micro-batch, for Prometheus' node exporter. A micro-batch of
-    ``slow_s`` seconds or more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and
-    the environment. Raises :class:`SettingsError` if the port cannot be opened, and the errors of
-    :func:`~kafka_coord.zk.session.connect`.
+    reported. ``listen`` is the address that serves ``/metrics`` and ``/health`` (``host:port``; port 0 means any free
+    port). ``file`` is written after every micro-batch, for Prometheus' node exporter, which requires a name that ends
+    with ``.prom``. A micro-batch of ``slow_s`` seconds or more is logged. TLS and credentials for ZooKeeper come from
+    the settings file ``config`` and the environment. Raises :class:`SettingsError` if the port cannot be opened, and
+    the errors of :func:`~kafka_coord.zk.session.connect`.
     """
     store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
     server = None

@@ -36,7 +36,7 @@ def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> 
     assert found.severity is Severity.WARNING
     assert found.what == (
         "group delays: c1 on host host-1 has not committed in flights[0-1] for 12 min (since 07:48:00 UTC);"
-        " 1,800 records wait"
+        " 1,800 records waiting"
     )
     assert "Restart it" in found.todo
     assert found.group == "delays"
@@ -65,7 +65,7 @@ def test_a_group_that_nobody_has_missed_for_a_day_is_no_warning() -> None:
 
 def test_a_group_that_is_too_slow_is_told_how_many_consumers_read_how_many_partitions() -> None:
     (found,) = told([row(0), row(1, owner="c2")], Verdict.BEHIND, members={"c1": "", "c2": ""}, growth_s=200.0)
-    assert found.what.endswith("1,800 records wait, 400 a second more")
+    assert found.what.endswith("1,800 records waiting, growing by 400 a second")
     assert "already has its own consumer" in found.todo
     (found,) = told([row(0), row(1)], Verdict.BEHIND, members={"c1": ""})
     assert "add consumers (1 consumer reads 2 partitions)" in found.todo
@@ -75,8 +75,8 @@ def test_a_group_whose_partitions_catch_up_in_turns_while_the_sum_grows() -> Non
     trends = {"total": Trend(Verdict.BEHIND, EARLIER_MS, 40.0)}
     (found,) = told([row(0), row(1, lag=0)], trends=trends, members={"c1": ""})
     assert found.what == (
-        "group delays has been falling behind in flights[0] for 12 min (since 07:48:00 UTC); 900 records wait,"
-        " 40 a second more"
+        "group delays has been falling behind in flights[0] for 12 min (since 07:48:00 UTC); 900 records waiting,"
+        " growing by 40 a second"
     )
 
 
@@ -89,7 +89,7 @@ def test_a_hot_partition_is_the_cause_and_more_consumers_are_no_remedy() -> None
         " the rest goes to its 11 neighbours"
     )
     assert "more consumers do not help" in first.todo
-    assert second.todo == "most of them wait in flights[2], which is hot (see its finding)"
+    assert second.todo == "most of them are in flights[2], which is hot (see its finding)"
     (alone,) = told([row(2)], Verdict.KEEPING_UP, trends={"hot": hot})
     assert alone.severity is Severity.INFO, "nobody has to act while its consumer keeps up"
 

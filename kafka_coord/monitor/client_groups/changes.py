@@ -139,7 +139,8 @@ def _raise(group: str, code: int, where: str) -> None:
 def by_topic(
     name: str, group: str, values: Mapping[TopicPartition, T], fields_of: Callable[[T], dict[str, Any]]
 ) -> Any:
-    """Builds a request ``name`` that lists partitions by topic. ``fields_of`` returns a partition's other fields."""
+    """Builds a request of type ``name`` that lists partitions by topic. ``fields_of`` returns a partition's other
+    fields."""
     form = message(name)
     of_topic, of_partition = form.struct(f"{name}Topic"), form.struct(f"{name}Partition")
     topics: dict[str, list[Any]] = {}

@@ -240,8 +240,8 @@ class Live:
                 self._changed.notify_all()
 
     def _next(self, lane: str) -> tuple[_Document | None, Sources | None]:
-        """Waits for a due document or an unused session, and returns it. Returns neither when the server is
-        stopping."""
+        """Waits until a document of the lane is due, and returns it. If no documents are left, returns the session
+        instead, to be closed. Returns neither when the server is stopping."""
         while True:
             now = time.monotonic()
             self._forget(now)

@@ -53,10 +53,10 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
 def _check_open(found: TreeAcls) -> Iterator[Finding]:
     wide = found.open
     if found.looked_at and len(wide) == found.looked_at:
-        todo = f"this is fine in a trusted network; otherwise configure identities ({_DOC})"
+        todo = f"this is fine on a trusted network; otherwise configure identities ({_DOC})"
         yield info(_CHECK, f"anyone who can reach ZooKeeper may change everything below {layout.CONSUMERS}", todo)
     elif wide:
-        todo = f"give all instances and consumers the same settings, because other znodes are closed ({_DOC})"
+        todo = f"give all instances and consumers the same settings; the other znodes are not open ({_DOC})"
         yield warning(_CHECK, f"anyone who can reach ZooKeeper may change {some(wide, 3)}", todo)
     elif found.looked_at:
         yield ok(_CHECK, f"the znodes below {layout.CONSUMERS} are closed to unauthorised clients")

@@ -18,7 +18,7 @@ CHECK = "socket channel"
 
 
 def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> Iterator[Finding]:
-    """Checks the instances' socket listeners. Yields nothing if no instance listens and no consumer needs one."""
+    """Checks the instances' socket listeners. Yields nothing if there are none and no consumer needs one."""
     members = sum(
         member.gateway is not None and member.protocol is None
         for one in snapshots.values()

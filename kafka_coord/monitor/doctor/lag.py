@@ -54,7 +54,7 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         rows = behind[Verdict.REWOUND]
         when = ago(_began(seen, rows) or now_ms, now_ms)
         what = f"group {seen.group}: the offsets of {_partitions(rows)} were set back {when}"
-        todo = f"{_records(rows)} are read again; to see who did this: kafka-coord groups history {seen.group}"
+        todo = f"the group reads {_records(rows)} again; to see who did this: kafka-coord groups history {seen.group}"
         yield info(CHECK, what, todo, seen.group)
 
 
@@ -83,7 +83,7 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
     host = f" on host {seen.members[owner]}" if seen.members.get(owner) else ""
     what = (
         f"group {seen.group}: {owner}{host} has not committed in {_partitions(rows)}"
-        f" {_since(seen, rows, now_ms)}; {_records(rows)} wait"
+        f" {_since(seen, rows, now_ms)}; {_records(rows)} waiting"
     )
     todo = (
         f"see the log of {owner}, which is stuck on a record or does not commit. Restart it"
@@ -93,7 +93,7 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
 
 
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
-    what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} wait"
+    what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} waiting"
     if seen.paused:
         return info(CHECK, f"group {seen.group}: {what}", f"kafka-coord groups resume {seen.group}", seen.group)
     if seen.members:
@@ -106,12 +106,12 @@ def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
 
 
 def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) -> Finding:
-    speed = f", {_rate(growth_s)} more" if growth_s >= 0.5 else ""
-    what = f"group {seen.group} has been falling behind in {_partitions(rows)} {since}; {_records(rows)} wait{speed}"
+    speed = f", growing by {_rate(growth_s)}" if growth_s >= 0.5 else ""
+    what = f"group {seen.group} has been falling behind in {_partitions(rows)} {since}; {_records(rows)} waiting{speed}"
     owners, hot = {row.owner for row in rows}, {one.partition for one in seen.trends.hot}
     of_hot = sum(row.lag or 0 for row in rows if row.tp in hot)
     if 2 * of_hot > sum(row.lag or 0 for row in rows):
-        todo = f"most of them wait in {PartitionSet.of(hot)}, which is hot (see its finding)"
+        todo = f"most of them are in {PartitionSet.of(hot)}, which is hot (see its finding)"
     elif len(seen.members) < len(seen.rows):
         read = f"{counted(len(seen.members), 'consumer')} read{'s' if len(seen.members) == 1 else ''}"
         todo = f"add consumers ({read} {counted(len(seen.rows), 'partition')}), or make them faster"

@@ -130,7 +130,11 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
             "the server is overloaded; check its disk",
         )
     if latency is not None and latency > SLOW_MS:
-        yield warning(check, f"{server.server} answers in {latency:.0f} ms on average", "give its log its own disk")
+        yield warning(
+            check,
+            f"{server.server} answers in {latency:.0f} ms on average",
+            "put its transaction log on a disk of its own",
+        )
     used, most = _number(server, "zk_open_file_descriptor_count"), _number(server, "zk_max_file_descriptor_count")
     if used and most and used > 0.8 * most:
         yield warning(check, f"{server.server} uses {used:.0f} of {most:.0f} file descriptors", "raise its ulimit -n")
