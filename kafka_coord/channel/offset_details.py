@@ -18,7 +18,7 @@ from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Op, SetData
 
 def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]:
     """Returns the paths of the details' znodes and of their parents, parents first."""
-    wanted = list(partitions)
+    wanted = sorted(partitions)
     topics = dict.fromkeys(tp.topic for tp in wanted)
     return [
         *([layout.details(group)] if wanted else []),

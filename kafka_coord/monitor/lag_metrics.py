@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -30,9 +30,9 @@ class Sample:
     are the groups with the largest lag. ``left_out`` counts all other groups."""
 
     at: float
-    took_s: float
-    rows: tuple[GroupRow, ...]
-    left_out: int
+    took_s: float = 0.0
+    rows: tuple[GroupRow, ...] = ()
+    left_out: int = 0
 
 
 class LagSampler:
@@ -66,7 +66,8 @@ class LagSampler:
         self._thread.join(5)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics of the last sample, or nothing if there is none yet or this instance does not lead."""
+        """Yields the metrics of the last sample, or nothing if there is none yet or this instance does not lead. While
+        measurements fail, the lags are left out, and their age grows."""
         sample = self._sample
         if sample is None or not self._leads():
             return
@@ -95,7 +96,7 @@ class LagSampler:
         yield gauge(
             "group_lag_age_seconds",
             "Time since the last measurement ended. A value far above serve.lag_metrics_interval_ms means that the "
-            "current measurement is slow.",
+            "current measurement is slow, or that measurements fail.",
             time.monotonic() - sample.at,
         )
         yield gauge(
@@ -113,7 +114,8 @@ class LagSampler:
                     store = store or self._open_store()
                     self._sample = measure_lags(store, self._properties, most=self._most, rings=self._rings)
                 except KafkaCoordError as error:
-                    self._sample = None
+                    last = self._sample or Sample(time.monotonic())
+                    self._sample = replace(last, rows=(), left_out=0)
                     log.warning("cannot measure the lag of the groups: %s", error, extra={"event": "lag_unmeasured"})
             else:
                 self._sample = None

@@ -93,6 +93,10 @@ def test_serve_measures_the_lag_for_the_metrics_only_if_told_to(world: World, zk
     variables = {"KAFKA_COORD_SERVE_LAG_METRICS_GROUPS": "5", "KAFKA_COORD_SERVE_HTTP_DASHBOARD": "no"}
     with started(*arguments, **variables) as process:
         eventually(lambda: "cannot measure the lag of the groups: no live broker" in process.err.read_text())
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as metrics:
+            told = metrics.read().decode()
+        assert "kafka_coord_group_lag_age_seconds " in told  # it grows, so that an alert fires
+        assert "kafka_coord_group_lag_records{" not in told
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{address}/dashboard/", timeout=20)
         assert process.ended(by=signal.SIGTERM).code == 0

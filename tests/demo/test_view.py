@@ -45,7 +45,7 @@ def test_a_pipe_gets_one_line_an_event_and_the_time_of_each_step() -> None:
 
     lines = written(view.console).splitlines()
     assert lines[0].startswith("Starting [everything] … about ")
-    assert lines[1] == "    three brokers, 0.0 s"
+    assert re.fullmatch(r"    three brokers, \d+\.\d s", lines[1])
     assert lines[2].endswith("consumer-2 is killed")
     assert "100 of 200 committed" in lines[3]
     assert "lag 100; consumer-1 owns 1; commands waiting: consumer-1 2" in lines[3]

@@ -50,12 +50,13 @@ class Process:
 
     def look(self, now: float) -> None:
         """Determines the actors that may run."""
-        self.ready, self.ready_until = [], float("inf")
+        ready, until = [], float("inf")
         for actor in self.actors:
             if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):
-                self.ready.append(actor.turn)
-            else:
-                self.ready_until = min(self.ready_until, actor.asleep_until)
+                ready.append(actor.turn)
+            elif actor.asleep_until < until:
+                until = actor.asleep_until
+        self.ready, self.ready_until = ready, until
 
     def deliver(self) -> None:
         """Calls the watchers of the oldest notification."""

@@ -56,7 +56,7 @@ class Write:
         ops: list[Op] = list(registration.fence())
         ops += [
             offset_op(registration.group, tp, offset, exists=tp in self.znodes.existing_offsets)
-            for tp, offset in wanted.offsets.items()
+            for tp, offset in sorted(wanted.offsets.items())
         ]
         if wanted.details:
             ops += details_ops(registration.group, wanted.details, self.znodes.existing_details)
