@@ -86,7 +86,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """A connection was lost. A held sync or heartbeat from it is dropped, so that its member can count as silent."""
+    """A connection was lost. The syncs and heartbeats held for it are dropped, so that their members can time out."""
 
     tokens: frozenset[object]
 
@@ -146,9 +146,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, with ``assignments`` by member id, and report the outcome with :class:`Stored`. If a
-    static member's return waits for the outcome, ``because`` is that return. If the leader's sync waits for it,
-    ``by_leader`` is true."""
+    """Write the group to the log, with ``assignments`` by member id, and report the outcome with :class:`Stored`.
+    ``because`` is the static member's return that is waiting for the outcome, if any. ``by_leader`` is true if the
+    leader's sync is waiting for it."""
 
     generation_id: int
     assignments: Mapping[str, bytes]

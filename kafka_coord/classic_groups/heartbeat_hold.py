@@ -43,9 +43,9 @@ _MARGIN_S = 0.25
 """How many seconds a request and its response take on a busy machine. If the response arrives after the tick, the
 client stays silent for 3 s."""
 _SOON_S = 0.5
-"""How close the next tick must be, in seconds, for the response not to need an error."""
+"""If the next tick is at most this many seconds away, the response need not be an error."""
 _AGAIN_S = 1.5
-"""How many seconds it takes a client at most to resend a heartbeat. librdkafka before 2.0 never resends one."""
+"""The longest that a client takes to resend a heartbeat, in seconds. librdkafka before 2.0 never resends one."""
 
 _COMMITS_S = (4.95, 5.3)
 """The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``), in seconds. Once the
@@ -200,7 +200,7 @@ class AutoCommits:
         return is_due and is_known and software.startswith(COMMITS_ALONE)
 
     def arrived(self, now: float, request: int, *, waits: bool) -> None:
-        """Handles a commit. ``waits`` is true if its response waits."""
+        """Handles a commit. ``waits`` says whether its response is made to wait."""
         if self._has_waited:
             is_automatic = now - self._at <= _COMMITS_S[1]
             self._proofs = self._proofs + 1 if is_automatic else 0

@@ -86,7 +86,7 @@ class Group:
         """The time at which the join phase ends, even if members are missing."""
         self._sync_by = math.inf
         self._initial_left_s = 0.0
-        """How many more seconds newcomers may prolong an empty group's first rebalance by."""
+        """How many more seconds newcomers may add to the first rebalance of an empty group."""
         self._prolonged = False
         self._initial = False
         self._late = LateBeats()
@@ -220,7 +220,7 @@ class Group:
         elif (group.state is COMPLETING and unchanged) or (
             group.state is STABLE and unchanged and group.leader_id != join.member_id
         ):
-            # the response to its join was lost, or nothing has changed for it, so repeat the current state
+            # the response to an earlier join was lost, or nothing has changed, so repeat the current state
             with_members = group.state is COMPLETING and group.leader_id == join.member_id
             self._out.append(self._joined(member, join.token, with_members=with_members))
         else:
@@ -236,7 +236,8 @@ class Group:
         member.beats.joined(now)
 
     def _static_return(self, join: Join, now: float) -> None:
-        """Handles a static member that returns in a new process. The member keeps its assignment under a new id."""
+        """Handles a static member that returns in a new process, and gives it a new id. If the group is stable and its
+        protocol stays the same, the member keeps its assignment without a rebalance."""
         group = self.metadata
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id

@@ -107,8 +107,8 @@ class ConsumerCoordinator:
         service starts the handler's thread afterwards.
 
         A single request lists a znode's children and arms its watch, so no change can slip in between. Reads are
-        combined wherever possible, because every round trip delays the first decision. If this raises
-        :class:`StoreUnavailable`, the caller must resign or call it again.
+        batched wherever possible, because every round trip delays the first decision. After a
+        :class:`StoreUnavailable`, the caller must resign or try again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)

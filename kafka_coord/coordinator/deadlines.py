@@ -134,8 +134,8 @@ def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
     empty. Once the offsets have expired, ``plan.group_removal`` removes the group.
 
     A group counts as empty from the time its empty target was written. A target that names members does not count, even
-    if none of them still exists: a coordinator that dies after forgetting the last member but before emptying the
-    target leaves such a target behind, and it may be older than the retention.
+    if none of them still exists: it may have been left by a coordinator that died after forgetting the last member but
+    before emptying the target, so its timestamp may be older than the retention.
     """
     target, settings = inputs.target, inputs.settings
     if settings is None:  # unreadable settings may ask for a longer retention than the default

@@ -33,8 +33,8 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """The write for one group, and the snapshot it is based on. ``decision`` is the one that the pass makes or finds
-    settled."""
+    """A plan that is ready to be written, and the snapshot it is based on. ``decision`` is the decision that the pass
+    makes, or the earlier one that it finds settled."""
 
     memory: GroupMemory
     plan: Plan

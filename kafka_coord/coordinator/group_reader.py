@@ -90,7 +90,7 @@ class GroupReader:
             return list(self._observe(memories))
         except StoreError as error:
             return [error] * len(memories)
-        except Exception as error:  # noqa: BLE001  raised again, and logged, where the group is handled
+        except Exception as error:  # noqa: BLE001  re-raised and logged when the group is handled
             if len(memories) == 1:
                 return [error]
         return [result for memory in memories for result in self.snapshots([memory])]

@@ -48,9 +48,9 @@ class RebalanceObserver(Protocol):
 class RebalanceRequestHandler:
     """Makes level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
 
-    The handler never waits for a consumer. An acknowledgement is the deletion of a command znode, which a one-shot
-    watch turns into another event. The handler keeps a :class:`GroupMemory` for each group, but safety never depends on
-    it.
+    The handler never waits for a consumer. A consumer acknowledges a command by deleting its znode; this fires a
+    one-shot watch, which causes another pass. The handler keeps a :class:`GroupMemory` for each group, but safety never
+    depends on it.
     """
 
     def __init__(

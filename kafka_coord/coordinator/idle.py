@@ -30,8 +30,8 @@ MAX_BYTES = 100_000
 
 
 def spread(group: str) -> float:
-    """Returns the factor that a group's intervals are multiplied by, so that not all groups are due at once. It is
-    between 0.75 and 1.25 and never changes."""
+    """Returns a factor between 0.75 and 1.25 for the group's intervals, so that not all groups are due at once. It is
+    always the same for a group."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
@@ -91,7 +91,7 @@ class IdleGroups:
             return [False] * len(memories)
 
     def _unchanged(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        topics = self._catalog.topics  # read before the znodes, so that an event reports every later change
+        topics = self._catalog.topics  # read before the znodes, so that any later change triggers an event
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
         for number, (_, at_rest) in enumerate(asked):

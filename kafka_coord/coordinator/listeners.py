@@ -209,9 +209,9 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
 
 
 class BrokerChangeListener:
-    """Watches ``/brokers/ids`` for the brokers' racks, which apply to topics that are read later. Racks are only a
-    preference, so topics that were read earlier are not read again. ``listed`` contains the brokers found at startup;
-    afterwards it is ``None``."""
+    """Watches ``/brokers/ids`` for the brokers' racks. Changes apply only to topics read from then on: racks are just a
+    preference, so it is not worth rereading topics. ``listed`` contains the brokers found at startup; afterwards it is
+    ``None``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -43,10 +43,10 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of reading a group: the observation for ``plan``, and what the executor needs besides. ``missing``
-    contains the group's persistent parents that a write must create first. ``history`` is the group's history znode,
-    and ``zxids`` identifies the observed state or an earlier one; both are read only on request (see
-    :class:`GroupQuery`)."""
+    """The result of reading a group: the observation for ``plan``, and what else the executor needs. ``missing``
+    contains the group's persistent parents that a write must create first. ``history`` is the group's history znode.
+    ``zxids`` were read before everything else, so the observed state is the one that they identify or a later one. Both
+    are read only on request (see :class:`GroupQuery`)."""
 
     observation: Observation
     missing: frozenset[str]
@@ -68,7 +68,7 @@ class GroupQuery:
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
     """Returns, for each group, whether it is not paused and has not changed since it was found at rest. However large
-    the group, this takes six small reads. Raises :class:`StoreUnavailable`."""
+    a group is, this takes six small reads. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -182,7 +182,7 @@ def _read_group(
     for path, command in zip(slow, commands, strict=True):
         reading.decode(path, command, _decode_command)
     memory.decoded = reading.values
-    # a member that vanished between the two reads is gone, possibly in grace, and not merely unreadable
+    # a member that vanished between the two reads counts as gone (perhaps in grace), not as unreadable
     registered = frozenset(c for c, node in registrations.items() if node is not None)
     due = deadlines(
         DeadlineInputs(members, registered, ledgers, seen_channels, target, settings),
@@ -239,7 +239,7 @@ def past_decisions(store: Store, group: str) -> tuple[Decision, ...]:
     try:
         return history_from_json(fields.load(node.data, path), path) if isinstance(node, Node) else ()
     except MalformedValue:
-        return ()  # the write that replaces the history reports this
+        return ()  # reported when the history is replaced
 
 
 class _Decoding:

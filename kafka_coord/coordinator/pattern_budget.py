@@ -18,8 +18,8 @@ def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) 
     """Matches the group's patterns. Returns whether all of them are done. If not, call this function again once the
     other groups have had their turn.
 
-    ``plan`` matches each pattern against each topic, but a result is only slow the first time, because it is then
-    cached (``model.pattern``). This function fills the cache within a budget, before the group is planned.
+    ``plan`` matches each pattern against each topic, which is slow only the first time, because results are cached
+    (``model.pattern``). This function fills the cache, within a budget, before the group is planned.
     """
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern): m.subscription

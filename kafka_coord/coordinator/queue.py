@@ -20,8 +20,8 @@ class RebalanceRequestQueue:
     again, so no event is lost. A busy group goes to the end of the queue, so no other group starves.
 
     A group is called *calm* if it is due only because time has passed, or because it was at rest when this instance was
-    elected. Groups with an event usually go first, but every :data:`CALM_EVERY`-th group taken is calm. Thread-safe.
-    Only :meth:`take` blocks.
+    elected. Groups with an event usually go first, but every :data:`CALM_EVERY`-th group taken is a calm one.
+    Thread-safe. Only :meth:`take` blocks.
     """
 
     def __init__(self, clock: Clock) -> None:

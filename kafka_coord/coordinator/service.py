@@ -117,7 +117,7 @@ class CoordinatorService:
 
     @property
     def elected(self) -> bool:
-        """Whether this instance is certainly elected now, even if it is not ready to decide."""
+        """Whether this instance is known to be elected now, even if it is not ready to decide."""
         return self._election.still_leads()
 
     @property
@@ -291,7 +291,7 @@ class CoordinatorService:
         self._election.resign(coordinator.leadership if coordinator is not None else None)
 
     def _say_who_leads(self) -> None:
-        leader = self._election.leader()  # first, because it notices whether someone has repaired the epoch
+        leader = self._election.leader()  # read first, because this also detects a repaired epoch
         if self.obstacle:
             self._say(f"waiting. I am {self._broker_id}, no instance coordinates: {self.obstacle}")
             return

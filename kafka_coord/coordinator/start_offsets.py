@@ -1,5 +1,5 @@
-"""Reads the committed offsets of the partitions to start. Offsets left by an earlier topic of the same name do not
-count."""
+"""Reads the committed offsets of the partitions to start. Offsets left by an earlier topic of the same name are
+ignored."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Translation:
     """Turns one plan into units of operations. Reads any values that these operations need, other than the start
     offsets.
 
-    Either translates every step completely or fails, because no part of a plan may be left out.
+    Translates every step completely or fails: no part of a plan may be left out.
     """
 
     def __init__(self, store: Store, decided: Decided, missing: Collection[str]) -> None:

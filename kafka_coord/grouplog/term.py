@@ -2,14 +2,14 @@
 
 The term's number is the version that the znode ``/consumers/kafka/<n>`` gets when the instance sets it. The number
 determines the term's producer id and epoch; the ids are higher than any that transaction coordinators issue. Every
-leader of the partition rejects a write whose epoch is older than the newest one it knows for the producer id. Once a
-newer claim is in the log, therefore:
+leader of the partition rejects a write whose epoch is older than the newest one it knows for the producer id. So,
+once a newer claim is in the log:
 
 - every acknowledged write from an older term precedes that claim, so the newer term loads it;
 - the broker rejects every later write from an older term.
 
-A producer id lasts for 2^15 - 1 terms, because no term uses its last epoch. Instead, every term under the next id first
-writes a batch with that last epoch, so that the brokers also reject the terms under the earlier id.
+A producer id lasts for 2^15 - 1 terms. Its last epoch is reserved: every term under the next id first writes a batch
+with the previous id and that epoch, so that the brokers also reject the terms under the previous id.
 
 An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term.
 Nothing is retried, and waiting clients get NOT_COORDINATOR.
@@ -58,7 +58,7 @@ MOST_BYTES = 900 << 10
 (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
-"""For how many seconds reads may be served from memory after a successful append was sent. See
+"""How long reads may be served from memory, in seconds since the last successful append was sent. See
 :meth:`LogTerm.prove`."""
 _CLOCKS_DIFFER_BY = 1.05
 """A newer term waits longer than :data:`PROOF_S` by this factor, because its clock may be faster."""
@@ -297,7 +297,7 @@ class LogTerm:
         if result.error_code == _FENCED:
             raise BrokerError(
                 f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "
-                f"has claimed the partition, or its znode was recreated (then, every new claim raises the term by 1)"
+                f"has claimed the partition, or its znode was recreated (in that case, each claim raises the term by 1)"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")

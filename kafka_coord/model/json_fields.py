@@ -94,7 +94,7 @@ def optional_number(value: Json, field: str, where: str) -> int | None:
 
 
 def decimal(written: str, most: int) -> int | None:
-    """Parses a number in decimal digits. Returns ``None`` unless it is a number from 0 to ``most``."""
+    """Parses a decimal number from 0 to ``most``. Returns ``None`` for anything else."""
     if not (written.isascii() and written.isdigit() and len(written) <= len(str(most))):
         return None
     return found if (found := int(written)) <= most else None
@@ -126,6 +126,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """Converts any value to a string. For fields that are only informational, into which some tools have written
-    numbers."""
+    """Converts any value to a string. For purely informational fields, where some tools have written numbers."""
     return value if isinstance(value, str) else shown(value)

@@ -21,8 +21,8 @@ class Ledger:
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
     written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest generation
-    that the consumer was sent a command for, or whose target it met without one. ``place`` is a copy of the
-    registration, if the member has a ``rejoin_grace_ms``; it keeps the member's place in the group after the
+    that the consumer was sent commands for, or whose target it already matched. If the member has a
+    ``rejoin_grace_ms``, ``place`` is a copy of its registration, which keeps its place in the group after the
     registration is gone. ``znode_version`` is not part of the stored value.
     """
 

@@ -111,13 +111,16 @@ class Member:
     """A consumer's live registration, as it was when it was read.
 
     ``incarnation`` is the czxid of its znode, so a consumer that returns under the same name is a different
-    incarnation. Durations are in ms. ``capacity`` is a weight for the ``weighted`` assignor. ``rack`` corresponds to
-    Kafka's ``broker.rack``. If the consumer has no ZooKeeper session, ``gateway`` is the broker id of the instance that
-    registered it, and ``address`` is the consumer's address at that time. If the consumer is a Kafka client,
-    ``protocol`` is its group protocol (as in ``group.protocol``), and ``software`` is the name and version of its
-    library. For other consumers, these fields are ``None``. ``rebalance_timeout_ms`` is how long the member may take to
-    give up partitions. It also limits the time to acknowledge a start, unless the group's limit is longer. If it is 0,
-    the group's limit applies.
+    incarnation. Durations are in ms.
+
+    - ``capacity``: a weight for the ``weighted`` assignor.
+    - ``rack``: corresponds to Kafka's ``broker.rack``.
+    - ``gateway`` and ``address``: only for a consumer without a ZooKeeper session. The broker id of the instance that
+      registered it, and the consumer's address at that time.
+    - ``protocol`` and ``software``: only for a Kafka client. Its group protocol (as in ``group.protocol``), and the
+      name and version of its library.
+    - ``rebalance_timeout_ms``: how long the member may take to give up partitions. For acknowledging a start, the
+      longer of this and the group's limit applies. 0 means the group's limit.
     """
 
     consumer: str

@@ -61,14 +61,17 @@ class Channel:
 class Observation:
     """A snapshot of one group. All maps are keyed by consumer name unless stated otherwise.
 
-    ``topics`` contains all of Kafka's topics, as the listeners last saw them. ``in_grace`` contains the consumers whose
-    registration is gone but whose place is kept, ``overdue`` those with a command that is unacknowledged past the
-    rebalance timeout, and ``retired`` those that have been gone long enough for their channel to be removed.
-    ``retention_passed`` is true if the group has been empty for longer than its offsets retention.
-    ``coordinator.deadlines`` computes these four fields, so ``plan`` does not need a clock. If the stored target was
-    lost, ``generation_floor`` is the highest generation found elsewhere. ``unreadable`` lists all znodes that could not
-    be read. While a znode below ``offsets`` is unreadable, its partition or topic is not started. ``offsets_zxid`` is
-    the zxid of the last change below ``offsets``, or ``None`` if it was not read.
+    - ``topics``: all of Kafka's topics, as the listeners last saw them.
+    - ``in_grace``: the consumers whose registration is gone but whose place is kept.
+    - ``overdue``: the consumers that have not acknowledged a command within the rebalance timeout.
+    - ``retired``: the consumers that have been gone long enough for their channel to be removed.
+    - ``retention_passed``: whether the group has been empty for longer than its offsets retention.
+    - ``generation_floor``: if the stored target was lost, the highest generation found elsewhere.
+    - ``unreadable``: all znodes that could not be read. While a znode below ``offsets`` is unreadable, its partition or
+      topic is not started.
+    - ``offsets_zxid``: the zxid of the last change below ``offsets``, or ``None`` if it was not read.
+
+    ``coordinator.deadlines`` computes ``in_grace`` to ``retention_passed``, so that ``plan`` does not need a clock.
     """
 
     group: str

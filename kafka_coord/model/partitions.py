@@ -178,7 +178,7 @@ NO_PARTITIONS = PartitionSet()
 
 
 def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """Returns ``{topic: {"partition": value}}``, the form of a JSON object, sorted."""
+    """Returns ``{topic: {"partition": value}}``, sorted, as for a JSON object."""
     topics: dict[str, dict[str, T]] = {}
     for (topic, partition), value in sorted(values.items(), key=itemgetter(0)):
         topics.setdefault(topic, {})[str(partition)] = value

@@ -94,8 +94,8 @@ def _remembered(pattern: str) -> TopicPattern | InvalidPattern:
 
 @lru_cache(maxsize=256)
 def _compiled(written: str) -> Any:
-    """Compiles a pattern. The cache is small, because 256 patterns that match at the same time already take 1 GB (4 MiB
-    each)."""
+    """Compiles a pattern. The cache is small, because each pattern may take 4 MiB while it matches, so 256 of them
+    already take 1 GB."""
     return re2.compile(written, _options(_MATCHING_BYTES))
 
 

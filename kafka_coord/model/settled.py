@@ -45,7 +45,7 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Records that a group needed no action in the state ``zxids``, with topics whose digest is ``topics``.
+    """Records that a group in the state ``zxids`` needed no action. ``topics`` is the digest of its topics then.
 
     ``members`` is the number of members, and ``subscriptions`` combines what they subscribe to: each pattern once, and
     one subscription to all topics subscribed to by name. This saves the next coordinator from reading the
@@ -86,7 +86,7 @@ class Settled:
 
 
 def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]:
-    """Returns the smallest equivalent set of subscriptions, in a fixed order."""
+    """Combines subscriptions: one to all topics subscribed to by name, then each distinct pattern, sorted."""
     given = tuple({id(one): one for one in subscriptions}.values())
     topics = {topic for one in given if not one.is_wildcard for topic in one.topics}
     by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(sorted(topics), 1)),) if topics else ()

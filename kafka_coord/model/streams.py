@@ -48,7 +48,8 @@ def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[Topic
             named += len(numbers)
             if named > len(among) or not numbers <= among.of_topic(topic):
                 raise MalformedValue(
-                    where, f"'streams' names partitions of {topic[:60]!r} twice, or partitions not listed here"
+                    where,
+                    f"'streams' names a partition of {topic[:60]!r} twice, or one that the consumer does not have",
                 )
             for partition in numbers:
                 streams[TopicPartition(topic, partition)] = int(stream)

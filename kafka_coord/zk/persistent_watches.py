@@ -17,7 +17,7 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""How many requests in a row may go unanswered before no more are sent in the same session, and only one in each later
+"""After this many unanswered requests in a row, no more are sent in that session, and only one in each later
 session."""
 
 _TYPES = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}

@@ -281,8 +281,8 @@ class KazooStore(Store):
     ) -> Armed:
         """Reads everything, then sets the watches. The server immediately fires each watch whose znode has changed."""
         # Take the zxid before reading, so that a change during the read is reported twice rather than missed.
-        # ``exists("/")`` brings the zxid up to date. With an older zxid, the server would report everything since the
-        # last response again.
+        # ``exists("/")`` brings the zxid up to date. With a stale zxid, the server would also report older changes,
+        # which the reads already include.
         self.exists("/")
         since = self._client.last_zxid
         # Read stats before names. If the names are newer than the stat, a change is reported again, which is harmless.

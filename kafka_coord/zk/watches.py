@@ -4,9 +4,9 @@ ZooKeeper reports one change, on a thread of its client, and drops the watch. He
 wakes the owner, which then calls :meth:`Watches.step`. The step re-arms each marked watch, reads its znode, and calls
 its listener with the current value, so several changes between two steps lead to a single call with the last value.
 
- Data watches are set with ``exists``, which also reports creation, so they survive the deletion and re-creation of a
- znode (after which kazoo's own ``ChildrenWatch`` is silent). A children watch falls back to ``exists`` while its znode
- is missing. After the connection or session has changed, the step re-arms all watches and compares the values.
+Data watches are set with ``exists``, which also reports creation, so they survive the deletion and re-creation of a
+znode (after which kazoo's own ``ChildrenWatch`` is silent). A children watch falls back to ``exists`` while its znode
+is missing. After the connection or session has changed, the step re-arms all watches and compares the values.
 """
 
 from __future__ import annotations

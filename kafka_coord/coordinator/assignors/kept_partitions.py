@@ -1,5 +1,5 @@
-"""The working data of ``sticky`` and ``weighted``: the partitions that each member keeps, and the group's independent
-parts."""
+"""The working data of ``sticky`` and ``weighted``: the partitions that each member keeps, and the parts of the group
+that have no topics in common."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Taken = dict[str, tuple[frozenset[int], set[int]]]
 class Share:
     """The partitions of one member while its target is being computed.
 
-    In a large group, most partitions stay where they are, so a topic whose partitions are all kept retains its original
-    frozen set, and an unchanged share returns the member's original set of partitions.
+    In a large group, most partitions stay where they are, so nothing is copied before it changes: a topic keeps its
+    original frozen set until a partition is taken or dropped, and an unchanged share returns the member's original set.
     """
 
     __slots__ = ("_kept", "consumer", "count", "numbers", "rack")

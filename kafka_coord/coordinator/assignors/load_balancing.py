@@ -1,4 +1,5 @@
-"""Balances the load of members with different subscriptions by moving single partitions to the least loaded members."""
+"""Balances the load of members with different subscriptions by moving partitions, one at a time, to the least loaded
+members."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.kept_partitions import Numbers, Share
 
 _FEW_CLASSES = 32
-"""The most distinct subscriptions for which comparing the best member of each is cheaper than keeping one heap per
-topic."""
+"""Up to this many distinct subscriptions, comparing the best member of each is cheaper than building one heap for each
+set of subscribers."""
 
 
 def balance_loads(
@@ -110,8 +111,8 @@ class _Heap:
 
 
 def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInputs) -> None:
-    """Gives each of the topic's partitions in the pool to the least loaded subscriber, or to one near a replica if the
-    balance allows it."""
+    """Gives each of the topic's partitions in the pool to the least loaded subscriber. In a tie, a subscriber in the
+    same rack as a replica wins."""
     racks = inputs.topics[topic].replica_racks
     counts: dict[str, tuple[Share, int]] = {}
     plain = []

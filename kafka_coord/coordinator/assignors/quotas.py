@@ -17,11 +17,11 @@ _ENTRY_BYTES = len('"":"123-456",')
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The number of partitions that each member gets. Each gets ``least``, and some of the ``flexible`` members get one
-    more; ``extras`` is how many.
+    """The number of partitions that each member gets: at least ``least``. In addition, ``extras`` of the ``flexible``
+    members get one more.
 
-    Which of the flexible members get an extra is left open, which helps to keep partitions in place and close to their
-    replicas. The sum of ``least``, plus ``extras``, is the number of partitions.
+    It is left open which of them do, so that partitions can stay in place or move close to their replicas. The sum of
+    ``least``, plus ``extras``, is the number of partitions.
     """
 
     least: dict[str, int]
@@ -177,8 +177,8 @@ def _deal_singly(waiting: deque[Share], topic: str, numbers: list[int], room: di
 
 
 def _deal_runs(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int], left: int) -> None:
-    """Gives each member one run in proportion to its room. The sizes are rounded so that no member gets more than it
-    has room for."""
+    """Gives each member one run, sized in proportion to its room and rounded so that no member gets more than it has
+    room for."""
     before = first = 0
     for share in waiting:
         before += room[share.consumer]

@@ -1,4 +1,4 @@
-"""``sticky``, the default assignor, puts balance first, then few moves, and then nearby replicas."""
+"""``sticky``, the default assignor: balance comes first, then few moves, then nearby replicas."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Evictions:
                 ledger = observation.ledgers[consumer]
                 steps.append(WriteLedgerAndCommands(replace(ledger, place=None), ledger.znode_version, evict=True))
             else:
-                # there is no ledger to write: it is missing, or it is unreadable and will be removed after the consumer
+                # no ledger to update: it is missing, or it is unreadable and will be removed once the consumer is gone
                 steps.append(EvictUnledgered(consumer))
             steps += self.answers.get(consumer, ())
         strangers = sorted(self.answers.keys() - {*self.reasons, *self.given_up, *membership.gone})

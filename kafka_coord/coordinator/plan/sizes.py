@@ -99,9 +99,8 @@ def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
 
 
 def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit in one start-fetcher command, even with the longest offsets, and
-    that also fit, as owned partitions with their topics' identities, in a ledger that already takes ``ledger``
-    bytes."""
+    """Returns the first of ``partitions`` that fit in one start-fetcher command (even with the longest offsets) and,
+    with their topics' identities, in a ledger that already takes ``ledger`` bytes."""
     within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
     return fitting(within_ledger, _START_POINT, budget - ENVELOPE_BYTES, names=3, each_topic=_START_TOPIC)

@@ -42,7 +42,7 @@ def summary_of(
     state: GroupState,
 ) -> str:
     """Returns one line that states the decision and its reason, what the group is waiting for, and any problem that
-    needs an operator."""
+    needs an operator's attention."""
     parts = [decided.summary]
     if observation.pause is not None:
         parts.append(_paused(observation))
@@ -56,7 +56,8 @@ def summary_of(
     stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
     unnamed = [consumer for consumer, partitions in stopping.items() if not partitions]
     parts += [
-        f"waiting for {consumer} to acknowledge {_stops(observation, consumer)}, which its ledger does not explain"
+        f"waiting for {consumer} to acknowledge {_stops(observation, consumer)}, "
+        "although its ledger has no stopping partitions"
         for consumer in unnamed[:3]
     ]
     stopping = {consumer: partitions for consumer, partitions in stopping.items() if partitions}

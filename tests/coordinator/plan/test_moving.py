@@ -103,7 +103,10 @@ def test_a_stop_that_no_ledger_explains_is_named(world):
     stop = StopFetcher(1, 1, 1, PartitionSet(), "by hand")
     world.channels["c1"].append((CommandId(99, CommandType.STOP_FETCHER, "stop-0000000099"), stop))
 
-    assert "waiting for c1 to acknowledge stop-0000000099, which its ledger does not explain" in world.look().summary
+    assert (
+        "waiting for c1 to acknowledge stop-0000000099, although its ledger has no stopping partitions"
+        in world.look().summary
+    )
 
 
 def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pass(world):
