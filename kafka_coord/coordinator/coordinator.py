@@ -106,9 +106,9 @@ class ConsumerCoordinator:
         """Arms the listeners for topics and groups, enqueues every group, and reads each group's subscriptions. The
         service starts the handler's thread afterwards.
 
-        A single request lists a znode's children and arms its watch, so no change can slip in between. Reads are
-        batched wherever possible, because every round trip delays the first decision. After a
-        :class:`StoreUnavailable`, the caller must resign or try again.
+        Znodes are read and watched together, so no change can slip in between. Reads are batched wherever possible,
+        because every round trip delays the first decision. After a :class:`StoreUnavailable`, the caller must resign or
+        try again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)

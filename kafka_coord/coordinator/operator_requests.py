@@ -44,7 +44,7 @@ class PendingRequests:
         self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
-        """Reads the requests that are new among ``names``, and returns those that the coordinator has yet to answer.
+        """Reads the new requests among ``names``, and returns those that the coordinator has yet to answer.
         Reports unreadable requests but leaves them alone."""
         listed = set(names)
         with self._lock:

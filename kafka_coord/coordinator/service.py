@@ -227,7 +227,7 @@ class CoordinatorService:
             self._start_handler(coordinator.handler)
 
     def _step_down(self, why: str) -> None:
-        """Drops the leadership and its state. The next turn stands for election again."""
+        """Drops the leadership and its state. A later turn stands for election again."""
         coordinator, self.coordinator = self.coordinator, None
         if coordinator is None:
             return
@@ -313,7 +313,7 @@ class CoordinatorService:
             )
 
     def _complain(self, trouble: str, defect: Exception | None = None) -> None:
-        """Logs a new problem immediately, and an old one again every :data:`COMPLAIN_AGAIN_S` while it lasts."""
+        """Logs a problem as soon as it appears, and again every :data:`COMPLAIN_AGAIN_S` while it lasts."""
         now = self._store.clock.monotonic()
         if trouble != self._trouble or now >= self._complain_again_at:
             log.error("%s", trouble, exc_info=defect, extra={"event": "cannot_coordinate"})

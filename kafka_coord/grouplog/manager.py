@@ -187,7 +187,7 @@ class GroupMetadataManager:
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     def has(self, group_id: str) -> bool:
-        """Returns whether the log contains the group or any of its offsets."""
+        """Returns whether the group exists or has offsets."""
         return group_id in self.groups_cache or group_id in self.offsets_cache
 
     def group(self, group_id: str) -> Group | None:

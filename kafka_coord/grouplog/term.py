@@ -2,8 +2,8 @@
 
 The term's number is the version that the znode ``/consumers/kafka/<n>`` gets when the instance sets it. The number
 determines the term's producer id and epoch; the ids are higher than any that transaction coordinators issue. Every
-leader of the partition rejects a write whose epoch is older than the newest one it knows for the producer id. So,
-once a newer claim is in the log:
+leader of the partition rejects a write whose epoch is older than the newest one it knows for the producer id. So, once
+a newer claim is in the log:
 
 - every acknowledged write from an older term precedes that claim, so the newer term loads it;
 - the broker rejects every later write from an older term.

@@ -3,7 +3,7 @@
 The functions are straight-line code: adjacent fixed-size fields take a single call to :mod:`struct`, and no version is
 checked at run time. They are therefore several times as fast as code that looks up the definition of each field.
 
-A decoder never reads beyond its bytes, allocates at most a fixed multiple of their number, and raises only
+A decoder never reads past the end of its input, allocates at most a fixed multiple of the input's size, and raises only
 :class:`BadMessage`. It refuses an array that claims more elements than there are bytes left and, in a request, an array
 of more than :data:`MAX_ELEMENTS` elements. Like Kafka, it ignores bytes after the message and replaces invalid UTF-8
 with U+FFFD.

@@ -103,8 +103,8 @@ class Calls:
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
         """Returns this project's error for kazoo's error. A broken connection may mean that the request was too long: a
         server that gets a request longer than its ``jute.maxbuffer`` drops the connection without giving a reason. The
-        first break could have any cause, so the outcome counts as unknown. If the connection breaks twice in a row, the
-        error names the size as the cause."""
+        first break could have any cause, so the outcome counts as unknown. If the connection breaks again on a request
+        that is at least as long, the error names the size as the cause."""
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):
             if 0 < self._dropped_at <= size:

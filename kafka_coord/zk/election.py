@@ -70,9 +70,9 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. It has no thread of its own and never waits: when there is work, it calls
-    ``wake`` on one of the store's threads, and the owner then calls :meth:`step` and, if it wants to lead,
-    :meth:`elect`. Methods that are not marked as safe to call from any thread belong to the owner's thread."""
+    """One instance's part in the election. It has no thread of its own: when there is work, it calls ``wake`` on one
+    of the store's threads, and the owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`. Methods that
+    are not marked as safe to call from any thread belong to the owner's thread."""
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
         self._store = store
@@ -116,8 +116,8 @@ class ZkElection:
             self._vacant_since = now
 
     def _read_and_watch(self) -> Node | None:
-        """Reads and watches in one request, to avoid a round trip that would delay the election. A change that happens
-        in between fires a watch."""
+        """Reads and watches in one request, to avoid a round trip that would delay the election. If something changes
+        between the read and the watch, the watch fires immediately."""
         paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
         reads = [GetData(path) for path in (*paths, layout.SUCCESSOR)]
         try:
@@ -362,8 +362,8 @@ class ZkElection:
         )
 
     def _complain(self, about: str, text: str, value: str = "") -> None:
-        """Logs a new problem immediately, and an old one again every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value``
-        is the faulty value."""
+        """Logs a problem as soon as it appears, and again every :data:`COMPLAIN_AGAIN_S` while it lasts. ``value`` is
+        the faulty value."""
         if self._is_due(about, value or text):
             self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
             log.error("%s", text, extra={"event": "election_obstructed"})
@@ -377,7 +377,7 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, so that other instances hold an election immediately.
+        """Deletes this session's ``/consumers/coordinator``, so that the next election begins immediately.
         Passing the current ``leadership`` saves a read that would delay the next election. Raises
         :class:`StoreUnavailable` if the outcome is unknown; even then, the znode disappears when the session ends."""
         self._leadership = None
@@ -408,7 +408,7 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes this instance's own znode, unless another instance has been elected since: that instance's znode
+        """Deletes this instance's own znode. Checks the epoch as well, because the znode of an instance elected since
         would have the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]

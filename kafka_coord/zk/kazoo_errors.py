@@ -41,8 +41,8 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 
 
 def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> StoreError:
-    """Returns the typed error for an exception that kazoo raised while ``doing`` ("set", "multi of 3 operations")
-    something to ``path``. Any error that is not clearly a refusal becomes :class:`StoreUnavailable`.
+    """Returns the typed error for an exception that kazoo raised. ``doing`` names the operation, such as "set" or
+    "multi of 3 operations". Any error that is not clearly a refusal becomes :class:`StoreUnavailable`.
     """
     where = f"{doing} {path}".strip()
     for raised, ours, sentence in _FACTS:

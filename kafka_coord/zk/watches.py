@@ -54,7 +54,7 @@ class _Watched:
 
 
 class Watches:
-    """All watches of one owner. The owner's thread calls all methods; only the watcher itself runs on another thread.
+    """All watches of one owner. The owner's thread calls all methods; only the store's callbacks run on other threads.
 
     ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
@@ -166,9 +166,9 @@ class Watches:
     def step(self) -> bool:
         """Re-arms the watches that fired and calls the listeners of changed and newly added znodes.
 
-        Returns True if every watch is set and every listener is up to date. Returns False if there is no connection or
-        a listener failed. The caller must then call this method again soon, or after ``wake``. A step serves each watch
-        at most once, so a znode that changes continuously cannot delay the owner.
+        Returns True if every watch is set (except where an ACL forbids it) and every listener is up to date. Returns
+        False if there is no connection or a listener failed. The caller must then call this method again soon, or after
+        ``wake``. A step serves each watch at most once, so a znode that changes continuously cannot delay the owner.
         """
         served: set[_Watched] = set()
         while not self._closed:

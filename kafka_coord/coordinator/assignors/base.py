@@ -32,7 +32,7 @@ class AssignmentInputs:
     def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
         """Returns each distinct subscription as (topics, consumers). The consumers are sorted.
 
-        Even a large group uses few distinct subscriptions. This method compares them by identity first, because hashing
+        Even a large group usually has few distinct subscriptions. They are compared by identity first, because hashing
         thousands of topics for each of thousands of members would take too long.
         """
         by_identity: dict[int, list[str]] = {}
