@@ -30,8 +30,8 @@ MAX_BYTES = 100_000
 
 
 def spread(group: str) -> float:
-    """Returns a factor between 0.75 and 1.25 for the group's intervals, so that not all groups are due at once. It is
-    always the same for a group."""
+    """Returns a factor between 0.75 and 1.25 for the group's intervals, so that not all groups are due at once. A
+    group's factor never changes."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 

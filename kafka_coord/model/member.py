@@ -115,10 +115,10 @@ class Member:
 
     - ``capacity``: a weight for the ``weighted`` assignor.
     - ``rack``: corresponds to Kafka's ``broker.rack``.
-    - ``gateway`` and ``address``: only for a consumer without a ZooKeeper session. The broker id of the instance that
-      registered it, and the consumer's address at that time.
-    - ``protocol`` and ``software``: only for a Kafka client. Its group protocol (as in ``group.protocol``), and the
-      name and version of its library.
+    - ``gateway`` and ``address``: for a consumer without a ZooKeeper session, the broker id of the instance that
+      registered it, and the consumer's address at that time; otherwise ``None``.
+    - ``protocol`` and ``software``: for a Kafka client, its group protocol (as in ``group.protocol``), and the name and
+      version of its library; otherwise ``None``.
     - ``rebalance_timeout_ms``: how long the member may take to give up partitions. For acknowledging a start, the
       longer of this and the group's limit applies. 0 means the group's limit.
     """

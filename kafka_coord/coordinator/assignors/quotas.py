@@ -20,7 +20,7 @@ class Quotas:
     """The number of partitions that each member gets: at least ``least``. In addition, ``extras`` of the ``flexible``
     members get one more.
 
-    It is left open which of them do, so that partitions can stay in place or move close to their replicas. The sum of
+    The choice among them is left open, so that partitions can stay in place or move close to their replicas. The sum of
     ``least``, plus ``extras``, is the number of partitions.
     """
 
