@@ -156,7 +156,7 @@ class Beats:
         return self._interval_s
 
     def joined(self, now: float) -> None:
-        """Handles a new join from the client and restarts the count of its heartbeats."""
+        """Handles a new join from the client and resets its allowance."""
         self._allowance, self._answered_at = Allowance(), now
 
     def interrupted(self, now: float) -> Error:

@@ -134,7 +134,7 @@ class ZkElection:
         return coordinator if isinstance(coordinator, Node) else None
 
     def _on_event(self, _event: WatchEvent) -> None:
-        """Runs on a thread of the store."""
+        """Called on one of the store's threads."""
         self._fired = True
         self._wake()
 

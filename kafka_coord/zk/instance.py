@@ -82,7 +82,7 @@ class InstanceRegistration:
                 self._registered_in = 0
 
     def _on_event(self, _event: WatchEvent) -> None:
-        """Runs on a thread of the store after the znode was deleted or written, or after the connection changed."""
+        """Called on one of the store's threads after the znode was deleted or written, or the connection changed."""
         self._registered_in = self._watched_in = 0
         # a new leader of the ZooKeeper ensemble restarts the timeout of every session, even of a dead one
         self._namesake_since = None

@@ -153,7 +153,7 @@ class WatchEvent:
 
 
 Watcher = Callable[[WatchEvent], None]
-"""Called once, on a thread of the store. It may only record the event and wake its owner."""
+"""Called once, on one of the store's threads. It may only record the event and wake its owner."""
 
 
 class SessionState(Enum):
@@ -196,7 +196,7 @@ class Session(Protocol):
 
 
 SessionListener = Callable[[SessionState], None]
-"""Called at every change of state, on a thread of the store. It may only record the state and wake its owner."""
+"""Called at every change of state, on one of the store's threads. It may only record the state and wake its owner."""
 
 
 class Store(Protocol):

@@ -1,6 +1,6 @@
 """Level-triggered watches based on ZooKeeper's one-shot watches, for an owner with one thread.
 
-ZooKeeper reports one change, on a thread of its client, and drops the watch. Here, the event only marks the path and
+ZooKeeper reports one change, on a client thread, and drops the watch. Here, the event only marks the path and
 wakes the owner, which then calls :meth:`Watches.step`. The step re-arms each marked watch, reads its znode, and calls
 its listener with the current value, so several changes between two steps lead to a single call with the last value.
 
@@ -134,7 +134,7 @@ class Watches:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _on_event(self, event: WatchEvent) -> None:
-        """Runs on a thread of the store."""
+        """Called on one of the store's threads."""
         with self._lock:
             if event.type is WatchType.CONNECTION:
                 self._all_fired = True
@@ -143,7 +143,7 @@ class Watches:
         self._wake()
 
     def _on_session(self, _state: SessionState) -> None:
-        """Runs on a thread of the store. After a reconnect, every watch must be set again."""
+        """Called on one of the store's threads. After a reconnect, every watch must be set again."""
         self._wake()
 
     def _take_fired(self) -> None:
