@@ -129,7 +129,7 @@ class MultiFailed(StoreError):
 
 
 class Fenced(MultiFailed):
-    """The check of the epoch (or term) failed: another instance has taken over, so this one may no longer write."""
+    """The epoch (or term) check failed: another instance has taken over, so this one may no longer write."""
 
 
 class BrokerError(KafkaCoordError):
@@ -151,8 +151,7 @@ class NotFound(KafkaCoordError):
 
 
 class Timeout(KafkaCoordError):
-    """The awaited event did not happen in time. If it was the response to an operator's request, the request stays
-    queued."""
+    """The awaited event did not happen in time. An operator's request that was not answered in time stays queued."""
 
     exit_code = 8
 
@@ -180,7 +179,7 @@ class ConsumerClosed(ConsumerError):
 
 
 class ConsumerIdInUse(ConsumerError):
-    """Another live consumer of the group holds this name."""
+    """Another live consumer in the group holds this name."""
 
 
 class MembershipLost(ConsumerError):

@@ -198,7 +198,7 @@ def _hosts(value: Any) -> str:
 
 
 def _tuning(low: int, high: int) -> Any:
-    """Returns the field for a duration in ms. The code that uses the duration sets the default."""
+    """Returns a field for an optional duration in ms, whose default is up to the code that uses it."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -531,8 +531,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError`, also if the file is too long
-    or nested too deeply, because ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    """Parses a TOML file. ``what`` is its name in messages. Raises :class:`SettingsError` if the file is invalid, too
+    long or nested too deeply (``tomllib`` takes quadratic time in the depth of a dotted key)."""
     import tomllib  # imported here, because few consumers and commands read a file
 
     if len(raw) > _MAX_FILE_BYTES:

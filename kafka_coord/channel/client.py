@@ -95,8 +95,8 @@ def _shut_down(connection: socket.socket) -> None:
 
 class _Line:
     """A connection that one thread reads from while other threads write to it. Two threads must not use a TLS
-    connection at the same time (CPython issue 124984), so every read and every write holds a lock. While the reader
-    waits for data, it does not hold the lock."""
+    connection at the same time (CPython issue 124984), so every read and every write holds a lock. The reader releases
+    the lock while it waits for data."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -231,9 +231,10 @@ class SocketClient:
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
-        """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long:
-        about half the session timeout or, until ``resume`` is answered, a share of the remaining lease if that is
-        shorter."""
+        """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long.
+
+        The limit is half the session timeout, plus up to a tenth of that, chosen at random so that consumers do not all
+        reconnect at once. Until ``resume`` is answered, it is a share of the remaining lease if that is shorter."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  staggered
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())

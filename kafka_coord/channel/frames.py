@@ -33,8 +33,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """Received data is not a valid frame, or a frame to send is too large. ``id`` is the frame's id, or 0 if it cannot
-    be read. ``more`` contains additional fields for the error response."""
+    """The received data is not a valid frame, or an outgoing frame is too large. ``id`` is the frame's id, or 0 if it
+    cannot be read. ``more`` contains additional fields for the error response."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)

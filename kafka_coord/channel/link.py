@@ -1,7 +1,7 @@
 """The consumer's end of the socket channel, which the connector uses both as its session and as its channel.
 
 :class:`SocketLink` adds a lock, a clock and blocking calls to :class:`~kafka_coord.channel.membership.Membership`,
-which documents the methods that both classes have. The owner of the socket (:mod:`kafka_coord.channel.client`) calls
+which documents the methods they share. The owner of the socket (:mod:`kafka_coord.channel.client`) calls
 :meth:`SocketLink.connected`, :meth:`SocketLink.received` and :meth:`SocketLink.lost`. The connector calls the other
 methods, just as it would over ZooKeeper. A method that needs a response waits up to ``patience_s`` seconds for it and
 then raises :class:`StoreUnavailable`; the next call resumes the wait.
@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's link to its coordinator. Thread-safe. When something has changed, it calls ``wake``, on any
-    thread.
+    """One consumer's link to its coordinator. Thread-safe. Calls ``wake``, on any thread, whenever something has
+    changed.
 
     :class:`~kafka_coord.channel.membership.Membership` explains ``resume_key`` and ``auto_commit``.
     """
@@ -223,8 +223,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, except that ``also`` (the eviction of a
-        consumer that gives up its place) is not sent: the coordinator writes the eviction itself."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but does not send ``also``, which requests
+        the eviction of a consumer that gives up its place: the coordinator adds that request itself."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 

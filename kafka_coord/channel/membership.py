@@ -4,8 +4,8 @@ The methods of :class:`Membership` handle events, such as a new connection, a fr
 queue instructions for the caller (:meth:`Membership.instructions`). :mod:`kafka_coord.channel.link` adds a clock, a
 lock and blocking calls.
 
-A method that needs a response raises :class:`NotYet` until it has arrived. The caller must call the method again, which
-does not resend the request on the same connection.
+A method that needs a response raises :class:`NotYet` until the response has arrived. The caller must then call the
+method again. This does not resend the request on the same connection.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class NameTaken(StoreError):
 @dataclass(slots=True)
 class _OpenCommand:
     """A received command. ``request`` is the id of its frame on the current connection, or 0 if it has not arrived on
-    that connection yet. ``answer`` contains the offsets with which the command was answered, and ``stored`` is true
-    once the coordinator has stored them."""
+    that connection yet. ``answer`` contains the offsets in the answer to the command, and ``stored`` is true once the
+    coordinator has stored them."""
 
     command: Command
     request: int
@@ -154,7 +154,7 @@ class Membership:
 
     @property
     def session_id(self) -> int:
-        """The id of the session, which changes with each registration and with each connection made without one."""
+        """The id of the session. It changes with every registration and, while there is none, with every connection."""
         registered, connected = self._registered, self._connected
         if registered is not None:
             return registered.registration.session_id
@@ -412,9 +412,10 @@ class Membership:
         request_fields: Mapping[str, Any],
         registration: Registration | None = None,
     ) -> Frame:
-        """Sends a request, unless it has been sent, and returns the coordinator's response. Raises :class:`NotYet`
-        until the response arrives, and the matching exception if the coordinator refuses the request. Only one request
-        of each type can be outstanding, so an earlier one that is about something else must be answered first."""
+        """Sends a request, unless it has already been sent, and returns the coordinator's response. Raises
+        :class:`NotYet` until the response arrives, and the matching exception if the coordinator refuses the request.
+        Only one request of each type can be outstanding, so an earlier request about something else must be answered
+        first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)

@@ -118,9 +118,9 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """A consumer's request for the cluster metadata. The instance may hold its response for up to ``wait_ms``, until
-    there is a coordinator that accepts consumers and whose epoch is not ``not_epoch``, the epoch of the coordinator
-    that the consumer lost or could not reach."""
+    """A consumer's request for the cluster metadata. The instance may hold its response for up to ``wait_ms`` while it
+    waits for a coordinator that accepts consumers. A coordinator with the epoch ``not_epoch`` does not count: the
+    consumer lost it or could not reach it."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
@@ -340,9 +340,9 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping. It confirms everything up to ``heard``, the last ping whose response arrived in time and whose offsets
-    are stored, and up to ``done``, the last command whose acknowledgement is stored. Both are ids of the coordinator's
-    own requests, or 0 for none."""
+    """A ping, which also confirms what the coordinator has stored. ``heard`` is the last ping whose response arrived in
+    time and whose offsets are stored, and ``done`` is the last command whose acknowledgement is stored. Both are ids of
+    the coordinator's own requests, or 0 for none."""
 
     heard: int
     done: int

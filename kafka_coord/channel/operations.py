@@ -109,8 +109,8 @@ def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Returns the operation that requests a leaving consumer's eviction, so that its place is not kept for its rejoin
-    grace."""
+    """Returns the operation that requests a leaving consumer's eviction, so that its place is not kept during the
+    rejoin grace period."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -123,8 +123,8 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
-    """Returns the operation that requests a check of the group. A changed registration does not trigger one by
-    itself."""
+    """Returns the operation that requests a check of the group. A changed registration does not trigger a check on its
+    own."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
     return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)

@@ -1,8 +1,8 @@
 """Finds the coordinator: decides which host to ask next and how long to wait. Does no I/O.
 
 The owner of the sockets calls :meth:`CoordinatorSearch.next`, carries out the returned step and reports the result.
-``lease_left_s`` is the number of seconds for which the membership is certain to last. No single wait takes more than a
-quarter of that time, so one silent host cannot use up the whole lease.
+``lease_left_s`` is how many more seconds the membership is certain to last. No single wait takes more than a quarter of
+that time, so one silent host cannot use up the whole lease.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kafka_coord.errors import SettingsError
 CONNECT_S = 3.0
 """The time limit for connecting to a host and receiving its response, in seconds."""
 SILENCE = 0.5
-"""The fraction of the session timeout after which a silent connection counts as lost. It leaves the consumer enough of
-its lease to find another coordinator."""
+"""The shortest silence after which a connection counts as lost, as a fraction of the session timeout. The client waits
+up to a tenth longer, which still leaves it enough of its lease to find another coordinator."""
 SHARE_OF_LEASE = 0.25
 """The longest single wait, as a fraction of the remaining lease."""
 LEAST_LEASE_S = 0.1
@@ -50,8 +50,8 @@ def longest_wait(limit_s: float, lease_left_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask ``host`` for the cluster's metadata. Connecting and receiving the response may together take ``within_s``
-    seconds."""
+    """Ask ``host`` for the cluster's metadata. Connecting and receiving the response may take ``within_s`` seconds in
+    total."""
 
     host: str
     question: MetadataQuestion
@@ -118,7 +118,7 @@ class CoordinatorSearch:
         coordinator = metadata.coordinator
         self._wait_for_another_than(coordinator)  # in case this coordinator cannot be reached
         if coordinator is None or coordinator.endpoint is None:
-            self._problem = f"{host} does not know a coordinator that accepts consumers"
+            self._problem = f"{host} does not know of a coordinator that accepts consumers"
         else:
             self._found = coordinator
 
@@ -131,8 +131,8 @@ class CoordinatorSearch:
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
         """Called when the connection has ended. ``silent`` means that the coordinator was silent for too long, and
-        ``lasted`` that the connection was more than a failed attempt. In either case, the search asks the hosts at
-        once, a silent coordinator's host last."""
+        ``lasted`` that the connection was more than a failed attempt. If either is set, the search asks the hosts again
+        without a pause, a silent coordinator's host last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:

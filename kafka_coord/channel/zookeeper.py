@@ -80,8 +80,8 @@ class ConsumerChannel:
         """Registers as a new incarnation, or returns the consumer that holds the name.
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call this method again with the same ``value``. It then
-        finds out whether the earlier request took effect: the value and the session match, and the channel was last
-        written in the same transaction. The error is also raised while the session may have ended, so that the
+        finds out whether the earlier request took effect: if so, the value and the session match, and the channel was
+        last written in the same transaction. The error is also raised while the session may have ended, so that the
         coordinator does not rebalance the group for a registration that would soon be abandoned.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
@@ -174,7 +174,7 @@ class ConsumerChannel:
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher
         if not self._followed:
-            self._followed = True  # set before the call, because following may end again before it returns
+            self._followed = True  # set before the call, because _on_event may clear it before the call returns
             possible = False
             try:
                 possible = self._store.follow(self._path, self._on_event)

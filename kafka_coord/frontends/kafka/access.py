@@ -3,16 +3,16 @@
 This way, the broker's ACLs remain the only source of permissions. Each question is a request that changes nothing, and
 that every broker authorizes before it does anything else:
 
-======================  ==============================================================
-permission              request
-======================  ==============================================================
-any authorizer at all   DescribeAcls: SECURITY_DISABLED where the broker has none
-READ a group            Heartbeat from an unknown member
-DESCRIBE groups         DescribeGroups
-DELETE a group          OffsetDelete without topics
-READ, DESCRIBE          Metadata with authorized operations
-topics, the cluster
-======================  ==============================================================
+==========================  ==================================================
+permission                  request
+==========================  ==================================================
+everything (no authorizer)  DescribeAcls, which then returns SECURITY_DISABLED
+READ a group                Heartbeat from an unknown member
+DESCRIBE groups             DescribeGroups
+DELETE a group              OffsetDelete without topics
+READ or DESCRIBE topics     Metadata with authorized operations
+DESCRIBE the cluster        Metadata with authorized operations
+==========================  ==================================================
 
 DescribeGroups with authorized operations would return all permissions for a group at once, but only the group's native
 coordinator fills them in.
@@ -61,7 +61,7 @@ _HARMLESS: dict[Operation, tuple[str, dict[str, Any]]] = {
 
 
 class BrokerAccess:
-    """What is known about the broker, for all clients."""
+    """What this instance knows about the broker, shared by all clients."""
 
     def __init__(self) -> None:
         self.has_authorizer = False
@@ -69,9 +69,9 @@ class BrokerAccess:
 
 
 class Access:
-    """The permissions of one client. Like ``ask``, every method that asks the broker raises :class:`OSError` and
-    :class:`BadMessage`. If the client has not authenticated, the broker closes the connection, so the client learns
-    nothing."""
+    """The permissions of one client. Every method that asks the broker may raise :class:`OSError` and
+    :class:`BadMessage`, as ``ask`` does. A client that has not authenticated learns nothing: the broker closes its
+    connection instead of answering."""
 
     def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
         self._ask, self._broker = ask, broker
@@ -84,7 +84,7 @@ class Access:
         self._until = 0.0
 
     async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
-        """Returns those of the groups that the client lacks the permission for."""
+        """Returns the groups for which the client lacks the permission."""
         return await self._denied(operation, True, groups)
 
     async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:
@@ -98,7 +98,7 @@ class Access:
         return Operation.DESCRIBE.within(response.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
-        if self._is_open and time.monotonic() < self._until:  # saves most requests another coroutine
+        if self._is_open and time.monotonic() < self._until:  # spares most requests another coroutine
             return _NO_NAMES
         if await self._everything():
             return _NO_NAMES
@@ -113,7 +113,7 @@ class Access:
         return frozenset(name for name in requested if not self._allowed.get((operation, of_group, name)))
 
     async def _everything(self) -> bool:
-        """Returns whether the broker has no authorizer, so that everything is allowed."""
+        """Returns whether everything is allowed, because the broker has no authorizer."""
         now = time.monotonic()
         if now < self._until:
             return self._is_open

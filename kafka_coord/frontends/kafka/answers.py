@@ -133,8 +133,8 @@ class FetchedGroup(NamedTuple):
 
 
 def repeats_offset_fetch(software: str, error: Error) -> bool:
-    """Returns whether a client with the given software name retries an OffsetFetch after ``error`` only if every
-    partition in the response carries an error."""
+    """Returns whether clients with this software need an error on every partition before they retry an OffsetFetch that
+    failed with ``error``."""
     return (error in MOVING or error is Error.STALE_MEMBER_EPOCH) and software.startswith(LIBRDKAFKA)
 
 

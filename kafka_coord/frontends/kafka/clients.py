@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 16 << 10
-"""A connection that buffers no more bytes than this is not closed to free memory, as long as others buffer more."""
+"""A connection that buffers no more than this, in bytes, is closed to free memory only if no other buffers more."""
 MOST_LINES = 50
 """The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
 counted."""
@@ -71,7 +71,8 @@ class Clients:
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
         """Accounts for a client whose connection now buffers ``now`` bytes instead of ``before``. If all connections
-        together exceed the limit, closes the one that has buffered more than :data:`SMALL_BYTES` for longest."""
+        together exceed the limit, closes the one that has buffered more than :data:`SMALL_BYTES` for the longest or, if
+        there is none, this client's."""
         self.kept_bytes += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(client, None)

@@ -5,8 +5,9 @@ as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`); only the few re
 buffered whole.
 
 Like a broker, this instance does not take another request while it answers one: further input pauses reading and
-releases a held heartbeat. Some clients' automatic commits are an exception. They are carried out during the hold, and
-their responses wait behind the heartbeat's. Reading also pauses while the other side does not accept data.
+releases a held heartbeat. Some clients' automatic commits are an exception: they are carried out during the hold, and
+only their responses wait until the heartbeat has been answered. Reading also pauses while the other side does not
+accept data.
 """
 
 from __future__ import annotations
@@ -392,8 +393,8 @@ class ClientConnection(asyncio.Protocol):
         self.pause_or_resume()
 
     def pause_or_resume(self) -> None:
-        """Pauses or resumes reading from the client. Must be called after every change to what this connection
-        buffers."""
+        """Pauses or resumes reading from the client, depending on what this connection has buffered. Must be called
+        after every change."""
         pause = (self._task is not None and bool(self._buffer)) or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
         if self._buffer or self._kept or pause:

@@ -59,7 +59,7 @@ class GroupKinds:
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
     def managed(self, group_id: str) -> ManagedGroups | None:
-        """Returns the handler of managed groups if ``group_id`` is one of them, else ``None``. A group that still has
+        """Returns the handler of managed groups if the group is managed, else ``None``. A group that still has
         client-assigned members is not managed yet (see :meth:`in_both`)."""
         managed = self._managed
         if managed is None or group_id not in managed.groups or self.has_classic_members(group_id):
@@ -78,8 +78,8 @@ class GroupKinds:
     async def of_newcomer(
         self, group_id: str, why: str, protocol_type: str | None = None
     ) -> tuple[Error, ManagedGroups | None]:
-        """Returns the handler of managed groups if a client that joins the group becomes a member of a managed group,
-        else ``None``. First takes over the group if it is an empty client-assigned one. ``protocol_type`` is the
+        """Returns the handler of managed groups if a joining client becomes a member of a managed group, else ``None``.
+        An empty client-assigned group is taken over first; if that fails, the error says why. ``protocol_type`` is the
         classic client's protocol type, or ``None`` for a KIP-848 client."""
         managed, is_kip_848 = self._managed, protocol_type is None
         if managed is None or self.has_classic_members(group_id):
@@ -126,7 +126,8 @@ class GroupKinds:
     async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
         """Converts an empty client-assigned group to a managed group. The group is removed from the log only after its
         offsets have been written to ZooKeeper, so if the conversion fails halfway, the next join or request completes
-        it. If members already hold the partitions, the offsets stay in the log until they expire."""
+        it. If members already hold the partitions, the coordinator refuses to set their offsets, and those in the log
+        stay there until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
         if group_id in self._changing or self._manager.is_writing(group_id):
@@ -174,12 +175,12 @@ class GroupKinds:
             return _refused(f"group {group_id} is being changed; try again")
         if asked.to is GroupKind.CLIENT_ASSIGNED:
             if not is_managed:
-                return _done(f"group {group_id} is client-assigned already")
+                return _done(f"group {group_id} is already client-assigned")
             if self._matches(group_id):
                 return _refused(f"the name {group_id} matches managed_groups, so its next member would convert it back")
             return await self._give_back(managed, asked)
         if not is_here:
-            return _done(f"group {group_id} is managed already")
+            return _done(f"group {group_id} is already managed")
         count = len(self._manager.offsets_cache.get(group_id, {}))
         error = await self.take_over(managed, group_id, _asked_by(asked))
         if error is Error.NONE:
@@ -232,7 +233,7 @@ class GroupKinds:
             return _done(f"group {group_id} is client-assigned now, with {counted(len(offsets), 'offset')}")
 
     async def _is_left(self, managed: ManagedGroups, group_id: str) -> bool:
-        """Waits until no stock client is a member or is joining. Returns false if the wait takes too long."""
+        """Waits until no stock client is a member or is joining. Returns false if that takes too long."""
         for _ in range(_LOOKS):
             if await managed.members(group_id) == []:
                 return True
@@ -240,8 +241,8 @@ class GroupKinds:
         return False
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log and returns the error. Does not delete the group's other offsets from the log:
-        an earlier run may already have removed part of the group from ZooKeeper."""
+        """Writes the offsets to the log and returns the error. Leaves the group's other offsets in the log: if an
+        earlier run has removed part of the group from ZooKeeper, they are the only copies."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE

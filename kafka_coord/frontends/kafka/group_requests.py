@@ -1,4 +1,4 @@
-"""Coordinates groups of stock Kafka clients, with one handler for each type of request about groups."""
+"""Coordinates groups of stock Kafka clients, with one handler for each type of request."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class GroupCoordinator:
         outcome: Instruction | None = None
         managed = None
         if error is Error.NONE:
-            why, kind = "a classic client joins", request.protocol_type
+            why, kind = "a classic client is joining", request.protocol_type
             error, managed = await self.kinds.of_newcomer(request.group_id, why, kind)
         if error is Error.NONE and managed is not None:
             outcome = await managed.classic.join(call)
@@ -249,10 +249,10 @@ class GroupCoordinator:
         if self._managed is None:
             return refused(Error.UNSUPPORTED_VERSION)
         if self.kinds.has_classic_members(request.group_id):
-            words = "the group has members of the classic protocol; stop them first, or use another group"
+            words = "the group has members that use the classic protocol; stop them first, or use another group"
             return refused(Error.GROUP_ID_NOT_FOUND, words)
         if request.member_epoch == JOIN:
-            error, _ = await self.kinds.of_newcomer(request.group_id, "a KIP-848 client joins")
+            error, _ = await self.kinds.of_newcomer(request.group_id, "a KIP-848 client is joining")
             if error is not Error.NONE:
                 return refused(error)
         return await self._managed.heartbeat(call, holds=self.holds)
@@ -391,7 +391,8 @@ class GroupCoordinator:
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
-        """Refuses to add offsets to a transaction, which is not supported, before the transaction has any effect."""
+        """Refuses the request, because offsets in transactions are not supported. At this point, nothing in the
+        transaction has taken effect."""
         log.warning(
             "refused to add offsets to a transaction, which is not supported group=%s address=%s",
             call.request.group_id,

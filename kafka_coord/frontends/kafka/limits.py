@@ -13,7 +13,7 @@ class ClientLimits:
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
-    """``None`` means three quarters of :attr:`max_connections`, so that one address can never use all of them."""
+    """``None`` means three quarters of :attr:`max_connections`, so that one address cannot use all of them."""
     max_request_bytes: int = 100 << 20
     """The limit for any request (``socket.request.max.bytes``). It also applies to requests for the broker, although
     they are never buffered whole."""

@@ -1,8 +1,8 @@
 """Changes some of the broker's responses on their way to a client. Does no I/O.
 
 ApiVersions always advertises this instance's own versions of the requests that it answers. With ``--kafka-rewrite``,
-Metadata and DescribeCluster contain the instances' addresses instead of the brokers', and ApiVersions omits the
-versions that this instance cannot rewrite and those versions of other requests that return addresses.
+Metadata and DescribeCluster contain the instances' addresses instead of the brokers', and ApiVersions omits all
+versions whose responses contain addresses that this instance cannot rewrite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs member events, and combines many of the same kind in one line."""
+"""Logs member events, combining many of the same kind into one line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TROUBLES = {
 
 
 class EventLog:
-    """Collects the events of a step. ``address`` returns the client's address for a connection. ``kind`` says what the
-    members are: socket or Kafka consumers."""
+    """Collects the events of a step. ``address`` returns the client's address for a connection. ``kind`` says whether
+    the members are socket or Kafka consumers."""
 
     def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
         self._address, self._kind = address, kind

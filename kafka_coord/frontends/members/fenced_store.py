@@ -11,7 +11,7 @@ from kafka_coord.zk.store import ANY_VERSION, Check, Clock, Create, Delete, Op, 
 
 
 def _method(name: str) -> Any:
-    """Returns a method that calls the method called ``name`` of the wrapped store."""
+    """Returns a method that forwards to the wrapped store's method ``name``."""
     return lambda self, *arguments, **named: getattr(self._store, name)(*arguments, **named)
 
 

@@ -14,7 +14,7 @@ def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Call
     """Calls ``do`` with all items. If ZooKeeper refuses them, tries again with each half, and so on. An item that is
     refused on its own is passed to ``failed``, with the reason. ``do`` may get items that it has already handled.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`, which affect all items.
     """
     if not items:
         return

@@ -127,7 +127,7 @@ def _register(store: FencedStore, requests: Sequence[Registering]) -> None:
         if not left:
             return
     for request in left:
-        request.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt; retry"))
+        request.finish(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed on every attempt; retry"))
 
 
 def _examine(store: FencedStore, requests: Sequence[Registering]) -> list[Registering]:

@@ -144,7 +144,7 @@ class Term:
         now = self.store.clock.monotonic()
         try:
             return self.machine.handle(now, stimulus)
-        except AssertionError:  # tests check the machine's invariants
+        except AssertionError:  # tests assert the machine's invariants
             raise
         except Exception:
             connection = getattr(stimulus, "connection", None)
@@ -279,8 +279,8 @@ class Term:
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
-        """Returns the partitions in each member's unacknowledged start-fetchers, which it has not consumed anything
-        from yet."""
+        """Returns the partitions in each member's unacknowledged start-fetchers. The member has not consumed anything
+        from these partitions yet."""
         starts = [
             (member, layout.command(member.group, member.consumer, command.name))
             for member, commands in zip(members, outstanding, strict=True)

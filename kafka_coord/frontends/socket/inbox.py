@@ -18,7 +18,7 @@ LARGE_BYTES = 16 << 10
 
 
 class Lane(Enum):
-    """The lanes, in the order a turn serves them."""
+    """The lanes, in the order they are served in each turn."""
 
     MEMBERS = auto()
     MEMBERS_LARGE = auto()
@@ -49,7 +49,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One connection's queued input: its lane, and how many items it has."""
+    """The lane of one connection's queued input, and the number of queued items."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0

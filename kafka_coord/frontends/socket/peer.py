@@ -1,5 +1,4 @@
-"""Runs one connection on the event loop: takes turns with other connections to read frames, sends frames, and reports
-when the connection has ended."""
+"""Runs one connection on the event loop. Connections take turns reading frames."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class GatewayServer:
         except (OSError, ValueError) as error:
             self._loop.close()
             raise SettingsError(f"cannot listen on {listen!r} for consumers: {error}") from None
-        # asyncio accepts up to its own backlog at a time, so only the kernel gets a long one
+        # asyncio accepts up to ``backlog`` connections in one go, so only the kernel gets a long backlog
         for listening in made.sockets:
             with listening.dup() as same:
                 same.listen(_BACKLOG)
@@ -200,7 +200,7 @@ class GatewayServer:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection read on, in each case the first that may read now and whose next
+        """Lets one member and one other connection read on: of each kind, the first that may read now and whose next
         frame fits."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())

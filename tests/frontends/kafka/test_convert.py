@@ -118,7 +118,7 @@ def test_a_client_assigned_group_becomes_managed_with_its_offsets_and_the_reason
     assert [(one["by"], one["reason"]) for one in actions] == [("the conversion", entry["reason"])]
     again = coord("groups", "convert", group, "--to", "managed", "--execute")
     assert again.code == 0
-    assert f"done: group {group} is managed already" in again.err
+    assert f"done: group {group} is already managed" in again.err
 
     one = consumer(group_protocol="consumer")
     assert {found.partition: found.offset for found in one.committed(one.assignment(), 30)} == OFFSETS

@@ -20,8 +20,8 @@ from kafka_coord.zk.store import Check, Create, GetData, Node, Store
 def begin_adoption(
     store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
 ) -> frozenset[TopicPartition]:
-    """Creates the group if it does not exist, with ``reason`` as the first entry in its history. Returns those of the
-    partitions whose topic exists but that have no stored offset. Raises :class:`Fenced` and :class:`StoreError`."""
+    """Creates the group if it does not exist, with ``reason`` as the first entry in its history. Returns the partitions
+    that have no stored offset although their topics exist. Raises :class:`Fenced` and :class:`StoreError`."""
     ensure_group(store, group)
     topics = sorted({tp.topic for tp in partitions})
     paths = [layout.broker_topic(topic) for topic in topics]
@@ -42,8 +42,8 @@ def begin_adoption(
 
 class Registered(NamedTuple):
     """The members of a group. ``protocols`` maps each member to its protocol, or to ``None`` if the member is not a
-    stock client or cannot be read. ``zxid`` is that of the last change to the set of members. ``is_decided`` says
-    whether a coordinator is elected."""
+    stock client or cannot be read. ``zxid`` is when the set of members last changed. ``is_decided`` says whether a
+    coordinator is elected."""
 
     protocols: Mapping[str, str | None]
     zxid: int
@@ -63,8 +63,8 @@ def read_registered(store: Store, group: str) -> Registered:
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:
-    """Returns those topics that exist and that the group's stored offsets are for. If a topic has been deleted and
-    recreated since, the offsets are not for the new topic. Raises :class:`StoreError`."""
+    """Returns the topics that exist, except those that have been deleted and recreated since the group's offsets were
+    stored, because the offsets do not belong to the new topic. Raises :class:`StoreError`."""
     names = sorted(set(topics))
     nodes = store.read_many(
         [GetData(layout.topic_offsets(group, name)) for name in names]

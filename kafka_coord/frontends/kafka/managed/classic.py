@@ -60,8 +60,8 @@ class _ClassicRequest(Request):
 class Join(_ClassicRequest):
     """A JoinGroup request. If ``is_new`` is set, the client did not send a member id, and ``member_id`` was generated
     for it. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps (none if it is
-    eager), and ``generation`` is the one in which it received them, or -1 if it does not say. ``registration`` is the
-    content of the registration, in case the member is new."""
+    eager), and ``generation`` is the one in which it received them, or -1 if it does not send one. ``registration`` is
+    the content of the registration to write if the member is new."""
 
     is_new: bool
     assignor: str
@@ -146,8 +146,8 @@ class Beat(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Leave(_ClassicRequest):
-    """A LeaveGroup request, for one of the members that it lists. An operator's request identifies a static member by
-    its instance id alone."""
+    """A LeaveGroup request for one of the listed members. An operator's request identifies a static member by its
+    instance id alone."""
 
     leaves: ClassVar[bool] = True
 
@@ -264,7 +264,7 @@ class ClassicMember(KafkaMember):
             self.acknowledged()
 
     def _join_answered(self, join: Join) -> None:
-        if not join.owned or not self.generation:  # no commits of earlier generations are valid
+        if not join.owned or not self.generation:  # commits from earlier generations are no longer valid
             self.first_epoch = self.epoch
         self.joined, self.generation, self.syncs = join, self.epoch, True
         who = join.token, Error.NONE, self.member_id

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ConversionRequests:
     """Watches for unanswered requests to convert groups. Only :meth:`answer` is thread-safe.
 
-    ``carry_out`` receives a request once in every term in which this instance serves the request's group. Its
-    ``unchanged_since`` is set to the zxid at which the request was created.
+    Calls ``carry_out`` with each request once in every term that serves its group. The request's ``unchanged_since`` is
+    set to the zxid of its creation.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:

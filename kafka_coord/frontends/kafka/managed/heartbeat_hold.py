@@ -3,8 +3,8 @@
 librdkafka gives up on a heartbeat that takes longer than the last interval it received. It sends the next heartbeat one
 interval after the previous one, however early the response arrives. A hold therefore ends a little before the interval
 does, and the next interval is about as long as the hold: if it were longer, the member would learn nothing during the
-rest of it. A commit, which arrives on the same connection, ends a hold early. Most clients commit at regular intervals,
-so holds are timed to end when the next commit is due.
+rest of the interval. A commit, which arrives on the same connection, ends a hold early. Most clients commit at regular
+intervals, so holds are timed to end when the next commit is due.
 
 franz-go waits for the response to a heartbeat as long as for any other, so it gets a short interval and long holds.
 
@@ -42,8 +42,8 @@ _MARGIN_S = 0.07
 _GROWTH = 0.6
 """How much longer than a hold the next interval may be, as a fraction of the hold."""
 OFTEN_S = 3.0
-"""A client whose commits are fewer seconds apart than this gets no interval shorter than :data:`SLOWEST_S`. Each commit
-ends a hold, so with a shorter interval, the client would send a heartbeat after every commit."""
+"""A client counts as committing often if the time between its commits is shorter than this, in seconds. It then gets no
+interval shorter than :data:`SLOWEST_S`, or it would send a heartbeat after every commit, since each one ends a hold."""
 SLOWEST_S = 1.0
 _LONGEST_BETWEEN_S = 2.0
 _BEHIND_COMMIT_S = 0.05
@@ -58,7 +58,7 @@ _BEFORE_AGAIN_S = 0.1
 """How long the Java client waits after a response (``retry.backoff.ms``)."""
 _SOON_S = 0.3
 _SPINS_S = 0.4
-"""How far a hold may exceed the interval, in seconds, so that a commit ends it. The next heartbeat then follows that
+"""How long a hold may outlast the interval, in seconds, to let a commit end it. The next heartbeat then follows that
 commit."""
 _ASKED_EVERY_S = 60.0
 _ASKED_AT_ONCE = 3
@@ -185,7 +185,7 @@ class SteadyPace(Pace):
     next one. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client resend the
     heartbeat."""
 
-    joins_for_all: ClassVar[bool] = True  # each part of the share would take two polls by the application
+    joins_for_all: ClassVar[bool] = True  # the application would have to poll twice for each part of the share
     told_s: float = STEADY_S  # the interval that the client received in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
     """Limits how often the client is made to resend a heartbeat, because it logs a line each time."""

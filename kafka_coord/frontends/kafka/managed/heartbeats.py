@@ -59,7 +59,7 @@ class Heartbeat(Request):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the heartbeat contains all fields, as it does if the client did not receive the last response."""
+        """Whether the heartbeat contains all fields, as it does after the client has missed a response."""
         return self.joins or (self.owned is not None and self.topics.is_told)
 
     def answered(self, error: Error, message: str | None = None) -> HeartbeatAnswer:
@@ -193,8 +193,8 @@ class ConsumerGroupMember(KafkaMember):
         """Acknowledges the delivered command if the client has carried it out.
 
         Topics are compared by id, because a topic may be deleted and recreated under the same name. A client that still
-        owns partitions of a deleted topic has not stopped them, but it does not have to start any. A client that owns
-        the partitions of a start-fetcher before any response has contained them received them in an earlier term.
+        owns partitions of a deleted topic has not stopped them, but it does not have to start any. If a client owns a
+        start-fetcher's partitions before any response has contained them, it received them in an earlier term.
         """
         if self.command is None or self.owned is None:
             return
@@ -219,10 +219,9 @@ class ConsumerGroupMember(KafkaMember):
                 self.acknowledged()  # the commit shows that the client has started the partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes the member at the epoch that the client sent. The client may know the newest epoch even though
-        commands are unacknowledged, because its acknowledgement may not have been written. Conversely, it may not know
-        the newest epoch although all commands are acknowledged, because the response may have been lost. In that case,
-        it may use either epoch."""
+        """Resumes the member at the epoch that the client sent. With commands unacknowledged, the client may still know
+        the newest epoch, because its acknowledgement may not have been written. With all commands acknowledged, it may
+        not know the newest epoch, because the response may have been lost, so both epochs are valid."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:

@@ -250,7 +250,7 @@ class KafkaMember(ABC):
         self.members.waits(self)
 
     def subscribe(self, request: Request, topics: Topics) -> None:
-        """Has a new subscription written. When that is done, :meth:`go_on` is called."""
+        """Starts writing a new subscription. Once it is written, :meth:`go_on` is called."""
         try:
             subscription = topics.subscription()
         except InvalidPattern as error:

@@ -210,8 +210,8 @@ class KafkaMembers:
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
-        """Makes the static member with the given id and the key of ``join`` leave. The client that sent ``join`` takes
-        its place."""
+        """Replaces the static member that has ``join``'s key and the given id: the member leaves, and the client that
+        sent ``join`` takes its place."""
         state = self._machine.members.get(join.key)
         if member is None and state is not None:
             member = self.add(replace(join, member_id=member_id))

@@ -20,8 +20,8 @@ Target = Mapping[str, PartitionSet]
 
 
 class Targets:
-    """Watches the targets of groups. Calls ``tell`` with a group's target when it has first been read, and after each
-    change. Not thread-safe."""
+    """Watches the targets of groups. Calls ``tell`` with a group's target when it is first read, and after each change.
+    Not thread-safe."""
 
     def __init__(self, store: Store, wake: Callable[[], None], tell: Callable[[str, Target], None]) -> None:
         self._watches, self._tell = Watches(store, wake), tell

@@ -381,7 +381,7 @@ class ManagedTerms:
             self._begin(served.partition, served.term.scope.number)
             anew = self._served[served.partition]
             anew.due, anew.woken = now + _REFUSED_AGAIN_S, False
-            anew.knows_groups = served.knows_groups  # that is all that client-assigned groups need
+            anew.knows_groups = served.knows_groups  # so client-assigned groups stay available
 
     def _pass_on(self, served: Served) -> bool:
         """Passes on the results of the step. Returns whether there is input for the next step."""

@@ -166,7 +166,7 @@ class DropCommand:
 @dataclass(frozen=True, slots=True)
 class WriteMember:
     """Write offsets and, in the same multi, acknowledge a command or delete the registration. If ``subscription`` is
-    set, write that to the registration instead. Report the outcome in a :class:`~.stimuli.MemberWritten` with the same
+    set, only update the registration with it. Report the outcome in a :class:`~.stimuli.MemberWritten` with the same
     ``number``. A member has at most one outstanding write. ``details`` belong to ``offsets`` or, if the member gives up
     partitions, to offsets that are already stored."""
 

@@ -30,7 +30,7 @@ class MembershipMachine:
     - *Safety of time.* A member expires only if it is silent for its entire session timeout, which runs only while the
       gateway serves its members (:class:`AttentiveClock`). The machine confirms the response to a probe only after
       everything that was reported up to that response has been stored.
-    - *Safety of offsets.* A member has at most one outstanding write, and the next write starts once its outcome is
+    - *Safety of offsets.* A member has at most one outstanding write, and the next one starts only once the outcome is
       known, so a retry cannot undo a later write or a commit by the partition's next owner. A member cannot resume
       while the partitions that it holds are unknown, because its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
@@ -160,7 +160,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """Makes ``connection`` the one over which the machine communicates with the member."""
+        """Makes ``connection`` the member's current connection, and resets the state that belongs to a connection."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
