@@ -303,8 +303,8 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator must not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Records which responses and acknowledgements the ping confirms, and answers it with the offsets consumed
-        since the last ping."""
+        """Records which responses and acknowledgements the ping confirms, and answers it with the offsets offered since
+        the last ping."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)

@@ -118,7 +118,7 @@ class _FakeClients(Clients):
 
 @dataclass(slots=True)
 class _FakeSession:
-    """A session that never ends. It is its own handle."""
+    """A session that never ends, and that is also its own handle."""
 
     timeout_ms: int
     clock: Clock = field(default_factory=SystemClock)

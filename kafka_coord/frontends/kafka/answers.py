@@ -120,9 +120,9 @@ class FetchedGroup(NamedTuple):
     is_repeated: bool = False
 
     def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
-        """Returns the topics of the response. Since version 2, an error response does not list any topics, but
-        librdkafka retries a failed request only if each partition has a retriable error and the offset
-        ``OFFSET_STORED`` (ADR 36)."""
+        """Returns the topics of the response. Since version 2, an error response normally lists no topics. If
+        ``is_repeated`` is set, it lists them all, because librdkafka retries the request only if each partition has a
+        retriable error and the offset ``OFFSET_STORED`` (ADR 36)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT

@@ -34,7 +34,7 @@ class Converted(NamedTuple):
 
 class GroupKinds:
     """Knows the kind of each group and converts groups. Use only on the event loop. ``manager`` keeps the
-    client-assigned groups, and ``managed`` the managed groups (or is ``None`` if they are not served).
+    client-assigned groups. ``managed`` handles the managed groups, or is ``None`` if they are not served.
     ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``."""
 
     def __init__(

@@ -106,8 +106,8 @@ class GroupCoordinator:
         }
 
     async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """Takes the frame of a request and returns the frame of the response. Raises :class:`BadMessage`, and
-        :class:`OSError` if the broker cannot be asked about the client's permissions."""
+        """Answers a request. Takes and returns whole frames. Raises :class:`BadMessage`, and :class:`OSError` if the
+        broker cannot be asked about the client's permissions."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:

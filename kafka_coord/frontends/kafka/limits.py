@@ -1,4 +1,4 @@
-"""The limits on Kafka clients. Beyond them, the instance pauses reading, or refuses or closes connections."""
+"""The limits on Kafka clients. When one is reached, the instance pauses reading, or refuses or closes connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class ClientLimits:
 
     max_connections: int = 10_000
     max_connections_per_ip: int | None = None
-    """``None`` means three quarters of :attr:`max_connections`, so that one address cannot use all of them."""
+    """``None`` means three quarters of :attr:`max_connections`, which leaves room for other addresses unless the limit
+    on open files is lower."""
     max_request_bytes: int = 100 << 20
     """The limit for any request (``socket.request.max.bytes``). It also applies to requests for the broker, although
     they are never buffered whole."""

@@ -44,7 +44,8 @@ class MemberZnodes:
 @dataclass(slots=True, eq=False)
 class Write:
     """One write for a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone``
-    is set, the write gets a request of its own, because it must read first, has failed, or may have taken effect."""
+    is set, the write gets a request of its own, because it must first read something, has failed before, or may have
+    taken effect already."""
 
     znodes: MemberZnodes
     wanted: WriteMember

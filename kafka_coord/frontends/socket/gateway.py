@@ -243,7 +243,7 @@ class Gateway:
         term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """Handles the requests that have waited for the term to begin. If it has not begun yet, they go on waiting."""
+        """Handles the requests that have waited for the term to begin. If it has not begun yet, they keep waiting."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:

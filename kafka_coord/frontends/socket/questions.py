@@ -33,7 +33,7 @@ class Questions:
         self._waiting_due = float("inf")
 
     def ask(self, connection: Connection, request: int, question: MetadataQuestion, now: float) -> bool:
-        """Queues a request. Returns false if too many requests are queued already."""
+        """Queues a request. Returns false if too many requests are already queued."""
         if len(self._asking) + len(self._waiting) >= MAX_WAITING:
             return False
         until = now + min(question.wait_ms / 1000, _LONGEST_WAIT_S)

@@ -96,8 +96,8 @@ class Heartbeat(Request):
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """The response to a heartbeat. ``assignment`` is ``None`` if the client already knows it. ``ids`` is the assignment
-    by topic id, without topics that have no id. The next heartbeat is due ``interval_s`` seconds after this one was
-    sent."""
+    by topic id, without topics that have no id. The client must send its next heartbeat ``interval_s`` seconds after
+    the one that this answers."""
 
     token: Hashable
     error: Error

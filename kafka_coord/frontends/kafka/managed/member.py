@@ -191,7 +191,7 @@ class KafkaMember(ABC):
         """Whether a request is waiting for the member's share of the group's target."""
         return False
 
-    def target_read(self) -> None:  # noqa: B027  only the classic protocol waits for it
+    def target_read(self) -> None:  # noqa: B027  not every member waits for its share
         """Called when the group's target has been read, or has changed, while the member is waiting for its share."""
 
     # --- common ------------------------------------------------------------------------------------------------------

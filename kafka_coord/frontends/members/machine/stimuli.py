@@ -124,7 +124,7 @@ class LeaveWanted:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection has ended. Its member stays until the session timeout expires."""
+    """A connection has ended. Its member remains until the session timeout expires."""
 
     connection: int
 
