@@ -340,9 +340,9 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping, which also confirms what the coordinator has stored. ``heard`` is the last ping whose response arrived in
-    time and whose offsets are stored, and ``done`` is the last command whose acknowledgement is stored. Both are ids of
-    the coordinator's own requests, or 0 for none."""
+    """A ping. It confirms that all responses to pings up to ``heard`` arrived in time and their offsets are stored, and
+    that the acknowledgements of all commands up to ``done`` are stored. Both are ids of the coordinator's own requests,
+    or 0 for none."""
 
     heard: int
     done: int
