@@ -125,11 +125,11 @@ def check(output: Format) -> None:
 def apply_command(yes: bool) -> None:
     """Set every ACL that deviates from the plan, and create the znodes that consumers need but cannot create.
 
-    First give every instance and every consumer credentials, and list their identities in the identities file:
-    whatever has no identity is locked out. Sessions stay open while the command runs.
+    First give every instance and every consumer credentials, and list their identities in the identities file: any
+    process without an identity is locked out. Sessions stay open while the command runs.
 
-    A znode that is still open can be protected under any identity; after that, only a coordinator's identity can change
-    its ACL. It is safe to interrupt the command and run it again.
+    You can run the command under any identity to protect znodes that are still open; after that, only a coordinator's
+    identity can change their ACLs. It is safe to interrupt the command and run it again.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes
@@ -162,9 +162,9 @@ def apply_command(yes: bool) -> None:
 def identity(user: str | None) -> None:
     """Print the digest identity of a user and password, for the identities file.
 
-    Without USER, the command uses the user and password in zookeeper.digest (KAFKA_COORD_ZOOKEEPER_DIGEST or the file).
-    With USER, it asks for the password or reads it from standard input. It never takes a password from the command
-    line, where every user of the host could see it.
+    Without USER, the command uses the user and password in zookeeper.digest (KAFKA_COORD_ZOOKEEPER_DIGEST or the
+    settings file). With USER, it asks for the password or reads it from standard input. It never takes a password from
+    the command line, where every user of the host could see it.
 
     \b
     kafka-coord acl identity

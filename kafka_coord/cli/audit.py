@@ -36,7 +36,7 @@ _FIGURES = columns("checked #count")
 @click.option(
     "--group",
     default="",
-    help="Print the history of a group. With --partition or --consumer, print only what concerns this group.",
+    help="Print the history of a group. With --partition or --consumer, print only events of this group.",
 )
 @click.option("--consumer", default="", help="Print the history of a consumer.")
 @click.option(
@@ -58,13 +58,13 @@ def audit(
 ) -> None:
     """Prove from ZooKeeper's transaction log that no partition ever had two owners.
 
-    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. Given several servers of an ensemble, the
-    command fills the gaps in one log from the others. It replays and checks every write in order, and exits with code
-    10 if it finds a violation. It only reads the files, and contacts no server.
+    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. If you give the directories of several
+    servers of an ensemble, gaps in one log are filled from the others. The command replays and checks every write in
+    order, and exits with code 10 if it finds a violation. It only reads files and does not contact a server.
 
     With --group-log, the command proves from the groups log that two instances never wrote a group at the same time,
-    and that no committed offset moved backwards. It reads the log, without TLS, from the brokers registered in
-    ZooKeeper (or from bootstrap.servers), and compares it with the znodes below /consumers/kafka.
+    and that no committed offset moved backwards. It reads the log from the brokers registered in ZooKeeper (or from
+    bootstrap.servers), and compares it with the znodes below /consumers/kafka.
 
     \b
     kafka-coord audit /var/lib/zookeeper
@@ -74,7 +74,7 @@ def audit(
     """
     if group_log:
         if directories or chroot or running or partition or group or consumer:
-            raise click.UsageError("--group-log cannot be combined with DIR or with an option about ZooKeeper's log.")
+            raise click.UsageError("--group-log cannot be combined with DIR or with options for ZooKeeper's log.")
         _audit_groups_log(output)
         return
     if not directories:

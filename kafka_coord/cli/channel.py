@@ -25,7 +25,7 @@ _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation f
 def channel() -> None:
     """List the commands that consumers have not acknowledged yet.
 
-    If a command stays unacknowledged for long, its consumer hangs, or is still working on a record. LIVE is `no` if the
+    If a command stays unacknowledged for long, its consumer is stuck or still working on a record. LIVE is `no` if the
     command was meant for an earlier incarnation of the consumer; such a command will be dropped.
 
     \b

@@ -76,7 +76,7 @@ def current_settings(**flags: Any) -> Settings:
 
 
 def _from_own_variable(key: str) -> bool:
-    """Returns whether click took the flag's value from a variable that the settings read anyway."""
+    """Returns whether click took the value from an environment variable that :func:`load_settings` reads itself."""
     ctx = click.get_current_context()
     source = ctx.get_parameter_source(key.partition("__")[2])
     return source is ParameterSource.ENVIRONMENT and variable_of(key.replace("__", ".")) in os.environ
@@ -106,7 +106,8 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
 
 
 def connected(zookeeper: ZooKeeperSettings) -> Store:
-    """Opens a ZooKeeper session, which the caller closes. Raises :class:`StoreUnavailable`, :class:`SettingsError`."""
+    """Opens a ZooKeeper session, which the caller must close. Raises :class:`StoreUnavailable` and
+    :class:`SettingsError`."""
     from kafka_coord.zk import connect
 
     return connect(

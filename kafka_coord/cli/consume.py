@@ -174,14 +174,14 @@ def _tls(over: SocketSettings) -> ssl.SSLContext | None:
         if over.tls_cert_file is not None:
             context.load_cert_chain(over.tls_cert_file, over.tls_key_file)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"cannot use TLS with the files of socket.tls_…: {error}") from None
+        raise SettingsError(f"cannot load the TLS files in socket.tls_…: {error}") from None
     return context
 
 
 @dataclass(slots=True)
 class _Printing:
-    """Prints and counts records. ``printed`` maps partitions to the offset after their last printed record, until
-    those offsets count as consumed."""
+    """Prints and counts records. ``printed`` maps each partition of the current batch to the offset after its last
+    printed record. It is empty once these records count as consumed."""
 
     group: str
     formatter: Formatter
@@ -225,7 +225,7 @@ class _Printing:
                 last_rate, counted = now, self.count
 
     def commit(self, consumer: Consumer) -> None:
-        """Commits what was printed of the last batch, except in partitions that have since moved away."""
+        """Commits the printed records of the last batch, except in partitions that have since moved away."""
         held = consumer.assignment() if self.printed else frozenset()
         offsets: dict[TopicPartition | tuple[str, int], int] = {tp: o for tp, o in self.printed.items() if tp in held}
         if offsets:
@@ -237,7 +237,7 @@ class _Printing:
 
     @property
     def _reason(self) -> str:
-        return f"; to see why it does not own any, run: kafka-coord groups describe {self.group}"
+        return f"; to see why, run: kafka-coord groups describe {self.group}"
 
 
 def _held(consumer: Consumer) -> str:
@@ -253,7 +253,7 @@ def make_formatter(written: str) -> Formatter:
     if template is written and "{" not in written:
         known = ", ".join([*_PRESETS, "json"])
         raise SettingsError(
-            f"--formatter {written!r} is neither one of {known} nor a text with fields such as {{value}}"
+            f"--formatter {written!r} is neither one of {known} nor a template with fields such as {{value}}"
         )
     parts: list[tuple[str, str | None]] = []
     try:

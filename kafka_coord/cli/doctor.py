@@ -24,7 +24,7 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 @output_option
 @connection_options
 def doctor(strict: bool, everything: bool, output: Format) -> None:
-    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Any error makes the exit code 10.
+    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. The exit code is 10 on any error.
 
     The command checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator
     and the instances that could replace it; the listeners and the groups log for Kafka clients; groups that exist at

@@ -37,7 +37,7 @@ _COMMANDS = {
         "kafka_coord.cli.pipeline:pipeline",
         "Run Spark queries as members of a group, and read their results.",
     ),
-    "bench": ("kafka_coord.dev.commands.bench:bench", "Measure speed on this machine, compared with other clients."),
+    "bench": ("kafka_coord.dev.commands.bench:bench", "Benchmark the system, and compare it with other clients."),
     "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Show the coordinator, or make it step down."),
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
     "channel": ("kafka_coord.cli.channel:channel", "List commands that consumers have not acknowledged."),

@@ -26,9 +26,9 @@ else:
 
 
 class Name(_NameType):
-    """A click parameter type for names, with shell completion. An illegal Kafka name is rejected, with the rule, before
-    the command contacts a server. With ``any_characters``, any name is accepted, because Kafka itself does not restrict
-    the names of groups."""
+    """A click parameter type for names, with shell completion. A name that Kafka does not allow is rejected, with the
+    reason, before the command contacts a server. With ``any_characters``, any name is accepted, because Kafka itself
+    does not restrict group names."""
 
     def __init__(self, kind: str, names: Names, *, any_characters: bool = False) -> None:
         self.name, self._names, self._any_characters = kind, names, any_characters

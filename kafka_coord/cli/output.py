@@ -197,8 +197,8 @@ ACTIONS = columns("at by action reason change")
 
 
 def paused_by(pause: Pause) -> str:
-    """Formats a pause as ``by alice@host since 2026-…: moving disks``, as far as its parts are known."""
-    if not (pause.by or pause.since_ms or pause.reason):  # so its znode is unreadable
+    """Formats a pause as ``by alice@host since 2026-…: moving disks``, without the parts that are unknown."""
+    if not (pause.by or pause.since_ms or pause.reason):  # then its znode is unreadable
         return "(the operator's name cannot be read)"
     since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
     why = f": {cell(pause.reason)}" if pause.reason else ""

@@ -174,7 +174,7 @@ def history(
 
 
 def show_history(output: Format, report: HistoryReport) -> None:
-    """Prints the results that the report's files contain."""
+    """Prints the report from its files."""
     parts = {part: report.read(part).to_pylist() for part in _HISTORY}
     sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
     counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
@@ -216,7 +216,7 @@ def package(directory: Path, environment: bool) -> None:
 
 @contextmanager
 def job_session(name: str, master: str | None, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
-    """Opens the Spark session for the options of :func:`spark_options`."""
+    """Opens a Spark session, configured by the options that :func:`spark_options` adds."""
     from kafka_coord.spark.java import find_java
     from kafka_coord.spark.session import spark_session
 

@@ -40,8 +40,9 @@ def produce(
     timeout_s: float = 60.0,
 ) -> int:
     """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns how many
-    there were. If ``partitions`` is given, each key's hash selects one of these partitions. ``on_count`` is called now
-    and then with the number of records queued in librdkafka so far. ``properties`` are librdkafka settings.
+    there were. If ``partitions`` is given, each record goes to one of them, by the hash of its key. ``on_count`` is
+    called from time to time with the number of records queued in librdkafka so far. ``properties`` are librdkafka
+    settings.
 
     Raises :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and
     :class:`~kafka_coord.errors.RequestRefused` for a record that Kafka refuses. Raises

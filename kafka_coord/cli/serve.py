@@ -88,8 +88,8 @@ _OPTIONS = {
         "[default: on]"
     ),
     "--managed-groups PATTERN": (
-        "With --listen-kafka: regular expressions, separated by commas, for groups of classic clients that are managed "
-        "from their first member on. Must be the same on all instances. [default: none]"
+        "With --listen-kafka: regular expressions, separated by commas. Groups of classic clients with matching names "
+        "are managed from their first member on. Must be the same on all instances. [default: none]"
     ),
     "--kafka-certificate FILE": "A PEM certificate, which turns on TLS for Kafka clients. [default: off]",
     "--kafka-key FILE": "The PEM private key. [default: in the certificate file]",
@@ -98,7 +98,7 @@ _OPTIONS = {
         "The maximum number of connections from one address. [default: three quarters of the maximum]"
     ),
     "--kafka-max-request-bytes BYTES": (
-        "The largest request, like the broker's socket.request.max.bytes. [default: 104857600]"
+        "The maximum size of a request, like the broker's socket.request.max.bytes. [default: 104857600]"
     ),
     "--kafka-queued-max-bytes BYTES": (
         "The maximum memory for incomplete requests and unsent responses of all Kafka clients. [default: 268435456]"
@@ -373,7 +373,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper for as long as it takes, because it may be the last to start after a power failure. Returns
+    """Waits for ZooKeeper, however long that takes: after a power failure, it may be the last to start. Returns
     ``None`` after a stop signal."""
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():

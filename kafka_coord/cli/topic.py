@@ -48,8 +48,8 @@ def ensure_topic(
 
 
 def _create(admin: Any, wanted: Any) -> bool:
-    """Creates the topic. Returns false if it already exists: the broker that listed the topics may not have known it
-    yet."""
+    """Creates the topic. Returns false if it already exists: the broker that listed the topics may not have known
+    about it yet."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:

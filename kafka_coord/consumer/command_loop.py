@@ -73,7 +73,7 @@ class CommandLoop:
         self._changed = True
 
     def step(self, registration: Registration, now: float) -> float:
-        """Carries out as many commands as it can without waiting. Returns when to call it again at the latest; an event
+        """Carries out as many commands as it can without waiting. Returns the latest time for the next call; an event
         may wake the connector earlier. Raises :class:`MembershipLost` if the membership or the channel is gone, and
         the store's errors.
         """
@@ -206,7 +206,7 @@ class CommandLoop:
 
 
 def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
-    """Calls the application's callback. An exception from it is only logged, so that it does not delay a handover."""
+    """Calls the application's callback. Only logs its exceptions, so that they do not delay a handover."""
     if callback is None:
         return
     try:

@@ -49,7 +49,7 @@ def suggestion(name: str) -> str:
 def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Translates ``config`` into arguments for the consumer, and adds ``arguments``.
 
-    Raises :class:`SettingsError` for settings that this project does not support, or that are given twice. librdkafka
+    Raises :class:`SettingsError` for a setting that this project does not support, or that is given twice. librdkafka
     rejects unknown names later, when the consumer is created.
     """
     translated: dict[str, Any] = {}

@@ -287,8 +287,8 @@ class Connector:
         return True
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Keeps trying to get the name, because its holder may be an earlier process of this consumer, and fails once
-        the session of such a process would have expired. Returns the time of the next attempt."""
+        """Keeps trying to get the name, because its holder may be an earlier process of this consumer. Fails once that
+        process's session would have expired. Returns the time of the next attempt."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ConsumerStats:
-    """A consumer's counters since its creation. The connector's thread updates an instance that any thread may read,
-    and in which ``records`` stays 0. The application receives copies in which it is filled in."""
+    """A consumer's counters since its creation. The connector's thread updates one instance, which any thread may read;
+    its ``records`` stays 0. The application receives copies in which ``records`` is filled in."""
 
     records: int = 0
     registrations: int = 0

@@ -53,7 +53,7 @@ class FetchErrors:
         """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
 
         librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the position silently.
-        If it moved back, as it does when a topic is recreated, records would seem to be delivered twice.
+        If the position moved back, as it would for a recreated topic, records would seem to be delivered twice.
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:

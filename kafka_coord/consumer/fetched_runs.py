@@ -37,8 +37,9 @@ class IteratedRun:
     """A run that is handed out message by message.
 
     ``next(rest)`` hands out a message, without taking a lock or counting; :meth:`account` works out afterwards how many
-    messages were handed out. After :meth:`end`, no more are. ``next``, ``account`` and ``end`` each touch the run in a
-    single call into C, so they cannot interrupt each other. Callers of ``account`` and ``end`` hold the stream's lock.
+    messages were handed out. After :meth:`end`, no more messages are handed out. ``next``, ``account`` and ``end`` each
+    touch the run in a single call into C, so they cannot interrupt each other. Callers of ``account`` and ``end`` hold
+    the stream's lock.
 
     A message becomes a record only when it is handed out: creating all records of a run at once would trigger Python's
     garbage collector every time."""

@@ -248,8 +248,8 @@ class Fetcher:
             self._errors.handle(*self._to_handle.pop())
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
-        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch, and
-        drops all others. A partition that is still held has a new serial by then, so its records are fetched again.
+        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch. Drops
+        all others. A partition that is still held has a new serial, so the client fetches its records again.
         """
         with self._lock:
             if any(map(self._error, messages)):

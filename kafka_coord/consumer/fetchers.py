@@ -307,8 +307,8 @@ class KafkaFetchers:
         """Starts fetching through the brokers at ``addresses``. A later call has an effect only if the client has lost
         all brokers and ``addresses`` contains none of the previous addresses.
 
-        A librdkafka client discovers the brokers of its cluster, but addresses cannot be added to it, so a client must
-        be replaced once all brokers that it knows are gone.
+        A librdkafka client discovers the brokers of its cluster, but does not accept further addresses, so it must be
+        replaced once all the brokers that it knows are gone.
         """
         if not addresses:
             return

@@ -124,8 +124,8 @@ class Deserializers:
 
 
 class _DeserializedRecord(Record[K, V]):
-    """A record that calls each deserializer once, when the application first reads the attribute, so that a malformed
-    record fails where the application can handle it and does not stop the consumer."""
+    """A record that calls each deserializer once, when the application first reads the attribute. A malformed record
+    therefore fails where the application can handle it, and does not stop the consumer."""
 
     __slots__ = ("_deserializers", "_key", "_value")
 

@@ -46,7 +46,7 @@ def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) 
         assert happened in done.stdout
     page = (tmp_path / "report.html").read_text("utf-8").removeprefix("<!DOCTYPE html>\n")
     assert ET.fromstring(page).find(".//h1") is not None  # noqa: S314 - written by the demo
-    assert "Routes most flown" in page
+    assert "Busiest routes" in page
     assert processes_mentioning(tmp_path) == []
 
 

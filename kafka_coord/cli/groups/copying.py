@@ -75,7 +75,7 @@ def import_command(**given: Any) -> None:
 )
 @_copying_options
 def export_command(**given: Any) -> None:
-    """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
+    """Copy the committed offsets of the instances' groups to the brokers, so that their clients can go back.
 
     The command also copies managed groups, whose offsets are in ZooKeeper. Without --execute, it only shows the
     changes. Groups that have members at the brokers are skipped, and without --overwrite, later offsets at the target
@@ -104,7 +104,7 @@ def _copy(
     from kafka_coord.monitor.copies.copying import Verdict, compare, copy
 
     if not chosen:
-        raise SettingsError(f"give {place}; no other place is supported")
+        raise SettingsError(f"add {place}, which is the only supported choice")
     if bool(groups) is everything:
         raise SettingsError("either name groups or give --all" if everything else "name groups, or give --all")
     if dry_run and execute:

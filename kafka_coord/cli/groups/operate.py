@@ -307,8 +307,8 @@ def delete_offsets(
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable, rather than the defaults to
-    which the coordinator falls back, because nobody chose those."""
+    """Returns the stored settings. If they are unreadable, raises :class:`MalformedValue` instead of returning the
+    defaults, which the coordinator falls back to but nobody has chosen."""
     observation = snapshot_of(store, group)[1].observation
     for one in observation.unreadable:
         if one.path == layout.group(group):

@@ -47,7 +47,7 @@ _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=N
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Which partitions to reset, and by which rule. ``scope`` is ``None`` if ``file`` names the partitions. With
-    ``of_all``, it selects only among the partitions that the group already uses, and may select none."""
+    ``of_all`` (--all-groups), only partitions that the group already uses are reset, which may be none."""
 
     rule: Rule
     scope: Scope | None
@@ -94,7 +94,7 @@ class _Choice:
     metavar="TIME",
     help="Set offsets to the first record at or after TIME, for example 2026-01-31T12:00:00.000 (UTC).",
 )
-@click.option("--from-file", metavar="FILE", help="Set the offsets in a CSV file, such as --export writes.")
+@click.option("--from-file", metavar="FILE", help="Set the offsets that a CSV file lists, in the format of --export.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Make the changes.")
 @click.option(
@@ -203,7 +203,7 @@ def reset_offsets(
 
 @contextmanager
 def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
-    """With ``several`` groups, records why one cannot be reset instead of raising the error."""
+    """With ``several`` groups, records why ``group`` cannot be reset instead of raising the error."""
     try:
         yield
     except (RequestRefused, NotFound, Timeout) as error:

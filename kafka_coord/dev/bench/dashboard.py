@@ -142,8 +142,8 @@ def _fill(testbed: FailoverTestbed, address: str) -> dict[str, float]:
 
 def bars(found: Sequence[Watched]) -> list[Bar]:
     """Returns the targets: an open page costs at most one percent of a core, and does not measurably delay decisions.
-    The baseline is the mean of the measurements without pages. ``found`` has some from before and some from after the
-    others, because the instance's own load changes over time."""
+    The baseline is the mean of the measurements without pages. These are taken both before and after the others,
+    because the instance's own load changes over time."""
     idle, watched = [one for one in found if not one.pages], [one for one in found if one.pages]
     cpu_percent, join_ms = fmean(one.cpu_percent for one in idle), fmean(one.join_p50_ms for one in idle)
     per_page = max((one.cpu_percent - cpu_percent) / one.pages for one in watched)

@@ -77,7 +77,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """``ms`` is the CPU time of each repetition. ``moved`` counts the partitions that get a new owner."""
+    """``ms`` is the CPU time of each run. ``moved`` counts the partitions that get a new owner."""
 
     case: Case
     ms: Sequence[float]
@@ -180,7 +180,7 @@ def _inputs(
 
 
 def observed(inputs: AssignmentInputs, before: Mapping[str, PartitionSet]) -> Observation:
-    """Returns the coordinator's observation of the group, in which each member holds its partitions of ``before``."""
+    """Returns the coordinator's observation of the group, in which each member holds its partitions in ``before``."""
     ledgers = {
         consumer: Ledger(
             consumer,
@@ -229,7 +229,7 @@ def tables(found: Sequence[Timed]) -> list[Table]:
 
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
-    """Returns, for each case that was also measured at twice its size, how many times as long the larger one took."""
+    """For each case that was also measured at twice its size, returns the ratio of the two times."""
     by_case = {one.case: Spread.some(one.ms).median for one in found}
     rows = []
     for case, ms in by_case.items():

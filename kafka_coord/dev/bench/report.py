@@ -36,8 +36,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Returns None if there are no values. The p99 is a measured value (nearest rank), which is the largest of
-        fewer than 100 values."""
+        """Returns None if there are no values. The p99 is a measured value (nearest rank): the largest one if
+        there are fewer than 100."""
         if not values:
             return None
         ranked = sorted(values)
@@ -129,8 +129,8 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind. In JSON, their key is the table's name, with underscores for everything that is not a letter.
-    The keys of the first row are the columns, and end with the unit of the numbers.
+    """Rows of one kind. In JSON, they appear under the table's name, with underscores for all non-letters. The keys of
+    the first row are the columns, and end with the unit of the numbers.
     """
 
     name: str

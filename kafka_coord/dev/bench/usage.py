@@ -62,8 +62,8 @@ def memory_mib(pid: int | None, field: str = "VmRSS") -> float:
 class Meter:
     """Measures the processes below ``root`` while the block runs, with four samples a second.
 
-    What a process uses between its last sample and its end (a quarter of a second at most) is missed. The kernel's sums
-    in the parent are no help, because they include only children that the parent has waited for.
+    What a process uses between its last sample and its end (a quarter of a second at most) is not counted. The kernel's
+    totals in the parent do not help, because they include only children that the parent has waited for.
     """
 
     def __init__(self, root: int) -> None:

@@ -104,7 +104,7 @@ class DevCluster:
         return self._coordinators[broker_id]
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:
-        """Starts all servers, with existing data if there is any, after stopping any that an earlier run left behind.
+        """Stops servers that an earlier run left behind, then starts all servers, with existing data if there is any.
         Returns once a record has been written through every broker and read back. On failure, leaves nothing running,
         and raises :class:`DevClusterError`.
         """

@@ -58,8 +58,8 @@ _KAFKA_JARS_OF_PYSPARK = (
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release of a program. ``artifacts`` are those of its jars that PySpark lacks, ``megabytes`` MB in total, which
-    are stored in ``directory`` in the cache."""
+    """A release of a program. ``artifacts`` are the jars that PySpark lacks, ``megabytes`` MB in total. ``directory``
+    is where they are kept in the cache."""
 
     name: str
     directory: str

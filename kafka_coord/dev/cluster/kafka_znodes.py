@@ -7,8 +7,8 @@ from typing import Any
 
 
 def topic_value(partitions: int, *, topic_id: str | None = None) -> bytes:
-    """Returns the value of ``/brokers/topics/<topic>`` with ``partitions`` partitions, whose only replica is on broker
-    1."""
+    """Returns the value of ``/brokers/topics/<topic>`` for ``partitions`` partitions, each with a single replica on
+    broker 1."""
     value: dict[str, Any] = {"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}
     if topic_id:
         value["topic_id"] = topic_id

@@ -12,7 +12,8 @@ _STOP_TIMEOUT_S = 20.0
 
 
 def end_servers(servers: Iterable[ServerRecord]) -> None:
-    """Stops these servers cleanly, by kind (coordinators, then brokers, then ZooKeeper). Kills a server after 20 s."""
+    """Stops the servers cleanly: coordinators, then brokers, then ZooKeeper. Kills any that are still running
+    after 20 s."""
     running = [(server, server.process) for server in servers if server.process is not None]
     for kind in KINDS:
         ending = [(server, process) for server, process in running if server.kind == kind]

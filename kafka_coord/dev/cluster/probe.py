@@ -45,7 +45,9 @@ def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: flo
         producer.produce(TOPIC, token, partition=partition, on_delivery=delivered)
     left = producer.flush(timeout_s)
     if left or failures:
-        raise DevClusterError(f"the brokers accepted no test record: {failures[0] if failures else 'no answer'}")
+        raise DevClusterError(
+            f"the brokers did not accept all test records: {failures[0] if failures else 'no answer'}"
+        )
 
 
 def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:

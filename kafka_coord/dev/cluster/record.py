@@ -112,7 +112,9 @@ def load(directory: Path) -> ClusterRecord | None:
     except MalformedValue as error:
         left = "".join(f"\n    {pid}  {command}" for pid, command in processes_mentioning(directory))
         todo = (
-            f"end these processes, which name its directory, and remove the file:{left}" if left else "remove the file"
+            f"end these processes, whose command lines mention its directory, and remove the file:{left}"
+            if left
+            else "remove the file"
         )
         raise DevClusterError(f"{error}; the file no longer identifies any process, so {todo}") from error
 

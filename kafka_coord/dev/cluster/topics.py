@@ -93,9 +93,9 @@ class TopicAdmin:
         return True
 
     def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
-        """Retries the request until the cluster's controller answers. If the controller has just changed, the request
-        has no effect. librdkafka learns about the new controller only from metadata, which it fetches every five
-        minutes, so the metadata is requested before each retry.
+        """Sends a request, and retries while the addressed broker is not the controller. After the controller has
+        changed, librdkafka finds the new one only in metadata, which it fetches every five minutes, so the metadata is
+        requested before each retry.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -107,7 +107,7 @@ class TopicAdmin:
             if cause.code() not in _NO_CONTROLLER or time.monotonic() > deadline:
                 raise RequestRefused(f"cannot {what}: {cause.str()}")
             time.sleep(_AGAIN_S)
-            with contextlib.suppress(KafkaException):  # no broker answers just now
+            with contextlib.suppress(KafkaException):  # no broker answers at the moment
                 self._admin.list_topics(timeout=self._timeout_s / 10)
 
     def _refusal(self, futures: Mapping[str, Future[Any]]) -> KafkaError | None:

@@ -82,14 +82,14 @@ def bench() -> None:
 @bench.command()
 @click.option("--rows", type=click.IntRange(100), metavar="N", help="Rows per topic. [default: 336,776]")
 @click.option(
-    "--repeat", type=click.IntRange(1, 100), metavar="N", help="How many times each source reads it. [default: 5]"
+    "--repeat", type=click.IntRange(1, 100), metavar="N", help="How many times each source reads a topic. [default: 5]"
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(0, 10_000),
     default=0.0,
     metavar="N",
-    help="Read for this much longer at the end, and report the Python workers' memory every minute.",
+    help="At the end, read for N minutes more, and report the Python workers' memory every minute.",
 )
 @click.option("--only", type=click.Choice(_PARTS), multiple=True, help="Measure only this part; repeatable.")
 @_bench_options
@@ -99,8 +99,8 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
     The benchmark measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger
     available-now), how long small and empty micro-batches take (a trigger every second), and how fast a reading query
     acknowledges a stop-fetcher. One Kafka broker and Spark run on this machine, which should be otherwise idle. The
-    benchmark takes about ten minutes. It downloads Spark's own connector once; if it cannot, it measures only this
-    source.
+    benchmark takes about ten minutes. It downloads Spark's own connector once; if that fails, it measures only this
+    project's source.
 
     \b
     kafka-coord bench spark
@@ -154,10 +154,10 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="Compare with other groups while all groups fetch records. Kafka's own protocols, with their default and "
-    "fastest settings: classic, cooperative, kip848. All others run with their default settings. The same clients in "
-    "managed groups: managed-classic, managed-cooperative, managed. Kafka's Java client, which needs a JDK: "
-    "kip848-java, managed-java, managed-java-classic, managed-java-cooperative. Other libraries: aiokafka and "
+    help="Compare with other groups while all groups fetch records. Kafka's own protocols (classic, cooperative, "
+    "kip848) run with their default and fastest settings, all others with their default settings: the same clients in "
+    "managed groups (managed-classic, managed-cooperative, managed), Kafka's Java client, which needs a JDK "
+    "(kip848-java, managed-java, managed-java-classic, managed-java-cooperative), and the libraries aiokafka and "
     "kafka-python, also with client-assigned- or managed- before the name. By default, events are repeated 5 times, "
     "but cold starts and kills happen only once.",
 )
@@ -171,9 +171,9 @@ def rebalance(
     compare: str | None,
     **given: Any,
 ) -> None:
-    """Measure rebalances: a member joins, leaves or is killed, topics grow, an operator rebalances, or all start.
+    """Measure rebalances: a member joins, leaves or is killed, a topic grows, an operator rebalances, or all start.
 
-    The coordinator, ZooKeeper and the members are real, but the members fetch nothing. Everything runs on this machine,
+    The coordinator, ZooKeeper and the members are real, but the members do not fetch. Everything runs on this machine,
     which should be otherwise idle, with the members in at most ten processes. For each event, the benchmark reports the
     time until all partitions are owned and all commands acknowledged (settle), the time without an owner (gap), and the
     partitions that were interrupted although they did not move.
@@ -322,7 +322,7 @@ def failover(**given: Any) -> None:
 def dashboard(**given: Any) -> None:
     """Measure what open dashboard pages cost the elected instance, and whether they delay its decisions.
 
-    The groups are those of `bench failover`, idle and without brokers. With no page open, then with the overview, and
+    The groups are like those of `bench failover`: idle, without brokers. With no page open, then with the overview, and
     then with the overview and pages of groups, the benchmark measures the idle CPU time and how long a joining member
     waits. It takes a few minutes.
 

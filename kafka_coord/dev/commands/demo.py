@@ -33,7 +33,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 
 @click.command()
 @click.option(
-    "--quick", is_flag=True, help="A small run of less than 45 seconds, without Spark unless --spark is given."
+    "--quick", is_flag=True, help="Do a small run in less than 45 seconds, without Spark unless --spark is given."
 )
 @click.option(
     "--spark/--no-spark",

@@ -62,7 +62,7 @@ def flights(
     conf: tuple[str, ...],
     log: Path | None,
 ) -> int:
-    """Write a group's flights (JSON from 'load --flights') to a table that has each flight once.
+    """Write a group's flights (JSON from 'load --flights') to a table that contains each flight once.
 
     The application runs until Ctrl-C or SIGTERM, then finishes its micro-batch and leaves the group. Several
     applications, on any machines that have DIR, can share the group's partitions and the table. With a --consumer-id, a
@@ -187,14 +187,15 @@ def show_report(output: Format, report: DelayReport) -> None:
     told = [
         f"{summary.records:,} records of {summary.partitions} partitions: {summary.flights:,} flights, "
         f"{summary.undecodable:,} undecodable; {summary.late:,} late",
-        f"windows of {summary.windows.window} in {report.directory}; final up to {summary.watermark or 'nowhere yet'}",
+        f"windows of {summary.windows.window} in {report.directory}; "
+        + (f"final up to {summary.watermark}" if summary.watermark else "none is final yet"),
     ]
     show(output, document, sections, summary=told)
 
 
 def _source_options(settings: Settings) -> dict[str, str]:
-    """Returns the connection settings as options of the source. Secrets in the settings file and the environment are
-    not among them, because Spark stores options; the source reads the file and the environment itself."""
+    """Returns the connection settings as options of the source. It omits secrets in the settings file and the
+    environment, because Spark stores options; the source reads the file and the environment itself."""
     zookeeper, config = settings.zookeeper, given_config()
     kafka = {
         f"kafka.{name}": str(value)

@@ -32,8 +32,8 @@ _OBEYED_SHOWN_S = 4.0
 
 
 class Acknowledged:
-    """The commands that consumers executed recently. Most commands are outstanding for only some tens of ms, too short
-    to be seen, so they are inferred from changes of owners. ``verbs`` are the words for a stop and for a start.
+    """The commands that consumers executed recently. Most commands are outstanding for only a few tens of ms, too short
+    to be seen, so they are inferred from changes of owners. ``verbs`` are the names of the stop and start commands.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:
@@ -59,7 +59,7 @@ class Acknowledged:
             self._lately[consumer] = (now, ", ".join(told))
 
     def by(self, consumer: str, now: float) -> str:
-        """Describes the commands that a consumer executed within the last seconds."""
+        """Describes the commands that a consumer executed within the last few seconds."""
         at, told = self._lately.get(consumer, (0.0, ""))
         return told if now - at <= _OBEYED_SHOWN_S else ""
 

@@ -146,7 +146,8 @@ def _legend(timeline: Timeline, *, nobody: bool = False) -> Markup:
 
 def _rates(report: RunReport) -> Markup:
     about = (
-        "The pace of each consumer is limited, so the run lasts long enough to watch. More consumers read more records."
+        "Each consumer's pace is limited so that the run lasts long enough to watch. More consumers read more records "
+        "per second."
     )
     return section("Records per second", about, _legend(report.timeline), scroll(charts.rate_chart(report.timeline)))
 

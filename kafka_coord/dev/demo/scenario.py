@@ -27,7 +27,7 @@ _SETTLE_S = 150.0
 _ALWAYS_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LAST_COMMIT_S = 0.3
-"""Longer than a coordinator collects offsets before it writes them."""
+"""Longer than a coordinator buffers offsets before it writes them."""
 
 
 class Scenario:

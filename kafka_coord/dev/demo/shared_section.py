@@ -37,7 +37,7 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
                 for key, found in shared.report.totals("airports").items()
             ],
         ),
-        tag("h3", "Routes most flown"),
+        tag("h3", "Busiest routes"),
         table(
             [("", "n"), ("Route", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
             [

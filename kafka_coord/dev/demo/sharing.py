@@ -40,7 +40,7 @@ from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
 _SECONDS = 10.5
-"""How many seconds three members need for the whole topic."""
+"""How long, in seconds, three members take to read the whole topic."""
 _KILL = 0.35
 """The share of the topic that must be in the table before an application is killed."""
 _PATIENCE_S = 240.0

@@ -173,7 +173,7 @@ def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms:
 
 def with_seen_changes(journal: Journal, samples: Iterable[Sample]) -> Journal:
     """Completes the journal of a Spark query, which cannot record its partitions, with the spans that the samples show.
-    These are never longer than the real ones. Any other journal is returned unchanged.
+    A span is never longer than the real one. Any other journal is returned unchanged.
     """
     if journal.handed:
         return journal
@@ -205,7 +205,7 @@ class _Counted:
 
 
 def handovers_of(spans: Iterable[Span]) -> tuple[Handover, ...]:
-    """Returns each change of owner. Stopping and restarting with the same consumer counts, too, as a pause."""
+    """Returns each change of owner. A stop and restart by the same consumer also counts."""
     handovers = []
     last: dict[TopicPartition, Span] = {}
     for span in sorted(spans, key=lambda span: (span.partition, span.from_ms)):

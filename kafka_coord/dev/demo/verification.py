@@ -4,8 +4,8 @@ The claim, for a topic whose partitions hold the offsets 0 … end - 1:
 
 - every record was consumed at least once;
 - no record was consumed twice, except records that a *killed* consumer had consumed but not committed: those from the
-  committed offset on, in the partitions that it owned when it was killed. A clean handover repeats none. A living stock
-  client whose session ended counts as killed, from its last acknowledged commit on;
+  committed offset on, in the partitions that it owned when it was killed. A clean handover repeats no records. A stock
+  client that lost its session also counts as killed: the records after its last acknowledged commit may be repeated;
 - in those partitions, the next owner continued exactly at the committed offset, so it skipped none of the killed
   consumer's uncommitted records;
 - no two consumers owned a partition at the same moment, and no partition was interrupted without a change of owner;
@@ -225,7 +225,7 @@ def _resumed(evidence: Evidence, tally: _Tally) -> Check:
     if not evidence.killings:
         return Check(name, "nobody was killed")
     owned = sum(len(killing.committed) for killing in evidence.killings)
-    return Check(name, f"in {owned} partitions; {redone:,} records done again", _bounded(differences))
+    return Check(name, f"in {owned} partitions; {redone:,} records consumed again", _bounded(differences))
 
 
 def _one_owner(spans: Sequence[Span]) -> Check:

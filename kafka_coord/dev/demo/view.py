@@ -21,8 +21,8 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Step:
-    """A running step, during which one :class:`Part` of the run is measured. ``progress`` replaces the description of
-    what it is doing."""
+    """A running step, whose duration is recorded for one :class:`Part` of the run. Call ``progress`` to say what
+    the step is doing."""
 
     def __init__(self, view: PlainView, what: str, part: Part, *, ticks: bool) -> None:
         self._view = view
@@ -137,7 +137,7 @@ class PlainView:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """A context manager around the scenario itself, in which the clock runs."""
+        """Starts the clock for the scenario, which runs inside the block."""
         self._began = time.monotonic()
         try:
             yield

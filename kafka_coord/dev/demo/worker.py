@@ -80,7 +80,7 @@ def _runs(at_ms: int, partition: TopicPartition, found: Sequence[tuple[int, str,
 
 
 class Pace:
-    """Limits the number of records per second. A pause is never made up for by a burst."""
+    """Limits the number of records per second. After a delay, catches up by at most ``_LONGEST_DEBT_S``."""
 
     def __init__(self, records_per_s: float) -> None:
         self._per_record_s = 1 / records_per_s if records_per_s else 0.0

@@ -59,8 +59,8 @@ _ASYNC = frozenset({ReadMode.ASYNC_BATCH, ReadMode.ASYNC_ITERATION})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a reader has to read: ``records`` records from the beginning or, with ``latency``, new records, whose values
-    begin with the time (ns, monotonic, 20 digits) at which the producer received them.
+    """What a reader has to read: ``records`` records from the beginning of the topic or, with ``latency``, new ones.
+    The value of a new record begins with the time when it was handed to the producer (ns, monotonic, 20 digits).
     """
 
     way: ReadMode

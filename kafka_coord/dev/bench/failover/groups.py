@@ -18,7 +18,7 @@ _EVERY_S = 5.0
 
 class ManyGroups:
     """``groups`` groups of ``each`` consumers, all in one session. The consumers register like real ones, but a whole
-    group at a time. They acknowledge commands by deleting them, but read nothing and have no offsets.
+    group at a time. They acknowledge commands by deleting them, but do not read or commit anything.
     """
 
     def __init__(self, store: Store, topic: str, groups: int, each: int) -> None:

@@ -213,7 +213,7 @@ class FailoverTestbed:
         )
 
     def at_rest(self) -> int:
-        """Waits until nothing is written any more, not even that groups are at rest. Returns the last zxid."""
+        """Waits until all writes have ended, including those that record groups as at rest. Returns the last zxid."""
         first = zxid_now(self._store)
         for _ in range(_RESTS_WITHIN):
             time.sleep(self._options.rest_s)
@@ -223,8 +223,8 @@ class FailoverTestbed:
         return first
 
     def _started_ns(self, since_ns: int) -> int:
-        """Returns when a member first started partitions after ``since_ns``. Ignores late journal entries of earlier
-        starts."""
+        """Returns when a member first started partitions after ``since_ns``. Ignores earlier starts that reached the
+        journal late."""
 
         def started() -> list[int]:
             lines = self._journals.new_lines()

@@ -67,7 +67,7 @@ def measure_joins(
 
 
 def _await_phase(settled_ns: int, phase: float) -> None:
-    """Waits until the members are at this point (0 to 1) of the interval between two heartbeats."""
+    """Waits until the fraction ``phase`` of the interval between the members' heartbeats has passed."""
     since_s = (time.monotonic_ns() - settled_ns) / 1e9
     time.sleep((phase * _HEARTBEATS_S - since_s) % _HEARTBEATS_S)
 

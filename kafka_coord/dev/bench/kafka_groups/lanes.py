@@ -62,7 +62,7 @@ class Lane:
 
 
 def saturate(lanes: Sequence[Lane], seconds: float) -> int:
-    """Sends requests for ``seconds``, on each lane one after another. Returns the number of answers."""
+    """Keeps one request in flight on every lane for ``seconds``. Returns the number of answers."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     into, count = memoryview(bytearray(_BUFFER)), 0
     try:
@@ -89,8 +89,8 @@ def saturate(lanes: Sequence[Lane], seconds: float) -> int:
 
 
 def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
-    """Sends requests at this rate, each on the lane that has been idle longest. Returns how long each request took (ms)
-    from the moment it was due, so that waiting for a lane counts."""
+    """Sends ``per_s`` requests a second, each on the lane that has been idle longest. Returns how many ms each request
+    took from the moment it was due, so that waiting for a lane counts."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     idle, took = deque(lanes), list[float]()
     into = memoryview(bytearray(_BUFFER))

@@ -29,7 +29,7 @@ def measure_listing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
     """Measures client-assigned groups with ten offsets each. For the lag, adds as many managed groups, also with ten
-    offsets each. There is no target, because only people wait for these commands."""
+    offsets each. There is no target, because only humans wait for these commands."""
     servers.make_topic(_TOPIC, _PARTITIONS)
     groups = [f"listed-{number}" for number in range(options.groups)]
     on_progress(f"committing offsets to {len(groups):,} groups")

@@ -27,7 +27,7 @@ from kafka_coord.wire.messages import message
 _API_VERSIONS, _HEARTBEAT = 3, 0
 _TOPIC, _GROUPS = "managed", 50
 _AT_ONCE = 250
-"""The number of members that register at the same time. The next ones follow when all of these have their share."""
+"""The number of members that register at the same time. The next batch follows when all of them have their share."""
 _WITHIN_S, _TIMES, _BETWEEN_JOINS_S = 300.0, 5, 1.0
 _REBALANCE_TIMEOUT_MS = 300_000
 _LEAVE, _AGAIN_S = -1, 0.1
@@ -219,7 +219,7 @@ def _joined_and_left(
     options: KafkaGroupsOptions,
 ) -> tuple[Spread, Spread]:
     """Returns how long joins and leaves took in ms. A join ends when the new member has its share, and a leave ends
-    when the other members have that share again."""
+    when the other members have taken that share back."""
     joins, leaves = list[float](), list[float]()
     for number in range(options.joins):
         group = groups[number % len(groups)]

@@ -44,7 +44,7 @@ class Member:
         return request_bytes("JoinGroup", _JOIN, value)
 
     def commit(self, partitions: int, offset: int, topic: str = TOPIC) -> Any:
-        """Returns a commit request with one offset for each of the topic's first ``partitions``."""
+        """Returns a request that commits ``offset`` for the topic's first ``partitions`` partitions."""
         form = message("OffsetCommitRequest")
         part = form.struct("OffsetCommitRequestPartition")
         parts = tuple(
@@ -63,7 +63,7 @@ class Member:
 
 
 def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> Any:
-    """Returns a request for the offsets of the topic's first ``partitions`` in each group."""
+    """Returns a request for each group's offsets in the topic's first ``partitions`` partitions."""
     form = message("OffsetFetchRequest")
     named = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=tuple(range(partitions)))
     one = form.struct("OffsetFetchRequestGroup")
@@ -71,7 +71,7 @@ def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> 
 
 
 def commit_to_each(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> None:
-    """Commits this offset for the topic's first ``partitions`` in each group, without members."""
+    """Commits ``offset`` in each group for the topic's first ``partitions`` partitions. The groups need no members."""
     with ExitStack() as running:
         clients = [running.enter_context(RawClient(address)) for _ in range(_AT_ONCE)]
         for at in range(0, len(groups), _AT_ONCE):
@@ -84,7 +84,7 @@ def commit_to_each(address: str, groups: Sequence[str], topic: str, partitions: 
 
 
 def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WITHIN_S) -> None:
-    """Waits until the coordinator at ``address`` coordinates all these groups."""
+    """Waits until the server at ``address`` coordinates all of ``groups``."""
     with RawClient(address) as client:
 
         def coordinates() -> bool:
@@ -100,8 +100,8 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
 
 
 def join_all(members: Sequence[Member]) -> None:
-    """Makes all members join within the initial rebalance delay, so that each group has them in one generation. The
-    leader of a group assigns nothing.
+    """Makes all members join within the initial rebalance delay, so that each group has them in one generation. Group
+    leaders do not assign any partitions.
     """
     for member in members:
         member.client.send(member.join_request())

@@ -82,7 +82,7 @@ def _instances_of(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
 
 
 def _populate(groups: Sequence[str], where: dict[str, str]) -> None:
-    """Creates a member with a commit in each group, and closes the connections."""
+    """Adds a member to each group, commits offsets, and closes the connections."""
     with ExitStack() as running:
         members = [Member(running.enter_context(RawClient(where[group])), group) for group in groups]
         join_all(members)
@@ -93,7 +93,7 @@ def _populate(groups: Sequence[str], where: dict[str, str]) -> None:
 
 
 def _led_by(address: str, broker_id: int) -> int:
-    """Asks this broker how many partitions of the groups log it leads."""
+    """Returns how many partitions of the groups log ``broker_id`` leads, according to the broker at ``address``."""
     form = message("MetadataRequest")
     with RawClient(address) as client:
         named = form.struct("MetadataRequestTopic")(name=LOG_TOPIC)

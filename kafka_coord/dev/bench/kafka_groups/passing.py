@@ -28,8 +28,8 @@ _MB_PER_CORE_S, _ADDED_MS = 400.0, 1.0
 
 @dataclass(slots=True)
 class Passed:
-    """The results of fetching from the server ``by``: the bytes of all large answers, and the time of each small
-    one."""
+    """The results of fetching from the server ``by``: the total size of the large answers, and the latency (``ms``) of
+    each small fetch."""
 
     by: str
     bytes: int = 0

@@ -38,7 +38,7 @@ _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
 
 
 def groups_in(partition: int) -> Iterator[str]:
-    """Yields an endless sequence of group names that belong to this partition of the groups log."""
+    """Yields an endless sequence of group names that belong to ``partition`` of the groups log."""
     return (name for number in itertools.count() if partition_of(name := f"bench-{number}") == partition)
 
 
@@ -85,7 +85,7 @@ class Servers:
         return self.instances[self.broker.broker_id]
 
     def answering(self, by: str) -> int | None:
-        """Returns the process id of the server that answers: the broker or its instance."""
+        """Returns the process id of the broker or of its instance, whichever ``by`` names."""
         return self.broker.pid if by == KAFKA else self.instance.process.pid
 
     def make_topic(self, name: str, partitions: int) -> None:

@@ -59,9 +59,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions(BenchOptions):
-    """``members`` stay, in at most ten processes, and another member joins and leaves ``repeat`` times. Cold starts and
-    kills of a member happen only ``rarely`` times. Together, the members fetch ``records_per_s`` records a second,
-    spread over all partitions. ``variants`` are the settings of the other clients to compare with.
+    """``members`` members stay, in at most ten processes, and another joins and leaves ``repeat`` times. Cold starts
+    and kills of a member happen only ``rarely`` times. Together, the members fetch ``records_per_s`` records a second,
+    spread over all partitions. ``variants`` names the settings with which the other clients run.
     """
 
     members: int = 10
@@ -428,5 +428,5 @@ def _told(contender: Contender, event: Event, costs: Sequence[Cost]) -> str:
     told = summary(costs)
     return (
         f"{contender.name}: {event}, {len(costs)} times: settled after {told['settle_ms']['p50']:,} ms, "
-        f"{told['partition_seconds']} partition-seconds, {told['interrupted_not_moved']} interrupted for nothing"
+        f"{told['partition_seconds']} partition-seconds, {told['interrupted_not_moved']} interrupted needlessly"
     )

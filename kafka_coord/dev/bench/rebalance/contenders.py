@@ -160,8 +160,8 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
 
 
 def contenders(against: Sequence[Protocol], variants: Sequence[str]) -> list[Contender]:
-    """Returns this project's consumer, these variants of the others, and the contenders that have only one variant,
-    grouped by broker configuration."""
+    """Returns this project's consumer, the given variants of the others, and the contenders that have only one
+    variant, grouped by broker configuration."""
     every = [one for protocol in against for one in CONTENDERS[protocol]]
     found = [OURS, *(one for one in every if one.variant in variants or len(CONTENDERS[one.protocol]) == 1)]
     order = list(dict.fromkeys(one.needs for one in found))

@@ -36,9 +36,10 @@ Owners = Mapping[TopicPartition, str]
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of one event. ``settle_ms`` is the time until the last command is acknowledged or, if later, the request
-    is answered. ``gaps_ms`` lists how long each interrupted or new partition had no owner. ``moved`` partitions changed
-    their owner, ``new`` ones had no owner before, ``interrupted_not_moved`` ones stopped and restarted with the same
-    owner, and ``left`` ones have no owner at the end.
+    is answered. ``gaps_ms`` lists how long each interrupted or new partition had no owner.
+
+    The other fields count partitions: those that changed owner (``moved``), had no owner before (``new``), stopped and
+    restarted with the same owner (``interrupted_not_moved``), or have no owner at the end (``left``).
     """
 
     event: Event
@@ -94,7 +95,7 @@ def cost(
 
 
 def balanced(owners: Owners, members: int, partitions: int) -> bool:
-    """Returns whether this many members fetch all partitions, as evenly as possible."""
+    """Returns whether ``members`` members fetch all partitions, as evenly as possible."""
     counts = Counter(owners.values())
     if not members:
         return not counts

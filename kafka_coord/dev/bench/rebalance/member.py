@@ -1,6 +1,6 @@
 """Runs several members of a group in one process, with real connectors, but fetchers that only record times. The
-connectors use real sessions, or sockets to the coordinator. The process appends each event of a partition to a journal,
-with the time of the machine's monotonic clock, which all processes share.
+connectors use real sessions, or sockets to the coordinator. Each event is appended to a journal with a timestamp from
+the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLOSE_S = 20.0
 
 
 class ModelFetchers:
-    """The base of modelled :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, which never have records in
+    """A base for simulated :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, which never have records in
     hand."""
 
     def resolved(self) -> bool:
@@ -66,7 +66,7 @@ class ModelFetchers:
 
 
 class TimedFetchers(ModelFetchers):
-    """Records when a consumer would read."""
+    """Records when a real consumer would start and stop reading."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -134,7 +134,7 @@ class TimedChannel(ConsumerChannel):
 
 
 class TimedLink(SocketLink):
-    """Records when the coordinator confirms that the answer to a command is stored."""
+    """Records when the coordinator has confirmed that an acknowledgement is stored."""
 
     note: Note = staticmethod(lambda _what, _partitions: None)
 

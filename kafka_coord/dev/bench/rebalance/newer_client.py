@@ -1,5 +1,5 @@
-"""Fetches Python clients to compare with, among them a newer confluent-kafka: the release to which this project's
-consumer is limited (docs/adr/0011) has only a preview of KIP-848.
+"""Fetches the Python clients to compare with. One is a newer confluent-kafka, because the releases that this project's
+consumer can use (docs/adr/0011) have only a preview of KIP-848.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs several fetching members in one process: this project's consumers, or those of other Python clients. The process
-appends each event of a partition to a journal, like :mod:`~kafka_coord.dev.bench.rebalance.member`.
+"""Runs several fetching members in one process: this project's consumers, or those of other Python clients. Each
+event is appended to a journal, as in :mod:`~kafka_coord.dev.bench.rebalance.member`.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class PeerMember(_Fetching, ABC):
 
 
 class ConfluentMember(PeerMember):
-    """A member that uses confluent-kafka. Its callbacks run after a stop, but before it requests the offsets for a
-    start, which favours it, too."""
+    """A member that uses confluent-kafka. Its callbacks run after partitions have stopped, but before the client
+    requests the offsets to start from, so gaps look shorter than they are."""
 
     def _made(self) -> Any:
         place = self._place

@@ -31,7 +31,7 @@ _DRAWINGS = [
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions(BenchOptions):
-    """``members`` stay, in at most ten processes, and another member joins and leaves. Each event happens ``repeat``
+    """``members`` members stay, in at most ten processes, and another joins and leaves. Each event happens ``repeat``
     times, except slow or irreversible ones, which happen only ``rarely`` times.
     """
 

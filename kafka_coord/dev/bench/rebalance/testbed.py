@@ -98,7 +98,7 @@ class Crew:
 
 
 class Crews:
-    """All members of a group. ``members`` stay, in at most ten processes, and another one joins and leaves. ``make``
+    """All members of a group: ``members`` stay, in at most ten processes, and another one joins and leaves. ``make``
     starts a process with the given name and members.
     """
 
@@ -113,7 +113,7 @@ class Crews:
             crew.ended()
 
     def all(self, what: str) -> None:
-        """Sends an order to all members that stay, at the same time, and waits until it is executed."""
+        """Sends an order to all permanent members at once, and waits until they have executed it."""
         for crew in self._stay:
             crew.begin(what)
         for crew in self._stay:
@@ -173,7 +173,7 @@ class MeasuredGroup(ABC):
                 raise ValueError(f"this group has no event {event}")
 
     def _settle(self, event: Event, members: int, *, at_ns: int = 0, killed: str = "", answered_ns: int = 0) -> Cost:
-        """Waits until the group has settled with this many members. Returns the cost of the event."""
+        """Waits until the group has settled with ``members`` members. Returns the cost of the event."""
         found, self._owners = self._await_settled(event, members, at_ns, killed, answered_ns)
         self.members = members
         return found
@@ -236,7 +236,7 @@ class RebalanceTestbed:
     directory: Path
 
     def crew(self, name: str, consumers: Sequence[str]) -> Crew:
-        """Starts a process, which opens the sessions of these members."""
+        """Starts a process, which opens a session for each of ``consumers``."""
         journal = self.directory / "journals" / f"{name}.journal"
         return Crew(name, replace(self.place, journal=str(journal)), consumers, self.directory / f"{name}.log")
 
@@ -256,7 +256,7 @@ class RebalanceTestbed:
         value = plain_member(_STUCK, TOPIC, _STUCK).registration_value(self.store)
         self.store.multi(register_ops(_STUCK, _STUCK, value))
         awaited(lambda: self.store.children(path), _WITHIN_S, "a command for the stuck member")
-        time.sleep(STILL_S)  # other writes for this group do not count
+        time.sleep(STILL_S)  # so that later writes for the stuck group are not measured
         try:
             yield
         finally:

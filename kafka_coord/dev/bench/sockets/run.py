@@ -1,4 +1,4 @@
-"""Runs the benchmark of the socket channel, in which a crowd registers, answers pings, and survives a crash."""
+"""Benchmarks the socket channel: a crowd of consumers registers, answers pings, and survives a crash."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 
 @dataclass(frozen=True, slots=True)
 class SocketsOptions(BenchOptions):
-    """``processes`` run ``consumers`` in ``groups``. Each group reads a topic with as many partitions as the group has
-    members. The benchmark gives the registration ``rest_s`` seconds to die down, watches the consumers for ``steady_s``
-    seconds, and then kills the elected coordinator.
+    """``consumers`` consumers in ``groups`` groups run in ``processes`` processes. The topic has one partition for each
+    member of the largest group. After the registration, the benchmark waits ``rest_s`` seconds, watches the consumers
+    for ``steady_s`` seconds, and then kills the elected coordinator.
     """
 
     consumers: int = 5_000

@@ -133,7 +133,7 @@ class Running:
         return time.monotonic() - self.began
 
     def await_rows(self, rows: int, within_s: float) -> None:
-        """Waits until the query has read this many rows."""
+        """Waits until the query has read ``rows`` rows."""
         deadline = time.monotonic() + within_s
         while sum(batch.rows for batch in self.batches()) < rows:
             if time.monotonic() >= deadline:

@@ -38,7 +38,7 @@ class StockWatcher(Watcher):
             return GroupNow(stable=False, words=f"not known: {error}")
 
     def history(self) -> tuple[Decision, ...]:
-        """Returns nothing: in these groups, a member decides, so there is no history."""
+        """Returns no decisions: in these groups, a member assigns the partitions."""
         return ()
 
     def _described(self, ends: EndOffsets | None) -> GroupDescription:

@@ -83,7 +83,7 @@ class StockConsumer:
 
     def _commit_again(self) -> None:
         """Commits the offsets of all processed records once more. While the coordinator is away, librdkafka may resend
-        an older automatic commit after a newer one, and then it would not commit before the next record."""
+        an older automatic commit after a newer one, and would not correct that until another record arrives."""
         self._idle_since_s = time.monotonic()
         owned = self._consumer.position(self._consumer.assignment())
         if known := [one for one in owned if one.offset >= 0]:
