@@ -97,7 +97,7 @@ class Elected:
 
 
 def await_groups(instance: Instance, groups: int, state: str | None, within_s: float) -> int:
-    """Waits until the instance has read ``groups`` groups (in ``state``, if given). Returns the time (monotonic, ns)."""
+    """Waits until the instance has read ``groups`` groups (in ``state``, if given). Returns the time (monotonic ns)."""
 
     def there() -> bool:
         found = instance.groups()

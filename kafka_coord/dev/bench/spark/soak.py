@@ -33,8 +33,8 @@ class MemorySample:
 def soak(
     testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[MemorySample], None]
 ) -> tuple[MemorySample, ...]:
-    """Takes a sample after the first micro-batches, and then one a minute. If ``minutes`` is below six, takes six
-    samples at equal intervals."""
+    """Takes a sample after the first micro-batches, and then one a minute. If ``minutes`` is below six, the
+    interval is a sixth of it."""
     topic = testbed.new_topic(partitions)
     every_s = min(60.0, minutes * 60 / 6)
     samples: list[MemorySample] = []
