@@ -66,7 +66,8 @@ class FetchErrors:
                 offset = self._client.end_of(holding.partition)
             except KafkaException as failed:
                 log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
-                offset = holding.position  # the next fetch will fail in the same way, so this method is called again
+                self._partitions.seek(holding, holding.position)  # the next fetch fails in the same way
+                return
         log.warning(
             "reset partition=%s to=%s reason=%r",
             *(holding.partition, self._reset.value, where),

@@ -67,7 +67,7 @@ def test_a_failure_is_told_before_everything_else() -> None:
     assert "Not verified" in text(page)
     heading = parsed(page).find(".//h1")
     assert heading is not None
-    assert "Records were lost or repeated" in "".join(heading.itertext())
+    assert "The run failed its verification" in "".join(heading.itertext())
     assert "nobody consumed offsets 60-99 (40)" in text(page)
 
 

@@ -75,7 +75,7 @@ def _top(report: RunReport) -> tuple[Markup, ...]:
 
 def _headline(report: RunReport) -> str:
     if not report.verification.passed:
-        return f"Records were lost or repeated: {report.verification.failures()[0]}"
+        return f"The run failed its verification: {report.verification.failures()[0]}"
     kinds = [event.kind for event in report.timeline.events]
     deaths = []
     if EventKind.KILLED in kinds:
