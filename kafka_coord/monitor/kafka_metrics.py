@@ -58,15 +58,15 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     yield labelled(
         GaugeMetricFamily,
         "kafka_managed_members",
-        "Members of managed groups that use a Kafka client and are served by this instance.",
+        "Members of managed groups that connect to this instance with a Kafka client.",
         "protocol",
         {protocol: members[protocol] for protocol in (heartbeats.PROTOCOL, classic.PROTOCOL)},
     )
     held = sum(one.held_ms is not None for one in presences)
     yield gauge(
         "kafka_held_requests",
-        "Requests from Kafka clients in managed groups that the instance holds until it has news. An idle member has "
-        "one.",
+        "Requests from members of managed groups that this instance holds until it has news for them. An idle member "
+        "has one.",
         held,
     )
     yield from _of_log(listener)
@@ -79,7 +79,7 @@ _LOG_GAUGES = (
         "The term in which this instance coordinates the partition. All instances together export one series for each "
         "partition.",
     ),
-    ("load_seconds", "figures.load_s", "Time to claim and load the partition. Its groups had to wait for this long."),
+    ("load_seconds", "figures.load_s", "Time to claim and load the partition, during which its groups had to wait."),
     ("loaded_records", "figures.loaded_records", "Records loaded at the start of this term."),
 )
 _LOG_COUNTERS = (

@@ -57,7 +57,7 @@ class ServiceCollector:
         )
         yield gauge(
             "elected",
-            "1 on the instance that coordinates and may make decisions now. The sum over all instances must be 1.",
+            "1 if this instance is elected and may make decisions now. The sum over all instances must be 1.",
             int(self._service.leads),
         )
         yield gauge(
@@ -88,24 +88,24 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "handler_step_age_seconds",
-        "Time since the handler of rebalances completed a step. An idle handler completes a step every half second. "
+        "Time since the rebalance handler last completed a step. An idle handler completes one every half second. "
         "A value above 30 means that it is stuck.",
         handler.age_s(),
     )
     stuck = handler.stuck_groups()
     yield gauge(
         "stuck_groups",
-        "Groups that have not reached their target within 30 s, for example because a consumer does not answer.",
+        "Groups that have not reached their targets within 30 s, for example because a consumer does not respond.",
         len(stuck),
     )
     yield gauge(
         "undecided_groups",
-        "Stuck groups for which the coordinator cannot make a decision. Each needs an operator. The log says why.",
+        "Stuck groups about which the coordinator cannot make decisions. Each needs an operator. The log says why.",
         sum(one.undecided for one in stuck),
     )
     yield gauge(
         "ownerless_partitions",
-        "Ownerless partitions of stuck groups. No one reads them.",
+        "Partitions of stuck groups that have no owner, so no consumer reads them.",
         sum(one.ownerless for one in stuck),
     )
     yield gauge("queued_groups", "Groups waiting for a pass. Stays high if decisions are slow.", len(coordinator.queue))
@@ -137,7 +137,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
         {cause: found.decided[cause] for cause in Cause if cause is not Cause.TAKEN_OVER},
     )
     yield counter(
-        "moved_partitions", "Partitions that rebalances moved from one consumer to another.", found.moved_partitions
+        "moved_partitions", "Partitions moved from one consumer to another by rebalances.", found.moved_partitions
     )
     yield histogram(
         "rebalance_seconds",
@@ -155,8 +155,8 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     )
     yield gauge(
         "gateway_step_age_seconds",
-        "Time since the gateway for consumers without ZooKeeper completed a step. A value above 30 means that it is "
-        "stuck.",
+        "Time since the gateway for consumers without ZooKeeper last completed a step. A value above 30 means that it "
+        "is stuck.",
         gateway.step_age_s,
     )
     yield gauge("socket_connections", "Open connections of consumers without ZooKeeper.", gateway.connections)
