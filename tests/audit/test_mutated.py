@@ -45,7 +45,7 @@ def a_handover_nobody_acknowledges(world: World) -> None:
     [
         ("no token check", one_member, {Rule.ACK_UNFENCED}),
         ("stale start offset", a_handover, {Rule.START_ELSEWHERE}),
-        ("held is only what is owned", a_handover_nobody_acknowledges, {Rule.TWO_HOLDERS, Rule.START_WHILE_HELD}),
+        ("only owned partitions are held", a_handover_nobody_acknowledges, {Rule.TWO_HOLDERS, Rule.START_WHILE_HELD}),
         ("release while a stop is outstanding", a_handover_nobody_acknowledges, {Rule.RELEASED_EARLY}),
     ],
 )

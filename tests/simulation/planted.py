@@ -28,7 +28,7 @@ BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
 
 FAULTS_UNDER = TELLING | {
     "a step with an unreadable offset left out of its plan": frozenset({UNREADABLE, "kill", "close", "grow"}),
-    "an unreadable offset taken for none": frozenset({UNREADABLE, "kill", "close", "grow"}),
+    "an unreadable offset counts as no offset": frozenset({UNREADABLE, "kill", "close", "grow"}),
     "offsets reset while a partition is held": frozenset({"reset", "kill", "cut"}),
     "a recreated topic starts at the old offsets": frozenset({"topic", "kill"}),
     "members of a paused group are commanded": frozenset({"pause", "pause-group", "grow", "kill"}),

@@ -144,6 +144,6 @@ RULE_MUTATIONS: dict[str, Callable[[], Patch]] = {
     "no grace": _no_grace,
     "partitions of a kept place are started elsewhere": _places_hold_nothing,
     "a group's offsets deleted before their retention": _retention_of_a_live_group,
-    "an unreadable offset taken for none": _unreadable_offset_taken_for_none,
+    "an unreadable offset counts as no offset": _unreadable_offset_taken_for_none,
     "a step with an unreadable offset left out of its plan": _steps_cut_from_a_plan,
 }
