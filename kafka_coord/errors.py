@@ -151,7 +151,7 @@ class NotFound(KafkaCoordError):
 
 
 class Timeout(KafkaCoordError):
-    """The awaited event did not happen in time. An operator's request that was not answered in time stays queued."""
+    """The operation timed out. If it was an operator's request, the request stays queued."""
 
     exit_code = 8
 

@@ -47,7 +47,7 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Variables that commands read. They are not settings, although they look like misspelt ones."""
+"""Variables that commands read. These are not settings, but could be mistaken for misspelt ones."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -243,7 +243,7 @@ class ZooKeeperSettings:
     )
     identities: Path | None = field(
         default=None,
-        metadata=_allowed("a readable TOML file that says which identity plays which role", _readable_file),
+        metadata=_allowed("a readable TOML file that assigns identities to roles", _readable_file),
     )
 
     def __post_init__(self) -> None:
@@ -261,7 +261,7 @@ class ZooKeeperSettings:
             )
         if self.acl != "open" and self.identities is not None:
             raise SettingsError(
-                f"zookeeper.acl is {self.acl!r} but zookeeper.identities is set too; leave one of them out"
+                f"zookeeper.acl is {self.acl!r} but zookeeper.identities is set as well; leave one of them out"
             )
         if self.acl != "open" and self.digest is None and self.sasl_mechanism is None and self.tls_cert_file is None:
             raise SettingsError(
@@ -292,7 +292,7 @@ class ServeSettings:
     )
     listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
     http_dashboard: bool = field(default=True, metadata=_allowed("true or false", _boolean))
-    http_host_names: str | None = field(default=None, metadata=_allowed("host names, separated by commas", _hosts))
+    http_host_names: str | None = field(default=None, metadata=_allowed("comma-separated host names", _hosts))
     http_operators: Path | None = field(
         default=None, metadata=_allowed("a readable TOML file that says who may act in the dashboard", _readable_file)
     )
@@ -368,7 +368,7 @@ class ServeSettings:
             if getattr(self, f"{of}_cert_file") is None and any(files):
                 raise SettingsError(f"serve.{of}_key_file and {of}_client_ca_file need serve.{of}_cert_file")
         if self.http_operators is not None and not self.http_dashboard:
-            raise SettingsError("serve.http_operators is set, but serve.http_dashboard is false, so no one can act")
+            raise SettingsError("serve.http_operators has no effect, because serve.http_dashboard is false")
         if self.http_operators is not None and self.http_cert_file is None and not _is_local(str(self.listen_http)):
             raise SettingsError(
                 f"serve.http_operators needs serve.http_cert_file, or others could read what operators send to "

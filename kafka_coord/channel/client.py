@@ -1,7 +1,7 @@
 """Runs the socket of a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads and
 reconnects.
 
-The algorithm comes from the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
+The algorithm follows the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
 coordinator and connects to it, and :meth:`SocketClient.read_until_lost` reads until the connection ends. Then
 :meth:`SocketClient.on_lost_connection` reports the loss, and the loop starts over.
 """
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 SEND_S = 5.0
 """The time limit for sending data, in seconds."""
 LASTED_S = 1.0
-"""The number of seconds that a connection must last. A shorter one counts as a failed attempt, so the client pauses
-before it retries."""
+"""How long a connection must last, in seconds. A shorter one counts as a failed attempt, so the client pauses before
+it retries."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -144,7 +144,7 @@ class _Line:
         except ValueError:
             raise OSError("the connection is closed") from None
         if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
-            raise TimeoutError("the coordinator does not answer")
+            raise TimeoutError("the coordinator is not responding")
 
 
 class SocketClient:
@@ -233,8 +233,8 @@ class SocketClient:
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
         """Reads until the connection ends. Returns the reason, and whether the coordinator was silent for too long.
 
-        The limit is half the session timeout, plus up to a tenth of that, chosen at random so that consumers do not all
-        reconnect at once. Until ``resume`` is answered, it is a share of the remaining lease if that is shorter."""
+        The limit is half the session timeout, plus a random extra of up to a tenth of that, so that consumers do not
+        all reconnect at once. Until ``resume`` is answered, it is a share of the remaining lease if that is shorter."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  staggered
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
@@ -250,7 +250,7 @@ class SocketClient:
                     for frame in decoder.feed(data):
                         self._link.received(frame)
             except TimeoutError:
-                return "the coordinator is silent", True
+                return "the coordinator is not responding", True
             except (OSError, BadFrame) as error:
                 return str(error), False
             finally:

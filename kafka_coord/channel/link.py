@@ -223,8 +223,8 @@ class SocketLink:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but does not send ``also``, which requests
-        the eviction of a consumer that gives up its place: the coordinator adds that request itself."""
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but does not send ``also``. A consumer
+        that gives up its place requests its own eviction in ``also``, but here, the coordinator adds that request."""
         for_good = bool(tuple(also))
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 

@@ -74,7 +74,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
-    """Reads the field ``offsets``. Only the requests in :data:`_NEEDS_OFFSETS` must have this field."""
+    """Reads the field ``offsets``, which only the requests in :data:`_NEEDS_OFFSETS` must contain."""
     offsets = {}
     for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
@@ -144,7 +144,7 @@ class MetadataQuestion:
         )
 
     def wants(self, coordinator: Coordinator | None) -> bool:
-        """Returns whether ``coordinator`` ends the wait."""
+        """Returns whether the request is waiting for this coordinator."""
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 

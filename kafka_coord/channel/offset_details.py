@@ -29,7 +29,7 @@ def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]
 
 def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -> list[Op]:
     """Returns the operations that write the details, which must not be sent before the offsets. ``existing`` contains
-    those of the :func:`details_paths` that already exist."""
+    the :func:`details_paths` that already exist."""
     values = {layout.offset_details(group, *tp): fields.dump(one.to_json()) for tp, one in details.items()}
     return [
         SetData(path, values[path]) if path in existing and path in values else Create(path, values.get(path, b""))

@@ -81,8 +81,8 @@ class ConsumerChannel:
 
         After :class:`~kafka_coord.errors.StoreUnavailable`, call this method again with the same ``value``. It then
         finds out whether the earlier request took effect: if so, the value and the session match, and the channel was
-        last written in the same transaction. The error is also raised while the session may have ended, so that the
-        coordinator does not rebalance the group for a registration that would soon be abandoned.
+        last written in the same transaction. The error is also raised if the session may already have ended: otherwise,
+        the coordinator might rebalance the group for a registration that is about to be abandoned.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not responded for so long that the session may have ended")
@@ -234,8 +234,8 @@ class ConsumerChannel:
         except NoNode:
             # the command was deleted by an earlier attempt whose response was lost, or by another client
             if command.type is CommandType.STOP_FETCHER:
-                # the partitions are released, and their next owner may have committed; the earlier attempt wrote these
-                # offsets, so a second write could only move the next owner's offsets back
+                # the earlier attempt wrote these offsets and released the partitions; the next owner may have committed
+                # since, so a second write could only move that owner's offsets back
                 return frozenset()
             return self.commit(registration, offsets)
 

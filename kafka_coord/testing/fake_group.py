@@ -1,4 +1,4 @@
-"""In-memory groups, whose fake coordinator sends commands to the members as the real one does."""
+"""In-memory groups with a fake coordinator, which sends commands to members as the real one does."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class FakeChannel:
         return self._groups.of(self._mine)
 
     def unwatch(self) -> None:
-        """Does nothing: a watcher only wakes its owner."""
+        """Does nothing: all that a watcher does is wake its owner."""
 
     def read(self, command: CommandId) -> Command | None:
         with self._groups.lock:

@@ -49,7 +49,7 @@ class Clients:
             return False
         if self._by_host[client.host] >= most_of_one:
             self.statistics.refused += 1
-            why = "refused connection address=%s reason=the limit for one address is %d connections"
+            why = "refused connection address=%s reason=the limit is %d connections per address"
             self._log(why, client.address, most_of_one)
             return False
         self.statistics.accepted += 1

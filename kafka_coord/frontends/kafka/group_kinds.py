@@ -78,9 +78,9 @@ class GroupKinds:
     async def of_newcomer(
         self, group_id: str, why: str, protocol_type: str | None = None
     ) -> tuple[Error, ManagedGroups | None]:
-        """Returns the handler of managed groups if a joining client becomes a member of a managed group, else ``None``.
-        An empty client-assigned group is taken over first; if that fails, the error says why. ``protocol_type`` is the
-        classic client's protocol type, or ``None`` for a KIP-848 client."""
+        """Returns the handler of managed groups if a client that joins the group will be a managed member, else
+        ``None``. An empty client-assigned group is taken over first; if that fails, the error says why.
+        ``protocol_type`` is the classic client's protocol type, or ``None`` for a KIP-848 client."""
         managed, is_kip_848 = self._managed, protocol_type is None
         if managed is None or self.has_classic_members(group_id):
             return Error.NONE, None
@@ -126,8 +126,8 @@ class GroupKinds:
     async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
         """Converts an empty client-assigned group to a managed group. The group is removed from the log only after its
         offsets have been written to ZooKeeper, so if the conversion fails halfway, the next join or request completes
-        it. If members already hold the partitions, the coordinator refuses to set their offsets, and those in the log
-        stay there until they expire."""
+        it. If members already hold the partitions, the coordinator refuses to set their offsets, so the offsets in the
+        log stay there until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
         if group_id in self._changing or self._manager.is_writing(group_id):

@@ -55,8 +55,8 @@ MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
-"""The longest time, in seconds, that commits and offset fetches wait while their group is being loaded. They do not
-fail at once (ADR 36): librdkafka retries failed commits in any order, so an older offset could replace a newer one."""
+"""How long commits and offset fetches may wait while their group is being loaded, in seconds. They do not fail at once
+(ADR 36): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
 _FIND_COORDINATOR = 1
 """A version that 0.11 and all later brokers support."""
 
@@ -350,7 +350,7 @@ class GroupCoordinator:
         return answers.fetched(fetched, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
-        """Deletes offsets. Rejects partitions that do not exist and topics to which members subscribe."""
+        """Deletes offsets. Rejects partitions that do not exist and topics that members subscribe to."""
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
@@ -394,7 +394,7 @@ class GroupCoordinator:
         """Refuses the request, because offsets in transactions are not supported. At this point, nothing in the
         transaction has taken effect."""
         log.warning(
-            "refused to add offsets to a transaction, which is not supported group=%s address=%s",
+            "refused to add offsets to a transaction, because transactions are not supported group=%s address=%s",
             call.request.group_id,
             call.client.host,
         )

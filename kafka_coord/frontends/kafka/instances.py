@@ -70,7 +70,7 @@ class Instances:
         return answer
 
     def node(self, broker_id: int, host: str, port: int) -> Node | None:
-        """Returns the address where clients reach the instance beside a broker that advertises ``host:port``."""
+        """Returns the address of the instance that runs beside the broker, which advertises ``host:port``."""
         if self._addresses is None:
             return broker_id, host, port
         known = self._addresses().get(broker_id)
@@ -111,7 +111,7 @@ class Instances:
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:
-        """Refreshes those cached partition counts that are too old. ``highest`` maps each topic to the highest
+        """Refreshes cached partition counts that are too old. ``highest`` maps each topic to the highest
         partition in a client's request. If the cached count does not include that partition, the topic may have grown,
         so the count is refreshed much sooner."""
         now = time.monotonic()

@@ -45,7 +45,7 @@ class ClientLimits:
         return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
 
     def allow_descriptors(self) -> None:
-        """Raises this process's limit on open files to the number that all connections need, or as far as possible."""
+        """Raises this process's limit on open files to what all connections need, or as close to that as possible."""
         allow_descriptors(2 * self.max_connections + OTHER_DESCRIPTORS)
 
     def connections_per_ip(self) -> int:

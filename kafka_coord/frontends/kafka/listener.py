@@ -64,7 +64,7 @@ class KafkaListener:
     responses, in case the broker does not advertise them. If ``holds`` is set, heartbeats are held. Groups of classic
     clients are managed if their names match ``managed_groups``.
 
-    Raises :class:`SettingsError` if it cannot listen at ``address``, and :class:`InvalidPattern`.
+    Raises :class:`InvalidPattern`, and :class:`SettingsError` if it cannot listen on ``address``.
     """
 
     def __init__(

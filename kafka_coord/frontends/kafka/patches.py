@@ -75,7 +75,7 @@ def _with_instances(
     clients that connect to them would bypass the instances."""
     form = message(name)
     if version not in form.versions:
-        raise BadMessage(f"{name} version {version} is not supported; its response contains the brokers' addresses")
+        raise BadMessage(f"cannot replace the brokers' addresses in {name}: version {version} is not supported")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
     brokers = [broker for broker in answer.brokers if getattr(broker, id_field) in addresses]

@@ -11,7 +11,7 @@ PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
 OFFSET_COMMIT, HEARTBEAT = 8, 12
 SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _ENOUGH_BYTES = 2048
-"""The number of bytes at the start of a Produce request that must contain its client id, transactional id and acks."""
+"""A Produce request's client id, transactional id and acks must lie within this many bytes of its start."""
 
 LOCAL = {
     8: ("OffsetCommit", Versions(0, 9)),

@@ -75,7 +75,7 @@ def first_error(answer: Any) -> int:
 
 @cache
 def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
-    """Returns whether a message of the given type contains an error code itself, and which of its fields to search for
-    more."""
+    """Returns whether a message of the given type has an error code of its own, and which of its fields to search for
+    others."""
     fields = getattr(kind, "_fields", ())
     return "error_code" in fields, tuple(name for name in _PARTS if name in fields)

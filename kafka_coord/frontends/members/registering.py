@@ -218,7 +218,7 @@ def _write_batch(store: FencedStore, requests: list[Registering]) -> list[Regist
         except MultiFailed as error:
             at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
-            if isinstance(error.cause, NoNode):  # most likely the group's own znodes, which all its members need
+            if isinstance(error.cause, NoNode):  # most likely because the group has no znodes yet
                 gone = [one for one in left if one.group == at_fault.group]
                 again += gone
             elif isinstance(error.cause, (NodeExists, BadVersion)):

@@ -1,4 +1,4 @@
-"""Limits the rate of registrations. A client beyond the limit gets a place, which is a time reserved for its retry."""
+"""Limits the rate of registrations. A client over the limit gets a place: a time reserved for its retry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Admission:
 
     def wait_s(self, connection: Connection, longest_s: float, now: float) -> float:
         """Returns 0 if the client may proceed. Otherwise, returns how long it must wait before it retries on this
-        connection, which is at most ``longest_s``. Does not reserve a place if the next free one is later than that."""
+        connection: at most ``longest_s``. If the next free place is later than that, does not reserve it."""
         if connection.place is not None:
             left_s = connection.place - now
             if left_s <= 0:

@@ -379,7 +379,7 @@ class Gateway:
     # --- step --------------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Does all work that is due. Returns when to call it again at the latest, in monotonic seconds."""
+        """Does all work that is due. Returns the latest time to call this method again, in monotonic seconds."""
         now = self._store.clock.monotonic()
         due = now + (1.0 if self.term is not None else 0.1)
         if self._store.session.state is not SessionState.CONNECTED:
@@ -465,5 +465,5 @@ class Gateway:
 def _number(request: stimuli.Request) -> int:
     """Returns the id of a request, which in this front end is the id of its frame."""
     if not isinstance(request, int):
-        raise TypeError(f"{request!r} is not the id of a frame")
+        raise TypeError(f"{request!r} is not a frame id")
     return request

@@ -108,8 +108,8 @@ class SocketPeer(asyncio.Protocol):
         return True
 
     def read(self, *, others_had_theirs: bool) -> None:
-        """Passes whole frames to the server while there is room. A large frame, or the rest of many small ones, must
-        wait until other connections have had their turns."""
+        """Passes whole frames to the server while there is room. Beyond :data:`LARGE_BYTES`, frames must wait until
+        other connections have had their turns."""
         self._waits, spent = False, 0
         try:
             while not self._broken and (size := self._decoder.size()):

@@ -10,7 +10,7 @@ from kafka_coord.frontends.socket.metadata import MetadataDirectory
 
 MAX_WAITING = 10_000
 _LONGEST_WAIT_S = 5.0
-"""The longest time, in seconds, that a request may wait. It is less than a client's time to register."""
+"""How long a request may wait, in seconds. Shorter than the time limit for a client to register."""
 
 
 class _Question(NamedTuple):
@@ -47,7 +47,7 @@ class Questions:
 
     def step(self, now: float) -> float:
         """Answers the requests that can be answered. Those that are already waiting are checked only at intervals.
-        Returns when to call it again, in monotonic seconds. Raises :class:`StoreUnavailable`."""
+        Returns when to call this method again, in monotonic seconds. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.read()

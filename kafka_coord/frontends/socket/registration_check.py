@@ -24,7 +24,7 @@ _LONGEST_WAIT = 0.3
 for dead."""
 
 _LONGEST_REST_S = 5.0
-"""The longest time, in seconds, for which the gateway stops reading from a client that has retried too early."""
+"""The longest time that the gateway stops reading from a client that has retried too early, in seconds."""
 
 
 class RegistrationCheck:

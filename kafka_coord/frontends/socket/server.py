@@ -134,7 +134,7 @@ class GatewayServer:
     # --- on the loop's thread ----------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """Counts an accepted connection, before any TLS handshake. The connection may send only after
+        """Counts an accepted connection, before any TLS handshake. The connection is not usable until
         :meth:`SocketPeer.open`."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
             self._turn_away(peer, transport)
@@ -193,15 +193,15 @@ class GatewayServer:
         return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Queues the peer for a turn, which calls :meth:`SocketPeer.reads_on`."""
+        """Queues the peer. When its turn comes, :meth:`SocketPeer.reads_on` is called."""
         self._turns[peer.is_member].append(peer)
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one member and one other connection read on: of each kind, the first that may read now and whose next
-        frame fits."""
+        """Lets one member and one other connection continue reading: of each kind, the first in the queue that may read
+        now and has room for its next frame."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):

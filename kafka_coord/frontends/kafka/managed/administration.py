@@ -32,7 +32,7 @@ ANSWER_S = 10.0
 """How long a tool waits for the coordinator's response, in seconds."""
 _LOOK_AGAIN_S = 0.05
 _AT_ONCE = 200
-"""The maximum number of groups in one read. It is small because other requests have to wait for the read."""
+"""The maximum number of groups in one read. Small, because other requests have to wait for the read."""
 _OFFSETS_AT_ONCE = 2_000
 """The maximum number of offsets in one request. The coordinator writes them in a single multi."""
 _DONE, _SILENT = "done", "no response from the elected coordinator"
@@ -59,7 +59,7 @@ class Administration:
         return states
 
     async def subscribed(self, group: str, topics: Iterable[str]) -> frozenset[str]:
-        """Returns those of the topics that the group's members subscribe to. Raises :class:`StoreError`."""
+        """Returns which of the topics the group's members subscribe to. Raises :class:`StoreError`."""
         seen = (await asyncio.to_thread(read_groups, self._store, (group,)))[group]
         if isinstance(seen, StoreError):
             raise seen
@@ -182,10 +182,10 @@ class Administration:
         try:
             answered = await self._answer(request)
         except StoreError as error:
-            log.warning("cannot ask the coordinator to %s group=%s: %s", request.type, request.group, error)
+            log.warning("cannot send the coordinator a %s request group=%s: %s", request.type, request.group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         if answered is None:
-            log.warning("the coordinator did not respond to %s group=%s", request.type, request.group)
+            log.warning("the coordinator did not respond to a %s request group=%s", request.type, request.group)
             return Error.COORDINATOR_NOT_AVAILABLE
         log.info("%s group=%s result=%s: %s", request.type, request.group, answered.result, answered.message)
         return Error.NONE if answered.result == _DONE else refused

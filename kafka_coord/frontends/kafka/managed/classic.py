@@ -42,10 +42,9 @@ ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 _MORE_S = 1.0
 """If a member has only part of its share, its JoinGroup is held up to this many seconds to wait for the rest."""
 _WRITE_S = 5.0
-"""The longest time, in seconds, that a SyncGroup waits for its acknowledgement to be written."""
+"""How long a SyncGroup may wait for its acknowledgement to be written, in seconds."""
 _ADMISSION_S = 1.0
-"""The longest time, in seconds, that a request other than a JoinGroup waits for its member to be resumed from an
-earlier term."""
+"""How long a request other than a JoinGroup may wait for its member to be resumed from an earlier term, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,8 @@ class Join(_ClassicRequest):
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
         """Handles a join. A static client without a member id replaces its predecessor. A client with an unknown member
-        id is refused if it is static or owns partitions: by now, another member may have its place or its
-        partitions."""
+        id is refused if it is static or owns partitions: by now, another member may have taken its place
+        or its partitions."""
         before = current.member_id if current is not None else members.earlier_id(self.key)
         if before is not None and before != self.member_id:
             if self.is_new:

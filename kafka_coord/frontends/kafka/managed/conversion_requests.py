@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ConversionRequests:
     """Watches for unanswered requests to convert groups. Only :meth:`answer` is thread-safe.
 
-    Calls ``carry_out`` with each request once in every term that serves its group. The request's ``unchanged_since`` is
-    set to the zxid of its creation.
+    While this instance serves a request's group, passes the request to ``carry_out`` once per term, with
+    ``unchanged_since`` set to the zxid of the request's creation.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:

@@ -42,8 +42,8 @@ _MARGIN_S = 0.07
 _GROWTH = 0.6
 """How much longer than a hold the next interval may be, as a fraction of the hold."""
 OFTEN_S = 3.0
-"""A client counts as committing often if the time between its commits is shorter than this, in seconds. It then gets no
-interval shorter than :data:`SLOWEST_S`, or it would send a heartbeat after every commit, since each one ends a hold."""
+"""A client counts as committing often if the time between its commits is shorter than this, in seconds. Its intervals
+are at least :data:`SLOWEST_S`. Otherwise, it would send a heartbeat after every commit, since each one ends a hold."""
 SLOWEST_S = 1.0
 _LONGEST_BETWEEN_S = 2.0
 _BEHIND_COMMIT_S = 0.05
@@ -185,7 +185,7 @@ class SteadyPace(Pace):
     next one. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client resend the
     heartbeat."""
 
-    joins_for_all: ClassVar[bool] = True  # the application would have to poll twice for each part of the share
+    joins_for_all: ClassVar[bool] = True  # otherwise, each part of the share would cost the application two polls
     told_s: float = STEADY_S  # the interval that the client received in an earlier term
     _allowance: Allowance = field(default_factory=Allowance)
     """Limits how often the client is made to resend a heartbeat, because it logs a line each time."""
@@ -215,8 +215,7 @@ class SteadyPace(Pace):
         return self.while_stopping()
 
     def while_stopping(self) -> float:
-        """Returns the usual interval, which does not delay the acknowledgement of a stop: the client sends that without
-        waiting for the interval."""
+        """Returns the usual interval. The client does not wait for it before it acknowledges a stop."""
         return self._tell(STEADY_S)
 
     def after_interruption(self, now: float) -> float:

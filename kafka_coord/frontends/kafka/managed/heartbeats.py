@@ -192,9 +192,9 @@ class ConsumerGroupMember(KafkaMember):
     def _acknowledge(self) -> None:
         """Acknowledges the delivered command if the client has carried it out.
 
-        Topics are compared by id, because a topic may be deleted and recreated under the same name. A client that still
-        owns partitions of a deleted topic has not stopped them, but it does not have to start any. If a client owns a
-        start-fetcher's partitions before any response has contained them, it received them in an earlier term.
+        Topics are compared by id, because a topic may be deleted and recreated under the same name. A client
+        must stop the partitions of a deleted topic, but does not have to start them. If a client owns a start-fetcher's
+        partitions before any response has contained them, it received them in an earlier term.
         """
         if self.command is None or self.owned is None:
             return
@@ -267,7 +267,7 @@ class ConsumerGroupMember(KafkaMember):
             self._tell(_heartbeat(request), interval_s)
 
     def _by_id(self, partitions: Iterable[TopicPartition]) -> Owned:
-        """Returns the partitions by topic id, without topics that have no id."""
+        """Returns the partitions by topic id, omitting topics without an id."""
         pairs = ((self.topic_ids.get(tp.topic), tp.partition) for tp in partitions)
         return frozenset((topic_id, partition) for topic_id, partition in pairs if topic_id is not None)
 

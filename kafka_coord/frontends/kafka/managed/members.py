@@ -253,7 +253,7 @@ class KafkaMembers:
             case instructions.Resumed():
                 state = self._machine.members.get(member.key)
                 if state is None or state.id != instruction.member:
-                    return  # the next instruction reports the member's end
+                    return  # the next instruction reports that the member has ended
                 member.returning, member.has_acknowledged = instruction.member, True
                 member.assignment = frozenset(state.held)
                 generation = instruction.generation
@@ -303,8 +303,7 @@ class KafkaMembers:
             self.arrived(request, self.now)
 
     def _deliver(self, member: KafkaMember, sent: instructions.Deliver, topic_ids: Mapping[str, bytes]) -> None:
-        """Delivers a command. If the member has been resumed, the request that is waiting is handled only
-        afterwards."""
+        """Delivers a command. If the member has been resumed, handles its waiting request only afterwards."""
         request = member.waiting
         if member.returning is not None:
             member.waiting = None
@@ -314,7 +313,7 @@ class KafkaMembers:
             self._returned(member)
 
     def _returned(self, member: KafkaMember) -> None:
-        """Admits a resumed member once its first command (if any) is known, or the wait has become too long."""
+        """Admits a resumed member. Called once its first command (if any) is known or has taken too long to arrive."""
         member.id, member.returning = member.returning, None
         self._admitted(member, resumed=True)
 

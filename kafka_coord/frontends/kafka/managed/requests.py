@@ -138,7 +138,7 @@ class ManagedGroups:
 
 
 def invalid(request: Any, version: int) -> tuple[Error, str] | None:
-    """Returns why a ConsumerGroupHeartbeat is invalid by Kafka's general rules, or ``None`` if it is valid."""
+    """Returns why a ConsumerGroupHeartbeat is invalid under Kafka's general rules, or ``None`` if it is valid."""
     epoch, regex = request.member_epoch, getattr(request, "subscribed_topic_regex", None)
     if not request.member_id and (version >= _WITH_IDS_OF_CLIENTS or epoch != JOIN):
         return Error.INVALID_REQUEST, "a heartbeat must contain a member id"

@@ -44,7 +44,7 @@ T = TypeVar("T")
 Found = Mapping[TopicPartition, CommittedOffset | None]
 
 PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
-"""The protocols of the members of managed groups."""
+"""The protocols that members of managed groups may use."""
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
@@ -93,8 +93,8 @@ class Served:
         return sorted(consumer for name, consumer in keys if name == group)
 
     def step(self) -> float:
-        """Does all work that is due. Returns when to call it again. Raises the same errors as :meth:`Term.step`, and
-        :class:`StoreError`."""
+        """Does all work that is due. Returns when to call this method again. Raises the same errors as
+        :meth:`Term.step`, and :class:`StoreError`."""
         monotonic = self._store.clock.monotonic
         self.woken = False
         if not self.has_begun:
@@ -219,7 +219,7 @@ class ManagedTerms:
         return served is not None and served.knows_groups
 
     def heard_of(self, group: str) -> list[KafkaMember]:
-        """Returns those members of the group that this instance serves and that have sent a request in this term."""
+        """Returns the group's members that are served by this instance and have sent a request in this term."""
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 

@@ -41,8 +41,8 @@ class TopicIds:
                 self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
-        """Returns the ids that the consumer's topics had when it was told to start them. Also reads the current ids of
-        ``topics``. Raises :class:`StoreError`."""
+        """Returns the ids that the consumer's topics had when it was told to start fetching them. Also reads the
+        current ids of ``topics``. Raises :class:`StoreError`."""
         self.learn(topics)
         path = layout.ledger(group, consumer)
         (node,) = self._store.read_many([GetData(path)])

@@ -1,4 +1,4 @@
-"""Implements the state machine for members without a ZooKeeper session, from when they register until they leave."""
+"""Implements the state machine for members without a ZooKeeper session, from registering to leaving."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class MembershipMachine:
     :meth:`handle` takes stimuli in the order they happened and returns the resulting instructions in order.
     The machine guarantees these properties:
 
-    - *Safety of time.* A member expires only if it is silent for its entire session timeout, which runs only while the
+    - *Timing.* A member expires only if it is silent for its entire session timeout, which runs only while the
       gateway serves its members (:class:`AttentiveClock`). The machine confirms the response to a probe only after
       everything that was reported up to that response has been stored.
-    - *Safety of offsets.* A member has at most one outstanding write, and the next one starts only once the outcome is
+    - *Offsets.* A member has at most one outstanding write, and the next one starts only once the outcome is
       known, so a retry cannot undo a later write or a commit by the partition's next owner. A member cannot resume
       while the partitions that it holds are unknown, because its offsets would be dropped.
     - *Order.* A member carries out one command at a time, in the order of its channel.
@@ -321,7 +321,7 @@ class MembershipMachine:
             member.heard = member.answered_up_to
             if not confirms:
                 self.probe(member, confirms=True)
-        elif not confirms:  # the few offsets in the response to a confirmation can wait for the next response
+        elif not confirms:  # a confirming probe brings few offsets, which can wait for the next response
             self._writes.offer(member)
 
     def _timers_due(self, _due: stimuli.TimersDue) -> None:

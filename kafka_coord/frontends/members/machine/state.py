@@ -70,7 +70,7 @@ class MemberState:
     probes: set[int] = field(default_factory=set)
     """The unanswered probes."""
     confirming: set[int] = field(default_factory=set)
-    """Those unanswered probes that only confirm the previous response."""
+    """The unanswered probes that only confirm the previous response."""
     heard: int = 0
     done: CommandId | None = None
     queue: deque[CommandId] = field(default_factory=deque)

@@ -92,7 +92,7 @@ class CommandAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class CommitWanted:
-    """A client asks to commit. Some of the ``offsets`` come with ``details``."""
+    """A client asks to commit ``offsets``. ``details`` contains the details of those that have any."""
 
     connection: int
     request: Request
@@ -222,7 +222,7 @@ class MemberWritten:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """The gateway has begun a step. ``leads`` is true if it is certain that its instance is elected."""
+    """The gateway has begun a step. ``leads`` is true if this instance is certain to be the coordinator."""
 
     leads: bool
 

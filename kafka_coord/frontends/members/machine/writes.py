@@ -136,7 +136,7 @@ class Writes:
     def _done(self, member: MemberState, outcome: stimuli.MemberWritten) -> None:
         write, member.writing = member.writing, None
         if outcome.trouble is Trouble.MEMBERSHIP_LOST:
-            self._machine.end(member, "its registration is gone, because it was evicted or took too long")
+            self._machine.end(member, "its registration is gone, because the coordinator or an operator evicted it")
             return
         if outcome.trouble is not None:
             self._machine.emit(
