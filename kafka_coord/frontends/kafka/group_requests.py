@@ -394,7 +394,7 @@ class GroupCoordinator:
         """Refuses the request, because offsets in transactions are not supported. At this point, nothing in the
         transaction has taken effect."""
         log.warning(
-            "refused to add offsets to a transaction, because transactions are not supported group=%s address=%s",
+            "refused to add offsets to a transaction (not supported) group=%s address=%s",
             call.request.group_id,
             call.client.host,
         )
