@@ -11,7 +11,7 @@ file.
     broker_id = 1
 
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
-    security.protocol = "SASL_SSL"      any property of librdkafka, passed on unchanged
+    security.protocol = "SASL_SSL"      any librdkafka property, passed on unchanged
 
 Settings are checked when they are loaded, so mistakes are reported at startup. A :class:`Secret` never appears in a
 message, a log line or a ``repr``.

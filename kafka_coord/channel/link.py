@@ -124,7 +124,7 @@ class SocketLink:
     # --- instructions ------------------------------------------------------------------------------------------------
 
     def _now(self, what: Callable[[], Result]) -> Result:
-        """Calls ``what``, carries out the resulting instructions, and returns the result of ``what``."""
+        """Calls ``what``, carries out the resulting instructions, and returns the call's result."""
         with self._news:
             try:
                 return what()

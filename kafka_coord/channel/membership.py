@@ -161,9 +161,9 @@ class Membership:
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """Returns the time until which the consumer is certain to remain a member, even without a connection. The lease
-        lasts one session timeout, less a margin, from when the consumer sent the latest registration, resume or ping
-        response that the coordinator has confirmed."""
+        """Returns when the lease ends. Until then, the consumer is certain to remain a member, even without a
+        connection. The lease lasts one session timeout, less a margin, from when the consumer sent the latest
+        registration, resume or ping response that the coordinator has confirmed."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -321,8 +321,8 @@ class Membership:
             self._do(WakeWaiters())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
-        """Keeps a stop-fetcher or start-fetcher for the connector to carry out. If the command has been answered
-        before, resends the answer."""
+        """Records a stop-fetcher or start-fetcher for the connector to carry out. If the command has already been
+        answered, resends the answer."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
         if command_id is None:
@@ -391,7 +391,7 @@ class Membership:
         if connected is None or self.state is not SessionState.CONNECTED:
             raise StoreUnavailable("not connected to a coordinator")
         if connected.lost:
-            raise StoreUnavailable(f"the connection to the coordinator is lost: {connected.lost}")
+            raise StoreUnavailable(f"lost the connection to the coordinator: {connected.lost}")
         return connected
 
     def _of(self, registration: Registration) -> _Registered:

@@ -218,9 +218,9 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Register:
     """A request to register. ``member`` is the content of the registration's znode. If the member's name is "", the
-    coordinator generates one. ``resume_key`` is a random string that the consumer chose when it started, and lets it
-    take over a registration with the same key. If users are configured, ``secret`` authenticates the consumer. If
-    ``auto_commit`` is set, the coordinator commits the offsets in the consumer's responses to pings."""
+    coordinator generates one. ``resume_key`` is a random string that the consumer chose at startup; it lets the
+    consumer take over a registration with the same key. If users are configured, ``secret`` authenticates the consumer.
+    If ``auto_commit`` is set, the coordinator commits the offsets in the consumer's responses to pings."""
 
     group: str
     member: Member

@@ -131,7 +131,7 @@ class CoordinatorSearch:
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
         """Called when the connection has ended. ``silent`` means that the coordinator was silent for too long, and
-        ``lasted`` that the connection was more than a failed attempt. If either is set, the search asks the hosts again
+        ``lasted`` that the connection did not break immediately. If either is set, the search asks the hosts again
         without a pause, a silent coordinator's host last."""
         if silent:
             self._wait_for_another_than(coordinator)

@@ -294,7 +294,7 @@ class ConsumerChannel:
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
-                    # if the last request deletes a znode, the earlier requests must fail once that znode is gone
+                    # fails unless the znodes that the last request deletes still exist
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
                 self._write(final)
             except MultiFailed as failure:

@@ -15,7 +15,7 @@ def allowed_descriptors() -> int:
 
 
 def allow_descriptors(wanted: int) -> int:
-    """Raises the limit to ``wanted``, or as far as the process is allowed to. Returns the new limit."""
+    """Raises the limit on open files to ``wanted``, or as far as the process is allowed to. Returns the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed_descriptors() < wanted:
         with suppress(ValueError, OSError):

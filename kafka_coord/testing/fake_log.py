@@ -108,7 +108,7 @@ class FakeClient:
                 taken += messages
             elif len(taken) < limit:
                 error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range")
-                self._next[topic, partition] = end  # an error is reported once
+                self._next[topic, partition] = end  # an error is reported only once
                 taken.append(FakeMessage(topic, partition, at, error=error))
         return taken
 

@@ -32,7 +32,7 @@ KNOWN_S = 30.0
 """How long a client's permissions are cached, in seconds."""
 MOST_KNOWN = 100_000
 _METADATA = 8
-"""The first version of Metadata with authorized operations. All other requests use version 0."""
+"""The first version of Metadata with authorized operations. All other requests are sent in version 0."""
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
 _NO_NAMES: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Operation(IntEnum):
     DESCRIBE = 8
 
     def within(self, bits: int) -> bool:
-        """Returns whether the authorized operations in ``bits`` include the operation. If ``bits`` is negative, the
+        """Returns whether the authorized operations in ``bits`` include this one. If ``bits`` is negative, the
         broker did not return any operations, and none is allowed."""
         return bits >= 0 and bool(bits >> self & 1)
 

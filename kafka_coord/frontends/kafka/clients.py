@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 16 << 10
-"""A connection that buffers no more than this, in bytes, is closed to free memory only if no other buffers more."""
+"""Connections that buffer at most this many bytes are closed to free memory only if there are no larger ones."""
 MOST_LINES = 50
 """The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
 counted."""
@@ -31,7 +31,7 @@ class Clients:
         self._open: set[ClientConnection] = set()
         self._by_host: Counter[str] = Counter()
         self.kept_bytes = 0
-        """The number of bytes that all connections together buffer."""
+        """The total number of bytes that the connections buffer."""
         self._holders: dict[ClientConnection, None] = {}
         """The connections that buffer more than :data:`SMALL_BYTES`, in the order they exceeded that size."""
         self._period_ends, self._written, self._omitted = 0.0, 0, 0

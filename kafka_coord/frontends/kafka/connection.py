@@ -160,8 +160,8 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Releases a held request, because the client has sent another one. If that is an automatic commit, carries it
-        out instead."""
+        """Called when the client has sent another request. Carries out an automatic commit during the hold; any other
+        request ends the hold."""
         if self._release is None:
             return
         if self._is_automatic_commit():
@@ -171,7 +171,8 @@ class ClientConnection(asyncio.Protocol):
             self._release()
 
     def _is_automatic_commit(self) -> bool:
-        """Returns whether the next request is a complete commit whose response may wait behind the held heartbeat."""
+        """Returns whether the next request has fully arrived and is a commit whose response may wait for the held
+        heartbeat's."""
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         is_whole = HEADER_BYTES <= length <= len(self._buffer) - _LENGTH
         if not is_whole or not self.software.startswith(COMMITS_ALONE) or self._slots[-1].api_key != HEARTBEAT:

@@ -142,7 +142,7 @@ class GroupKinds:
             reason = f"taken over with the offsets of the client-assigned group: {why}"
             error = await managed.administration.adopt(group_id, offsets, reason, term.term)
             log.info(
-                "converting a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
+                "tried to convert a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
                 *(group_id, len(offsets), error.name, why),
                 extra={"event": "group_converted", "to": GroupKind.MANAGED},
             )

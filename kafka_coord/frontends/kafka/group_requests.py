@@ -58,7 +58,7 @@ _LOADED_WITHIN_S = 5.0
 """How long commits and offset fetches may wait while their group is being loaded, in seconds. They do not fail at once
 (ADR 36): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
 _FIND_COORDINATOR = 1
-"""A version that 0.11 and all later brokers support."""
+"""A version that all brokers since 0.11 support."""
 
 
 class GroupCoordinator:
@@ -515,7 +515,7 @@ class GroupCoordinator:
                 self._run(self._store(group_id, group, one))
             elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
-        # these two instructions can only postpone the next timer
+        # on their own, Answered and Held can only postpone the next timer
         if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):
             self._set_timer(group_id, group)
 

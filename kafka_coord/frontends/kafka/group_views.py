@@ -53,7 +53,7 @@ class GroupViews:
         return {one: failed if one in denied else self._kinds.availability(one) for one in group_ids}
 
     async def _managed(self, errors: dict[str, Error]) -> dict[str, views.GroupView]:
-        """Returns the managed groups among the groups without an error."""
+        """Returns the managed groups that have no error."""
         owners = {one: self._kinds.managed(one) for one, error in errors.items() if error is Error.NONE}
         names = [group_id for group_id, owner in owners.items() if owner is not None]
         owner = owners[names[0]] if names else None

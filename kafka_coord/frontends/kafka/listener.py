@@ -49,7 +49,7 @@ LEADER_CHECK_S = 0.5
 TAKE_OVER_CHECK_S = 5.0
 """How often to look for empty groups that match ``managed_groups``, in seconds."""
 IN_BOTH_CHECK_S = 1.0
-"""How often to look for groups that have members of both kinds, in seconds."""
+"""How often to look for client-assigned groups that also have members in ZooKeeper, in seconds."""
 EXPIRY_CHECK_S = 600.0
 """How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
@@ -64,7 +64,7 @@ class KafkaListener:
     responses, in case the broker does not advertise them. If ``holds`` is set, heartbeats are held. Groups of classic
     clients are managed if their names match ``managed_groups``.
 
-    Raises :class:`InvalidPattern`, and :class:`SettingsError` if it cannot listen on ``address``.
+    Raises :class:`SettingsError` if it cannot listen on ``address``, and :class:`InvalidPattern`.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class KafkaListener:
         except BaseException as error:
             if self._started.done():
                 log.critical(
-                    "the listener for Kafka clients has ended (this is a bug); restart this instance, because its"
-                    " groups of Kafka clients have no coordinator now",
+                    "the listener for Kafka clients has stopped (this is a bug); restart this instance, because its"
+                    " groups of Kafka clients now have no coordinator",
                     exc_info=True,
                 )
             else:
@@ -157,7 +157,7 @@ class KafkaListener:
                 lambda: ClientConnection(self), self._host, self._port, backlog=1024
             )
         except OSError as error:
-            raise SettingsError(f"cannot listen for Kafka clients at {self._host}:{self._port}: {error}") from None
+            raise SettingsError(f"cannot listen for Kafka clients on {self._host}:{self._port}: {error}") from None
         host, port, *_ = server.sockets[0].getsockname()
         maintenance = asyncio.gather(self._maintain(), self._end_overdue_clients(), self._make_managed())
         self._started.set_result(f"{host}:{port}")
@@ -266,8 +266,7 @@ class KafkaListener:
         self.managed.end(partition)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Schedules a call on the event loop, from the thread of the managed groups. Does nothing once the loop is
-        closed."""
+        """Schedules a call on the event loop from the managed groups' thread. Does nothing once the loop is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)

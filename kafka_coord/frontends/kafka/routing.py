@@ -66,7 +66,7 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
         size = int.from_bytes(frame[at : at + 2], "big", signed=True)
         at += 2 + max(0, size)
     if at + 2 > len(frame):
-        raise BadMessage(f"a Produce has no acks within its first {_ENOUGH_BYTES} bytes")
+        raise BadMessage(f"a Produce request has no acks within its first {_ENOUGH_BYTES} bytes")
     return bytes(frame[at : at + 2]) != b"\0\0"
 
 

@@ -47,7 +47,7 @@ class Statistics:
     accepted: int = 0
     refused: int = 0
     closed: int = 0
-    """The number of connections that ended for a logged reason."""
+    """The number of connections that ended for a reason worth logging."""
     received_bytes: int = 0
     sent_bytes: int = 0
 

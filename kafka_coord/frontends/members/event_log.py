@@ -10,7 +10,7 @@ from kafka_coord.frontends.members.machine.instructions import MemberEvent, Repo
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
-"""How many events of one kind are logged one by one in a step. Thousands of lines would take too long to write."""
+"""How many events of one kind are logged individually in each step. Writing thousands of lines would take too long."""
 
 _TROUBLES = {
     MemberEvent.STUCK: (logging.ERROR, "cannot send the next command to"),

@@ -27,7 +27,7 @@ def find_members(
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
-    groups = [  # groups with such members are never recorded as at rest
+    groups = [  # skips groups recorded as at rest: they never have members without a ZooKeeper session
         group
         for number, group in enumerate(groups)
         if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
 _FIND_AGAIN_S = 5.0
-"""How long to wait before searching a group with an unreadable registration again, in seconds. By then, an operator may
-have repaired it."""
+"""How long to wait before rereading a group with an unreadable registration, in seconds. By then, an operator may have
+repaired it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class TermScope:
 
 
 class Term:
-    """The members that an instance serves while its term lasts. Not thread-safe."""
+    """The members that an instance serves during one term. Not thread-safe."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Writes members' commits, acknowledgements and leaves to ZooKeeper, batched into few requests."""
+"""Writes members' commits, acknowledgements and departures to ZooKeeper, batched into few requests."""
 
 from __future__ import annotations
 

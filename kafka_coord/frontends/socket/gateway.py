@@ -313,8 +313,7 @@ class Gateway:
     # --- messages to consumers ---------------------------------------------------------------------------------------
 
     def _send_to_client(self, instruction: instructions.ToClient) -> None:
-        """Sends one of the machine's messages to the client that it is for. If that fails, only this client's
-        connection ends."""
+        """Sends one of the machine's messages to its client. If that fails, only that client's connection is closed."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return

@@ -49,7 +49,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """The lane of one connection's queued input, and the number of queued items."""
+    """The lane in which one connection's input is queued, and how many of its items are in it."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0

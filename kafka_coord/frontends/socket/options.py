@@ -16,7 +16,7 @@ class GatewayOptions:
     most_consumers: int = 10_000
     """The maximum number of consumers that one instance accepts."""
     registrations_per_s: int = 200
-    """The maximum number of registrations per second. Any beyond that must be retried later, so that members do not
+    """The maximum number of registrations per second. The rest must be retried later, so that existing members do not
     have to wait and one rebalance serves many new consumers."""
     unregistered_ms: int = 10_000
     """How long a connection may stay open without an attempt to register."""

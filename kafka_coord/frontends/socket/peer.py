@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""How many seconds the client has to accept the remaining data of a connection that is being closed."""
+"""How long the client has to accept the remaining data while its connection is being closed, in seconds."""
 MAX_UNSENT_BYTES = 4 << 20
 
 Input = Callable[[Gateway, Connection], None]
@@ -73,7 +73,7 @@ class SocketPeer(asyncio.Protocol):
         self._server.made(self, transport)  # type: ignore[arg-type]  # asyncio passes a Transport for stream connections
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Starts reading from and sending over ``transport``. With TLS, this happens only after the handshake."""
+        """Starts reading from and writing to ``transport``. With TLS, this happens only after the handshake."""
         self._transport = transport
         self.certificate = common_name(transport.get_extra_info("peercert"))
         self._opened = True

@@ -66,7 +66,7 @@ class GatewayServer:
         self._turns: dict[bool, deque[SocketPeer]] = {True: deque(), False: deque()}
         self._turn_is_due = False
         self.kept_bytes = 0
-        """The number of bytes that all connections together buffer."""
+        """The total number of bytes that the connections buffer."""
         self._handshakes = None if tls is None else Handshakes(tls)
         self._securing: set[asyncio.Task[None]] = set()
         needed = self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS

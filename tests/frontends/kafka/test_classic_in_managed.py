@@ -215,7 +215,7 @@ def test_a_client_whose_assignors_are_unknown_is_refused(
     with Peer(front.serving(group)) as peer:
         fields = join(group) | {"protocol_type": "connect"}
         assert peer.ask("JoinGroup", 3, **fields).error_code == Error.INCONSISTENT_GROUP_PROTOCOL
-        assert "it offers 'range' of type 'connect'" in caplog.text
+        assert "it offers protocols 'range' of type 'connect'" in caplog.text
         assert (
             peer.ask("JoinGroup", 4, **join(group, metadata=encoded_subscription("a"))).error_code
             == Error.MEMBER_ID_REQUIRED

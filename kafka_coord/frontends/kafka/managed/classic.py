@@ -40,7 +40,7 @@ ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 """The names of Kafka's own assignors. A client that uses one of them accepts any share."""
 
 _MORE_S = 1.0
-"""If a member has only part of its share, its JoinGroup is held up to this many seconds to wait for the rest."""
+"""If a member has only part of its share, its JoinGroup waits up to this many seconds for the rest."""
 _WRITE_S = 5.0
 """How long a SyncGroup may wait for its acknowledgement to be written, in seconds."""
 _ADMISSION_S = 1.0
@@ -59,8 +59,8 @@ class _ClassicRequest(Request):
 class Join(_ClassicRequest):
     """A JoinGroup request. If ``is_new`` is set, the client did not send a member id, and ``member_id`` was generated
     for it. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps (none if it is
-    eager), and ``generation`` is the one in which it received them, or -1 if it does not send one. ``registration`` is
-    the content of the registration to write if the member is new."""
+    eager), and ``generation`` is the generation in which it received them, or -1 if the client did not send one.
+    ``registration`` is the content of the registration to write if the member is new."""
 
     is_new: bool
     assignor: str
@@ -145,8 +145,8 @@ class Beat(_ClassicRequest):
 
 @dataclass(frozen=True, slots=True)
 class Leave(_ClassicRequest):
-    """A LeaveGroup request for one of the listed members. An operator's request identifies a static member by its
-    instance id alone."""
+    """One member's entry in a LeaveGroup request. An operator's request identifies a static member by its instance id
+    alone."""
 
     leaves: ClassVar[bool] = True
 

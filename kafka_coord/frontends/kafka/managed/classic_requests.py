@@ -64,7 +64,10 @@ class ClassicRequests:
         assignor = next((name for name in offered if name in ASSIGNORS), None)
         if request.protocol_type != CONSUMER or assignor is None:
             kind, names = request.protocol_type[:80], ", ".join(sorted(offered))[:200]
-            return f"it offers {names!r} of type {kind!r}; a managed group needs one of {', '.join(ASSIGNORS)}"
+            return (
+                f"it offers protocols {names!r} of type {kind!r}; a managed group needs type 'consumer' and one of"
+                f" {', '.join(ASSIGNORS)}"
+            )
         subscribed = subscription(offered[assignor])
         if subscribed is None:
             return f"its subscription for {assignor} cannot be read"

@@ -8,8 +8,8 @@ intervals, so holds are timed to end when the next commit is due.
 
 franz-go waits for the response to a heartbeat as long as for any other, so it gets a short interval and long holds.
 
-The Java client waits just as long, but two of its threads spin while a heartbeat takes longer than the last interval it
-received (KAFKA-21031). A changed interval restarts its heartbeat timer, but an unchanged one does not. The client
+The Java client is just as patient, but two of its threads spin while a heartbeat takes longer than the last interval
+it received (KAFKA-21031). A changed interval restarts its heartbeat timer, but an unchanged one does not. The client
 therefore normally gets the same interval every time, and its heartbeats are held until the interval is nearly over.
 """
 
@@ -30,7 +30,7 @@ NOT_HELD_S = 1.0
 """The interval for clients whose heartbeats are not held, and for members that are stopping partitions. Such members do
 not wait for the interval, but send a heartbeat as soon as they have stopped the partitions."""
 WITH_NEWS_S = 3.0
-"""The interval in a response with an assignment, which the client acknowledges without waiting for the interval."""
+"""The interval in a response with an assignment. The client acknowledges the assignment without waiting that long."""
 JOIN_S = 0.9
 """How long a join is held if the client's last interval is unknown, in seconds."""
 LONGEST_INTERVAL_S = 1.7
@@ -58,8 +58,8 @@ _BEFORE_AGAIN_S = 0.1
 """How long the Java client waits after a response (``retry.backoff.ms``)."""
 _SOON_S = 0.3
 _SPINS_S = 0.4
-"""How long a hold may outlast the interval, in seconds, to let a commit end it. The next heartbeat then follows that
-commit."""
+"""How much longer than the interval a hold may last, in seconds, so that a commit can end it. The next heartbeat then
+follows that commit."""
 _ASKED_EVERY_S = 60.0
 _ASKED_AT_ONCE = 3
 
@@ -125,7 +125,7 @@ class Pace:
         return self._tell(NOT_HELD_S)
 
     def after_interruption(self, now: float) -> float:
-        """Returns the interval after a hold that another request ended. It makes the next heartbeat due as soon as the
+        """Returns the interval after another request has ended a hold. The next heartbeat is then due as soon as the
         client's pace allows."""
         held_s, often = now - self.began, self._commits_often(now)
         if self.polls_long:

@@ -96,8 +96,8 @@ class Heartbeat(Request):
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """The response to a heartbeat. ``assignment`` is ``None`` if the client already knows it. ``ids`` is the assignment
-    by topic id, without topics that have no id. The client must send its next heartbeat ``interval_s`` seconds after
-    the one that this answers."""
+    by topic id, without topics that have no id. The client's next heartbeat is due ``interval_s`` seconds after the
+    one being answered."""
 
     token: Hashable
     error: Error
@@ -219,9 +219,9 @@ class ConsumerGroupMember(KafkaMember):
                 self.acknowledged()  # the commit shows that the client has started the partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes the member at the epoch that the client sent. With commands unacknowledged, the client may still know
-        the newest epoch, because its acknowledgement may not have been written. With all commands acknowledged, it may
-        not know the newest epoch, because the response may have been lost, so both epochs are valid."""
+        """Resumes the member at the epoch that the client sent. If all commands are acknowledged, the client may not
+        know the newest epoch yet, because the response may have been lost, so both epochs are valid. If not, it may
+        already know the newest epoch, because an acknowledgement may not have been written."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:

@@ -148,7 +148,7 @@ class KafkaMember(ABC):
 
     @abstractmethod
     def go_on(self, request: Request) -> None:
-        """Continues to handle a request whose subscription has been written."""
+        """Continues handling a request once its subscription has been written."""
 
     @abstractmethod
     def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:

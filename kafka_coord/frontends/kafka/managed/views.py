@@ -83,7 +83,7 @@ def state_of(seen: Observation) -> State:
 
 
 def topics_of(seen: Observation) -> set[str]:
-    """Returns the topics whose partitions members own or should own."""
+    """Returns the topics of all partitions that members own or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
     return {topic for partitions in sets for topic in partitions.topics}

@@ -98,7 +98,7 @@ class AnswerCommit:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Tell the client that it has left. ``topics`` contains those topics of its last offsets that no longer exist."""
+    """Tell the client that it has left. ``topics`` contains the topics in its last offsets that no longer exist."""
 
     connection: int
     request: Request

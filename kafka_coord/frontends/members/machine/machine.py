@@ -15,7 +15,7 @@ from kafka_coord.frontends.members.machine.writes import Writes
 MAX_UNANSWERED_PROBES = 3
 """A member with this many unanswered probes is no longer probed, but its session timeout keeps running."""
 READ_AGAIN_S = 0.5
-"""How long to wait before reading a member with an unreadable ledger again, in seconds. By then, an operator may have
+"""How long to wait before rereading a member with an unreadable ledger, in seconds. By then, an operator may have
 repaired the ledger."""
 
 Key = tuple[str, str]

@@ -30,8 +30,8 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """A write of the offsets that the member has reported since the last such write. When it is done, ``probe`` is
-    confirmed on ``connection``."""
+    """A write of the offsets that the member has reported since the last write of this kind. Once it is done,
+    ``probe`` is confirmed on ``connection``."""
 
     connection: int | None = None
     probe: int = 0

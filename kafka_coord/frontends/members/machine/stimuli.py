@@ -82,8 +82,8 @@ class ProbeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CommandAcknowledged:
-    """A client acknowledged a command that was delivered over ``connection``, with the final offsets of the command's
-    partitions."""
+    """A client acknowledged a command that was delivered over ``connection``, and sent the final offsets of the
+    command's partitions."""
 
     connection: int
     command: CommandId
@@ -163,9 +163,9 @@ class RegistrationDeleted:
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """The ledger and the channel of a member that wants to resume were read.
+    """The ledger and the channel of a member that wants to resume have been read.
 
-    ``held`` contains the partitions that the member may commit, or is ``None`` without a readable ledger.
+    ``held`` contains the partitions that the member may commit, or is ``None`` if there is no readable ledger.
     ``outstanding`` contains the member's unacknowledged commands, or is ``None`` if the channel is gone or could not be
     read. ``fault`` says why the ledger or the channel could not be read; it is empty if the channel is gone.
     ``generation`` is the generation of the member's newest command: 0 if there has been none, ``None`` if the ledger
@@ -229,7 +229,7 @@ class StepBegan:
 
 @dataclass(frozen=True, slots=True)
 class TimersDue:
-    """All earlier input has been handled, so any member that is still silent at its deadline must expire."""
+    """All earlier input has been handled, so any member whose deadline has passed must expire."""
 
 
 Stimulus = (

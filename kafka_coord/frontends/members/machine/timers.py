@@ -1,4 +1,4 @@
-"""Runs the machine's timers, on a clock that runs only while the gateway serves its members."""
+"""Runs the machine's timers, on a clock that advances only while the gateway serves its members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""The longest normal time between the starts of two steps, in seconds. Beyond that, the gateway counts as stalled."""
+"""The longest normal time from the start of one step to the start of the next, in seconds. If a step takes longer, the
+gateway counts as stalled."""
 
 
 class AttentiveClock:

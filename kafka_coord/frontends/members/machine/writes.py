@@ -105,7 +105,7 @@ class Writes:
             if isinstance(write, OffersWrite):
                 write.offsets, member.reported = member.reported, {}
                 write.connection, write.probe = member.connection, member.answered_up_to
-                if not write.offsets:  # other writes have included every reported offset
+                if not write.offsets:  # other writes, done or pending, include every reported offset
                     self._done(member, stimuli.MemberWritten(member.id, member.write_number))
                     continue
             member.write_number += 1
