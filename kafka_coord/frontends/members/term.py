@@ -71,8 +71,8 @@ class Term:
         offers_every_s: float = 0.1,
     ) -> None:
         """``send`` sends an instruction to a client, and ``report`` counts an event. Neither may raise. ``address``
-        returns the client's address for a connection, for log lines. The term calls ``wake`` when there is work,
-        possibly on another thread."""
+        returns the client's address for a connection, for log lines. The term calls ``wake``, possibly on
+        another thread, when there is work."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s)

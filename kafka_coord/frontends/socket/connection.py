@@ -77,8 +77,7 @@ class Connection:
         self.peer.close()
 
     def send_ping(self, probe: instructions.Probe, now: float) -> None:
-        """Sends a probe as a ping. Translates the probe's ``heard`` and ``done`` into the ids of the frames that they
-        refer to."""
+        """Sends a probe as a ping. Translates the probe's ``heard`` and ``done`` into the corresponding frame ids."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)

@@ -109,7 +109,7 @@ class Administration:
         return Error.NONE
 
     async def registered(self, group: str) -> Registered:
-        """Returns the group's members of all kinds. Raises :class:`StoreError`."""
+        """Returns the group's members, whatever protocol they use. Raises :class:`StoreError`."""
         return await asyncio.to_thread(read_registered, self._store, group)
 
     async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:

@@ -51,7 +51,7 @@ class Registered(NamedTuple):
 
 
 def read_registered(store: Store, group: str) -> Registered:
-    """Reads the members from ZooKeeper. Raises :class:`StoreError`."""
+    """Reads the group's members from ZooKeeper. Raises :class:`StoreError`."""
     parent, ids = layout.ids(group), store.exists(layout.ids(group))
     names = store.children(parent) if ids is not None else ()
     nodes = store.read_many([GetData(f"{parent}/{name}") for name in names]) if names else ()

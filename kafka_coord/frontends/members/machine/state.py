@@ -90,7 +90,7 @@ class MemberState:
     newest_answer: int = 0
     """The newest answered probe."""
     writes: deque[PendingWrite] = field(default_factory=deque)
-    """The writes that are waiting for the outcome of ``writing``."""
+    """The writes queued behind ``writing``."""
     writing: PendingWrite | None = None
     write_number: int = 0
     expiring: bool = False
