@@ -147,8 +147,8 @@ class Left:
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write the group to the log, with ``assignments`` by member id, and report the outcome with :class:`Stored`.
-    ``because`` is the static member's return that is waiting for the outcome, if any. ``by_leader`` is true if the
-    leader's sync is waiting for it."""
+    If a returning static member is waiting for the outcome, ``because`` describes its return. ``by_leader`` is true if
+    the leader's sync is waiting for the outcome."""
 
     generation_id: int
     assignments: Mapping[str, bytes]

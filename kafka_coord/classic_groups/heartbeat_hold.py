@@ -104,11 +104,11 @@ class Beats:
     again_until: float = -math.inf
     _ticked: float = -math.inf
     _interval_s: float = _TICK_S
-    """The time between heartbeats, for clients that wait for the response before they send the next one. It is 0 while
-    it is being measured."""
+    """The time between heartbeats, for clients that never send one before the last has been answered. 0 while being
+    measured."""
     _sent_at: float = -math.inf
     _answered_at: float = -math.inf
-    """The last heartbeat arrived at ``_sent_at``. If there is no news, it is answered at ``_answered_at``."""
+    """When the last heartbeat, which arrived at ``_sent_at``, was answered, or will be if there is no news."""
     _fine_at: float = -math.inf
     """When the client joined or last got a response without an error, as far as this term knows. One session timeout
     later, the client leaves the group."""
@@ -117,7 +117,7 @@ class Beats:
     _asked_at: float = -math.inf
     """When an error last made the client resend its heartbeat."""
     _allowance: Allowance = field(default_factory=Allowance)
-    """Each heartbeat counts as one use."""
+    """Limits resends. Every heartbeat counts as one use, even if it is not a resend."""
 
     def arrived(self, now: float, software: str, session_timeout_s: float) -> float:
         """Handles a heartbeat from a client with the given software name. Returns how many seconds the heartbeat may be
@@ -200,7 +200,7 @@ class AutoCommits:
         return is_due and is_known and software.startswith(COMMITS_ALONE)
 
     def arrived(self, now: float, request: int, *, waits: bool) -> None:
-        """Handles a commit. ``waits`` says whether its response is made to wait."""
+        """Handles a commit. ``waits`` says whether its response will wait."""
         if self._has_waited:
             is_automatic = now - self._at <= _COMMITS_S[1]
             self._proofs = self._proofs + 1 if is_automatic else 0

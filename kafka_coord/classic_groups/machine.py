@@ -56,8 +56,8 @@ from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""How long a new member's first join may be held, in seconds. The member is then removed, because by that time its
-client must be gone."""
+"""How long a new member's first join may be held, in seconds. After that, its client must be gone, so the member is
+removed."""
 
 EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD

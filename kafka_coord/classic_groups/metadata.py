@@ -136,7 +136,7 @@ class GroupMetadata:
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
         """Returns whether a member with the given protocols can join. Its protocol type must be the group's, and it
-        must offer a protocol that all members support. An empty group accepts any type and protocols."""
+        must offer a protocol that all members support. An empty group accepts any type and any protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}

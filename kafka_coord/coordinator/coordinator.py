@@ -1,4 +1,4 @@
-"""The elected coordinator: its startup (in the order of docs/design.md) and its state in memory."""
+"""The elected coordinator: its startup (in the order given in docs/design.md) and its in-memory state."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ConsumerCoordinator:
         self._asked = RequestListener(self.requests, self.queue)
         self._swept_ms = 0.0
         self.history: ClusterHistoryWriter | None = None
-        """``None`` if ``broker_id`` or ``process`` is not given; nothing is recorded then."""
+        """``None`` if ``broker_id`` or ``process`` is not given, in which case nothing is recorded."""
         if broker_id is not None and process is not None:
             own = Election(broker_id, process.host, leadership.epoch, int(store.clock.time() * 1000))
             self.history = ClusterHistoryWriter(store, self._executor, own)

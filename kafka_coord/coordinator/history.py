@@ -98,8 +98,8 @@ class DecisionLog:
     """Follows each group's newest decision until it is settled. Not thread-safe.
 
     The most recently written histories stay cached in encoded form, with their versions, so the next decision for the
-    same group needs no read. If someone else has written the znode in the meantime, the next write fails, the memory is
-    invalidated, and the next pass reads the znode.
+    same group needs no read. If someone else has written the znode in the meantime, the next write fails, the cached
+    history is dropped, and the next pass reads the znode again.
     """
 
     def __init__(self, store: Store) -> None:

@@ -1,5 +1,4 @@
-"""The listeners of the original design. They record changes and set the bits of the affected groups, but decide
-nothing."""
+"""The original design's listeners. They record changes and set the affected groups' bits, but make no decisions."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class TopicPartitionChangeListener:
     held: dict[str, Node] | None = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Processes the held topics. Call it once the racks are known."""
+        """Processes the topics in ``held``, now that the racks are known."""
         held, self.held = self.held or {}, None
         for topic, node in held.items():
             self.on_data(topic, node)
@@ -164,7 +163,7 @@ class RequestListener:
         self.listed: tuple[str, ...] | None = ()
 
     def begin(self, nodes: Sequence[Answer]) -> None:
-        """Processes the nodes that startup read for the listed requests."""
+        """Processes the listed requests, whose znodes were read at startup."""
         listed, self.listed = self.listed or (), None
         self._enqueue(self._requests.take(frozenset(listed), listed, nodes))
 
@@ -219,7 +218,7 @@ class BrokerChangeListener:
         self.racks: dict[int, str] = {}
 
     def begin(self, nodes: Sequence[Answer]) -> None:
-        """Processes the nodes that startup read for the listed brokers."""
+        """Processes the listed brokers, whose znodes were read at startup."""
         listed, self.listed = self.listed or (), None
         self.racks.update(_racks(listed, nodes))
 

@@ -67,8 +67,8 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Returns, for each group, whether it is not paused and has not changed since it was found at rest. However large
-    a group is, this takes six small reads. Raises :class:`StoreUnavailable`."""
+    """Returns, for each group, whether it is unpaused and has not changed since it was found at rest. This takes six
+    small reads per group, however large the group is. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
@@ -133,9 +133,9 @@ def observe(
 def _read_group(
     store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions
 ) -> Generator[list[Read], Answers, Snapshot | None]:
-    """Reads one group. Yields the reads to send and receives their results. Returns ``None`` if the group does not
-    exist. Reads the group and the consumers that it had in the last pass, then all other consumers, and finally any
-    commands that consumers are slow to acknowledge, in case the commands are unreadable."""
+    """Reads one group, as a generator that yields reads and is sent their results. Returns ``None`` if the group does
+    not exist. Reads the group and the consumers that it had in the last pass, then all other consumers, and finally any
+    commands that consumers are slow to acknowledge, in case those are unreadable."""
     memory, group, reading = query.memory, query.memory.group, _Decoding(query.memory.decoded)
     answers = yield [
         *(_reads_of_zxids(group) if query.with_zxids else ()),  # read before the znodes whose state they identify

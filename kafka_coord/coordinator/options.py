@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class CoordinatorOptions:
     """The coordinator's timing options, in ms.
 
-    - ``look_interval_ms``: the time between two passes over a group without events.
+    - ``look_interval_ms``: the time between two passes over a group that has no events.
     - ``settled_after_ms``: how long a group must be at rest before it is recorded as such and later passes only check
       whether anything has changed. 0 means never.
     - ``whole_look_interval_ms``: the time between two complete reads of a group at rest, which also find registrations

@@ -63,7 +63,7 @@ class RebalanceRequestQueue:
                 self._calm[group] = None
 
     def calm(self, groups: Set[str]) -> None:
-        """Makes the given groups calm if they are enqueued, so that they come after all other groups."""
+        """Marks those of the given groups that are enqueued as calm, so that other groups usually go first."""
         with self._changed:
             enqueued, self._rebalance_request_queue = self._rebalance_request_queue, deque()
             for group in enqueued:
@@ -74,7 +74,7 @@ class RebalanceRequestQueue:
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
         """Enqueues the group at the (monotonic) time ``due``, or earlier if an earlier time is already set. With
-        ``event``, the group will not be calm."""
+        ``event``, the timer counts as an event, so the group is not calm."""
         with self._changed:
             if event and not self._closed:
                 self._happened.add(group)

@@ -14,7 +14,7 @@ _BELOW_A_GROUP = {
     " groups delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
-    "settled": "the coordinator must read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
+    "settled": "a new coordinator has to read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
     "channel": "its consumer has stopped carrying out commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
@@ -39,7 +39,7 @@ def what_to_do(path: str, offset: int | None = None) -> str:
     if not path.startswith(layout.group(group)):
         return _ANYTHING_ELSE
     if not is_legal(group):
-        return "no command accepts that name; delete the znode with everything below it (zkCli.sh deleteall)"
+        return "no command accepts that group name; delete the znode with everything below it (zkCli.sh deleteall)"
     if below in _LISTED:
         return (
             f"no decisions are made for {group}; give the coordinator's user permission to read it: kafka-coord acl"

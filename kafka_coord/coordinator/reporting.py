@@ -35,7 +35,7 @@ class StuckGroup:
 
     @property
     def is_loud(self) -> bool:
-        """Whether an operator must act. A consumer that is slow to acknowledge is evicted automatically."""
+        """Whether an operator must act. Waiting for a slow consumer does not count: it is evicted automatically."""
         return self.undecided or self.ownerless > 0
 
 

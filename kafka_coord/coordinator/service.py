@@ -142,7 +142,7 @@ class CoordinatorService:
         elif self.coordinator is not None and self.coordinator.handler.deposed:
             self._step_down(f"{layout.COORDINATOR_EPOCH} was changed or deleted (by an election or by hand)")
         if self._store.session.state is not SessionState.CONNECTED:
-            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I do not decide anything")
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I am not making decisions")
             return
         self._register()
         self._election.step()
@@ -150,7 +150,7 @@ class CoordinatorService:
             if self._election.is_mine():
                 self._say(
                     f"waiting. I am {self._broker_id}, elected, but my session is uncertain, "
-                    "so I do not decide anything"
+                    "so I am not making decisions"
                 )
             else:
                 self._step_down(self._election.why_lost())
@@ -278,7 +278,7 @@ class CoordinatorService:
             return f"the instance beside broker {successor} is already the coordinator"
         if self._store.exists(layout.instance(successor)) is None:
             running = ", ".join(self._store.children(layout.COORDINATORS))
-            return f"no instance runs beside broker {successor}; running instances: {running}"
+            return f"no instance is running beside broker {successor}; running instances: {running}"
         return ""
 
     def _resign(self, why: str) -> None:
@@ -293,15 +293,15 @@ class CoordinatorService:
     def _say_who_leads(self) -> None:
         leader = self._election.leader()  # read first, because this also detects a repaired epoch
         if self.obstacle:
-            self._say(f"waiting. I am {self._broker_id}, no instance coordinates: {self.obstacle}")
+            self._say(f"waiting. I am {self._broker_id}, no instance is coordinating: {self.obstacle}")
             return
         named = self._election.successor()
         if named is not None:
             self._say(
-                f"waiting. I am {self._broker_id}, no instance coordinates: broker {named} is the named successor"
+                f"waiting. I am {self._broker_id}, no instance is coordinating: broker {named} is the named successor"
             )
             return
-        who = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "no instance coordinates yet"
+        who = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "no instance is coordinating yet"
         self._say(f"no action. I am {self._broker_id}, {who}")
 
     def _say_status(self) -> None:

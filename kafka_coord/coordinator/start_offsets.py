@@ -111,7 +111,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
         return _OfTopic()
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
-    # an empty value, as Kafka 0.8 writes it, stands for the current topic
+    # an empty value, which Kafka 0.8 writes, stands for the current topic
     if not written or same_topic(written, identity):
         return _OfTopic(prepare)
     if not is_identity(written):

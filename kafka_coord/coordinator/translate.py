@@ -36,7 +36,7 @@ from kafka_coord.zk.fencing import fits_one, packed
 from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
 MAX_UNIT_BYTES = 500_000
-"""The limit for a unit that need not be atomic. Larger units are split."""
+"""The maximum size of a unit that need not be atomic, in bytes. Larger units are split."""
 
 
 class Translation:
@@ -98,9 +98,9 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
-        """Returns the units of the step, with the ledger and its commands in one unit. The operations that precede it
-        may be split, because no consumer carries out the commands of a dead incarnation or uses the offsets of a
-        deleted topic."""
+        """Returns the units of the step, with the ledger and its commands in one unit. The other operations, mostly
+        removals of old commands and offsets, come first and may be split, because no consumer carries out the commands
+        of a dead incarnation or uses the offsets of a deleted topic."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]

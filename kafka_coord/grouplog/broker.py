@@ -87,7 +87,7 @@ class BrokerConnection(asyncio.Protocol):
         self._late = self._loop.call_at(due, self._fail_late)
 
     def _fail_late(self) -> None:
-        """Fails the requests that have timed out and sets the timer for the one that may time out next."""
+        """Fails the requests that have timed out and sets the timer for the next timeout."""
         self._late = None
         now = self._loop.time()
         for question in self._waiting.values():

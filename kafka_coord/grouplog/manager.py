@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _REMOVED_BYTES = 400 << 10
 """The maximum size of one batch of removals, in bytes."""
 _TOPIC_BYTES = 300
-"""An upper bound for the size of a topic's name with its overhead, in bytes."""
+"""An upper bound on the size of a topic's name with its overhead, in bytes."""
 _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
@@ -83,7 +83,7 @@ class GroupMetadataManager:
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
         self.loading: dict[int, asyncio.Future[None]] = {}
-        """The partitions that are being loaded, each with a future that is done when the load has ended."""
+        """The partitions that are being loaded, each with a future that completes when the load ends."""
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
 

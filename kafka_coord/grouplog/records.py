@@ -44,7 +44,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The record that a term begins with. ``term`` is the version of the partition's znode."""
+    """The record that begins a term. ``term`` is the version of the partition's znode."""
 
     term: int
     instance: str

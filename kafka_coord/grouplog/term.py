@@ -52,7 +52,7 @@ _PRODUCE = 3
 _BATCH_BYTES = 512 << 10
 """The maximum size of a batch in bytes, unless a single append is larger."""
 _RECORD_BYTES = 32
-"""An upper bound for the overhead of a record, besides its key and value, in bytes."""
+"""An upper bound on the size of a record without its key and value, in bytes."""
 MOST_BYTES = 900 << 10
 """The maximum size of one append, in bytes. By default, a broker accepts batches of up to 1 MiB
 (``max.message.bytes``)."""

@@ -17,7 +17,7 @@ MAX_CHANGE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operator action that took effect. ``kind`` is a request's type, or words such as ``pause`` or ``evict c1,
+    """An operator action that took effect. ``kind`` is a request's type, or text such as ``pause`` or ``evict c1,
     c2``.
 
     ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values.

@@ -1,4 +1,4 @@
-"""The rule for legal names of topics, groups and consumers: the one that Kafka has for topics."""
+"""The rule for legal names of topics, groups and consumers: Kafka's rule for topic names."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Observation:
     - ``in_grace``: the consumers whose registration is gone but whose place is kept.
     - ``overdue``: the consumers that have not acknowledged a command within the rebalance timeout.
     - ``retired``: the consumers that have been gone long enough for their channel to be removed.
-    - ``retention_passed``: whether the group has been empty for longer than its offsets retention.
+    - ``retention_passed``: whether the group has been empty for longer than its offset retention period.
     - ``generation_floor``: if the stored target was lost, the highest generation found elsewhere.
     - ``unreadable``: all znodes that could not be read. While a znode below ``offsets`` is unreadable, its partition or
       topic is not started.

@@ -88,7 +88,7 @@ class RequestType(StrEnum):
     RESIGN = "resign"
     """Resign, with ``successor`` as the next coordinator. Refused if that instance is not running."""
     LOOK = "look"
-    """Make a pass over the group now, since a pause or the settings changed, and record ``action`` if it is set.
+    """Make a pass over the group now, because a pause or the settings have changed. Record ``action`` if it is set.
     Without a group, only record ``action`` in the cluster history."""
     RESET_OFFSETS = "reset-offsets"
     """Write ``offsets``. Refused while a member holds one of the partitions."""

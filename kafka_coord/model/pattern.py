@@ -16,7 +16,7 @@ MAX_PROGRAM_BYTES = 256 << 10
 """The memory limit for a compiled pattern. It allows about 14,000 instructions, so one match takes at most tens of ms.
 A list of topic names with ``MAX_PATTERN_CHARS`` characters fits, but ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
-"""The memory that RE2 may use as a cache while it matches. With less memory, RE2 starts over for each topic and is a
+"""The memory that RE2 may use for caching while matching. With less, RE2 starts over for each topic, which makes it a
 hundred times slower."""
 
 _UNKNOWN, _NO, _YES = 0, 1, 2

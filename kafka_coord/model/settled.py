@@ -96,7 +96,7 @@ def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]
 
 def _pattern(found: object, where: str) -> Subscription:
     if not isinstance(found, list) or len(found) != 2 or not all(isinstance(part, str) for part in found):
-        raise MalformedValue(where, f"pattern {json_fields.shown(found)} is not a kind and an expression")
+        raise MalformedValue(where, f"pattern {json_fields.shown(found)} is not a [kind, expression] pair")
     kind, pattern = found
     if kind == SubscriptionKind.STATIC:
         raise MalformedValue(where, "a static subscription is not a pattern")

@@ -30,8 +30,8 @@ def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
 
 
 def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[TopicPartition, int]:
-    """Reads the value strictly. Raises :class:`MalformedValue`, even for a partition that is merely not in ``among``,
-    so that a small value cannot expand into a large set."""
+    """Reads the value strictly. Raises :class:`MalformedValue`, even if the only fault is a partition outside
+    ``among``, so that a small value cannot expand into a large set."""
     if not isinstance(value, dict):
         raise MalformedValue(where, "field 'streams' is not an object keyed by topic")
     streams: dict[TopicPartition, int] = {}

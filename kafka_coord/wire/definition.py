@@ -47,7 +47,7 @@ NO_VERSIONS = Versions(1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. For an array, ``type`` is the type of an element. If the type is a structure, ``struct`` is set. If
+    """One field. For an array, ``type`` is the element type. If the type is a structure, ``struct`` is set. If
     ``flexible`` is not ``None``, it overrides the flexible versions of the message."""
 
     name: str

@@ -116,7 +116,7 @@ class Grant:
 
 
 AclOf = tuple[Grant, ...]
-"""The ACL of one znode. It is sorted and contains each identity once."""
+"""The ACL of one znode, sorted, with each identity only once."""
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:

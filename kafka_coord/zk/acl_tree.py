@@ -22,7 +22,7 @@ _BATCH = 1_000
 _PASSES = 5
 
 OnProgress = Callable[[int, int], None]
-"""Receives the number of ACLs set so far, and the number that the current pass must set."""
+"""Receives the number of ACLs processed so far in the current pass, and their total number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,8 @@ def read_tree_acls(store: AclStore, most_of_a_kind: int | None = None) -> TreeAc
 
 
 def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
-    """Compares kafka-coord's znodes (all, or ``most_of_a_kind`` of each kind) with the plan. Does not change
-    anything."""
+    """Compares kafka-coord's znodes (all, or at most ``most_of_a_kind`` of each kind) with the plan. Changes
+    nothing."""
     acls = read_tree_acls(store, most_of_a_kind)
     deviations = [Deviation(path, None, plan.of(path)) for path in acls.unreadable]
     for path, one in acls.found.items():
@@ -152,9 +152,9 @@ def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -
 
 
 def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> ApplyResult:
-    """Creates missing znodes and sets every ACL that deviates. Repeats this (up to :data:`_PASSES` times) until there
-    is nothing left to do, because running processes may still be creating znodes by an older plan. Does not affect
-    sessions, watches or data versions."""
+    """Creates missing znodes and sets every ACL that differs from the plan. Repeats this (up to :data:`_PASSES` times)
+    until there is nothing left to do, because running processes may still be creating znodes according to an older
+    plan. Does not affect sessions, watches or data versions."""
     changed = made = 0
     refused: dict[str, str] = {}
     for _ in range(_PASSES):

@@ -42,7 +42,7 @@ class Calls:
     _timeout_s: float
     _max_request_bytes: int
     _dropped_at: int = 0
-    """The size of the large request that the connection broke on, or 0."""
+    """The size of the last large request on which the connection broke, or 0."""
     _pid: int = field(default_factory=os.getpid)
 
     def ask(
@@ -60,7 +60,7 @@ class Calls:
         if os.getpid() != self._pid:
             raise StoreUnavailable(
                 f"{doing} {path}: process {self._pid} opened this ZooKeeper session and this process is its child: "
-                "open another session after fork()",
+                "open a new session after fork()",
                 path,
             )
         if self._session.state is not SessionState.CONNECTED and not self._session.wait_connected(self._timeout_s):
@@ -132,9 +132,8 @@ class Calls:
         ask: Callable[[Any], Any],
         refusals: tuple[type[StoreError], ...] = (),
     ) -> list[Any]:
-        """Returns the responses to many pipelined requests, with ``None`` for a znode that does not exist. Errors of
-        the types in ``refusals`` take the place of responses. Raises any other error.
-        """
+        """Sends many pipelined requests and returns their responses: ``None`` for a znode that does not exist, and the
+        error itself if its type is in ``refusals``. Raises any other error."""
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):
             chunk = items[start : start + PIPELINED]

@@ -284,7 +284,7 @@ class ZkElection:
             return None
         if not isinstance(stat, Stat):
             raise StoreUnavailable(
-                "the response to the election's multi lacks a stat; reading back", layout.COORDINATOR
+                "the response to the election's multi lacks a stat; reading the znode again", layout.COORDINATOR
             )
         return self._won(epoch + 1, stat.version, session_id)
 
@@ -334,8 +334,8 @@ class ZkElection:
         return epoch, node.stat.version
 
     def _epoch_in(self, node: Node) -> int | None:
-        """Returns the epoch in the znode. If there is none, no instance can be elected or write, so logs the problem
-        and returns ``None``."""
+        """Returns the epoch in the znode. If there is none, logs the problem and returns ``None``: without an epoch, no
+        instance can be elected or write."""
         epoch = decode_epoch(node.data)
         if epoch is not None:
             self._complaints.pop("epoch", None)

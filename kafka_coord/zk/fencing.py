@@ -19,7 +19,7 @@ MAX_OPS = 1_000
 def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResult, ...]:
     """Writes ``ops`` in one multi that begins with ``fence`` and returns their results.
 
-    Raises :class:`Fenced` if the fence failed, because another instance has taken over or someone has written to its
+    Raises :class:`Fenced` if the fence failed: another instance has taken over, or someone has written to the fence's
     znode. Raises :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and
     :class:`StoreUnavailable` if the outcome is unknown.
     """
@@ -43,7 +43,7 @@ def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
         index -= len(unit)
         if index < 0:
             return number
-    raise IndexError("ZooKeeper named an operation that is not in the multi")
+    raise IndexError("ZooKeeper reported a failed operation that is not in the multi")
 
 
 def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:

@@ -52,9 +52,9 @@ class InstanceRegistration:
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
-        """Creates the znode, or finds that it already exists. Safe to repeat. Raises :class:`NodeExists` while the
-        znode may still belong to an earlier session of this instance; the caller must then try again. Once that is no
-        longer possible, another instance has taken the broker id, and this raises :class:`SettingsError`. After a
+        """Creates the znode unless this session already owns it. Safe to repeat. Raises :class:`NodeExists` while an
+        existing znode may belong to an earlier session of this instance; the caller must then retry. Once that is ruled
+        out, another instance must have taken the broker id, so this raises :class:`SettingsError`. After a
         :class:`StoreUnavailable`, the next call determines the outcome."""
         session_id = self._store.session.session_id
         try:

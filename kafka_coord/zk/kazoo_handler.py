@@ -39,7 +39,7 @@ class KazooHandler(SequentialThreadingHandler):
         super().__init__()  # type: ignore[no-untyped-call]
         self._servers = servers
         self._raised: list[BaseException] = []
-        """The exceptions of signal handlers that kazoo caught while it sent a request."""
+        """The exceptions raised by signal handlers that kazoo caught while sending a request."""
         self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
@@ -91,14 +91,14 @@ class KazooHandler(SequentialThreadingHandler):
             raise first
 
     def _wake(self) -> None:
-        """Makes the connection thread look for another request to send. If there is none, this does no harm."""
+        """Makes the connection thread look for another request to send. Harmless if there is none."""
         if self._waker is not None:
             with suppress(OSError):  # already closed
                 self._waker.send(b"\0")
 
 
 class _Result(AsyncResult):
-    """kazoo's result, which keeps a signal handler's exception out of the request's error."""
+    """kazoo's result, except that it sets aside a signal handler's exception instead of failing the request."""
 
     def __init__(self, handler: KazooHandler, raised: list[BaseException]) -> None:
         super().__init__(handler)  # type: ignore[no-untyped-call]

@@ -26,11 +26,11 @@ MARGIN_SHARE = 0.05
 MARGIN_S = 0.05
 LAG_SHARE = 0.25
 _GRAIN_SHARE = 1 / 64
-"""If two send times are closer together than this share of T, only the earlier time is stored, to limit the memory."""
+"""If two send times are closer together than this fraction of T, only the earlier one is stored, to save memory."""
 
 
 class SessionLease:
-    """Computes the deadline from connects and responses. Times are seconds of one monotonic clock. Not thread-safe."""
+    """Computes a session's lease from its connects and responses. Times are in monotonic seconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self.session_id = 0

@@ -24,7 +24,7 @@ _TYPES = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
 class PersistentWatches:
-    """The persistent watches of one client. ``relative`` converts a path on the server to the watchers' path."""
+    """The persistent watches of one client. ``relative`` removes the chroot from a path on the server."""
 
     def __init__(self, client: KazooClient, relative: Callable[[str], str]) -> None:
         self._client = client
@@ -36,16 +36,16 @@ class PersistentWatches:
         self._unanswered = 0
 
     def may_be_asked_for(self, session_id: int) -> bool:
-        """Returns whether this version of kazoo exposes its events, and no server has refused persistent watches in the
-        given session."""
+        """Returns whether the server may be asked for persistent watches in the given session: this version of kazoo
+        exposes its events, and no server has refused such a request in that session."""
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:
-        """Records that the server accepted the request."""
+        """Records that the server accepted a request for a persistent watch."""
         self._unanswered = 0
 
     def refused(self, session_id: int) -> None:
-        """Records that the server refused the request."""
+        """Records that the server refused a request for a persistent watch."""
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:

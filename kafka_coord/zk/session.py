@@ -332,7 +332,7 @@ class KazooStore(Store):
             self._persistent.unanswered(session_id)
             self.unfollow(path, watcher)
             raise
-        except StoreError as error:  # a server with WatchManagerOptimized says that it could not read the request
+        except StoreError as error:  # a server with WatchManagerOptimized reports that it could not read the request
             log.info("falling back to one-shot watches path=%s reason='%s'", path, error)
             self._persistent.refused(session_id)
             self.unfollow(path, watcher)
@@ -564,5 +564,5 @@ class _Watch:
         return hash((self._path, self._watcher))
 
     def __call__(self, event: WatchedEvent) -> None:
-        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # such an event does not name a path
+        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # an event of any other type does not name a path
         self._watcher(WatchEvent(kind, self._path))

@@ -25,7 +25,7 @@ def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
 
 
 def described(ops: Sequence[Op]) -> str:
-    """Describes a multi for messages, as in ``multi of 3 operations (check /a, set /b, …)``."""
+    """Describes a multi for use in messages, such as ``multi of 3 operations (check /a, set /b, …)``."""
     shown = ", ".join(f"{_VERBS[type(op)]} {op.path}" for op in ops[:3])
     more = ", …" if len(ops) > 3 else ""
     return f"multi of {len(ops)} operations ({shown}{more})"

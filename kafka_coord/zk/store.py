@@ -24,7 +24,7 @@ class Clock(Protocol):
     """An injectable clock for the code around the pure decisions, which take the time as an argument."""
 
     def monotonic(self) -> float:
-        """Returns the seconds since an arbitrary moment. Never goes back."""
+        """Returns the seconds since an arbitrary moment. Never goes backwards."""
 
     def time(self) -> float:
         """Returns the seconds since 1970 (wall clock), for timestamps shown to humans."""

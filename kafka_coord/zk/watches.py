@@ -58,9 +58,9 @@ class Watches:
 
     ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises an exception does not affect other listeners. Its failure is logged with the path, and not
-    again as long as it stays the same. The watch stays set, and the next step calls the listener again with the current
-    value, so a listener whose own read failed gets another chance, and no event is lost.
+    A listener that raises an exception does not affect other listeners. Its failure is logged with the path, but the
+    same failure is not logged twice in a row. The watch stays set, and the next step calls the listener again with the
+    current value, so a listener whose own read failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -91,7 +91,8 @@ class Watches:
         self._add(_Watched(_Kind.CHILDREN, path, listener))
 
     def gone(self, paths: Iterable[str], listener: GoneListener) -> None:
-        """Calls ``listener`` once for each path, as soon as its current znode no longer exists."""
+        """Calls ``listener`` once for each path, when its current znode has been deleted, even if it has since been
+        recreated."""
         for path in paths:
             self._add(_Watched(_Kind.GONE, path, listener))
 

@@ -240,7 +240,7 @@ def test_resign_hands_over_to_the_one_that_is_named(elected: World, coord: Run) 
     assert [row["change"] for row in actions] == ["to broker 3", "to broker 1"]
     for successor, problem in (
         (1, "the instance beside broker 1 is already the coordinator"),
-        (9, "no instance runs beside broker 9; running instances: 1, 2, 3"),
+        (9, "no instance is running beside broker 9; running instances: 1, 2, 3"),
     ):
         ran = coord("coordinator", "resign", "--to", str(successor))
         assert (ran.code, ran.err) == (6, f"kafka-coord: refused: {problem}\n")

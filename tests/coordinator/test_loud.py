@@ -95,7 +95,7 @@ def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates
 
     assert not world.service.leads
     assert EPOCH_HELD in world.service.obstacle
-    assert "no instance coordinates" in world.service._status
+    assert "no instance is coordinating" in world.service._status
 
 
 def test_a_startup_that_fails_by_a_defect_ends_no_instance_and_is_said_every_minute(

@@ -270,7 +270,7 @@ def test_a_forked_child_is_told_to_open_its_own_session(store: KazooStore) -> No
     told.close()
     told.join_thread()
 
-    assert "open another session after fork()" in sentence
+    assert "open a new session after fork()" in sentence
     store.sync()
     assert isinstance(store.get("/"), Node)
 

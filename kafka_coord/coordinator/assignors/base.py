@@ -11,7 +11,7 @@ from kafka_coord.model import NO_PARTITIONS, Member, PartitionSet, Streams, Topi
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInputs:
-    """The input of an assignor.
+    """The input to an assignor.
 
     ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber.
     ``subscriptions`` maps each consumer to its topics, sorted, with patterns resolved and without missing topics.

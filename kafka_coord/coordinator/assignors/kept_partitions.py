@@ -13,7 +13,7 @@ Numbers = dict[str, set[int]]
 """Maps topics to partition numbers."""
 
 Taken = dict[str, tuple[frozenset[int], set[int]]]
-"""Maps each topic to its existing partitions and to the partitions that some member keeps."""
+"""Maps each topic to its existing partitions and to those that some member already keeps."""
 
 
 class Share:

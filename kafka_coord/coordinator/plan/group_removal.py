@@ -9,13 +9,13 @@ from kafka_coord.model import Observation, RequestType
 
 
 def group_removal(observation: Observation, membership: Membership) -> Plan | None:
-    """Returns the plan that removes the group, or ``None`` if the group must stay."""
+    """Returns the plan that removes the group, or ``None`` if the group must be kept."""
     answers = _asked_for(observation, membership)
     if answers is not None:
-        return _plan(observation, "an operator asked", answers)
+        return _plan(observation, "requested by an operator", answers)
     answers = _answers_if_expired(observation, membership)
     if answers is not None:
-        return _plan(observation, "empty for longer than its offsets are retained", answers)
+        return _plan(observation, "empty for longer than its offset retention period", answers)
     return None
 
 
@@ -39,10 +39,10 @@ def _asked_for(observation: Observation, membership: Membership) -> list[Step] |
 
 
 def _answers_if_expired(observation: Observation, membership: Membership) -> list[Step] | None:
-    """Returns the responses to pending requests if the group's offsets have expired, or ``None`` if the group must
-    stay.
+    """Returns the responses to pending requests if the group is to be removed because its offsets have expired,
+    otherwise ``None``.
 
-    ``coordinator.deadlines`` decides when the retention has passed (``observation.retention_passed``).
+    ``coordinator.deadlines`` decides when the retention period has passed (``observation.retention_passed``).
     """
     empty = not membership.effective and not membership.any_registration_unreadable
     if not observation.retention_passed or not empty or observation.pause is not None:
@@ -51,5 +51,6 @@ def _answers_if_expired(observation: Observation, membership: Membership) -> lis
     if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in requests):
         return None
     return [
-        refused(r, "the group was removed: it was empty for longer than its offsets are retained") for r in requests
+        refused(r, "the group was removed: it had been empty for longer than its offset retention period")
+        for r in requests
     ]

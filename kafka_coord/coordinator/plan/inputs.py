@@ -1,4 +1,4 @@
-"""The inputs to a target, and a digest that shows whether any of them has changed."""
+"""The inputs that a target is computed from, and a digest that shows whether any of them has changed."""
 
 from __future__ import annotations
 

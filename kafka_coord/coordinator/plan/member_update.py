@@ -67,7 +67,7 @@ class MemberUpdate:
     def write(
         self, target: Assignment | None, observation: Observation, *, decides_streams: bool
     ) -> WriteLedgerAndCommands:
-        """Returns the write of the updated ledger, with the commands that cause the change."""
+        """Returns the step that writes the updated ledger and the commands that bring about the change."""
         before = self.ledger
         commands: list[Command] = []
         owned = (before.owned - self.stop) | self.start

@@ -32,7 +32,7 @@ class Membership:
     any_registration_unreadable: frozenset[str]
     """All consumers with an unreadable registration, including those that do not hold any partitions yet."""
     any_ledger_unreadable: frozenset[str]
-    """The consumers in ``ledger_unreadable``, plus those that are gone and left an unreadable ledger."""
+    """The consumers in ``ledger_unreadable``, plus any departed consumers with an unreadable ledger."""
 
     def held_by_unreadable(self, observation: Observation) -> list[Ledger]:
         """Returns the ledgers of consumers whose registration is unreadable."""

@@ -110,7 +110,7 @@ def _wanted(
     """Returns the partitions that each member may start if no other member holds them.
 
     Leaves out ``stale`` topics until every consumer has released the partitions of the deleted topic. Until then, a
-    consumer may still commit offsets of the deleted topic, and only the first start on the new topic removes those.
+    consumer may still commit offsets of the deleted topic, which are removed only by the first start on the new one.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}

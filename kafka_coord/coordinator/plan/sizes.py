@@ -14,7 +14,7 @@ MAX_WRITE_BYTES = 900_000
 """The limit for a ledger and its commands, which are written in one multi. The rest of the 1 MB is for paths and
 checks."""
 MAX_LEDGER_BYTES = 600_000
-"""The limit for a ledger after starts. A later stop names the same partitions and must also fit in the write."""
+"""The limit for a ledger after starts, so that a later command to stop the same partitions still fits in the write."""
 
 ENVELOPE_BYTES = 3_000
 """The size of a command without its partitions: at most 300 characters of reason, five numbers, and field names."""

@@ -87,8 +87,8 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """Returns the decision to set an empty target, unless the stored target is empty or there is none. An empty target
-    records that the group is empty, and preserves the generation."""
+    """Returns the decision to set an empty target, unless the stored target is already empty or there is none. An
+    empty target records that the group is empty, and preserves the generation."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members; nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):

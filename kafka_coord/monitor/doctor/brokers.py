@@ -125,7 +125,9 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
         yield warning(check, "only one instance runs, so no other can take over", "run an instance beside each broker")
     elif alone and cluster.instances:
-        yield info(check, f"no instance runs beside broker {some(alone, 20)}", "run 'kafka-coord serve' there as well")
+        yield info(
+            check, f"no instance is running beside broker {some(alone, 20)}", "run 'kafka-coord serve' there as well"
+        )
     if lost:
         what = f"instance {some(lost, 20)} runs without its broker"
         yield info(check, what, "it can still coordinate; check its --broker-id, and whether the broker is up")
