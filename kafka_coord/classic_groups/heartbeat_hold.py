@@ -40,7 +40,7 @@ _TICKS = 3
 """The most ticks that pass before a client gets a response without an error. Each consecutive error doubles the time
 that the client waits before it resends a heartbeat, which is 0.1 s at first."""
 _MARGIN_S = 0.25
-"""How many seconds a request and its response take on a busy machine. If the response arrives after the tick, the
+"""How long a request and its response take on a busy machine, in seconds. If the response arrives after the tick, the
 client stays silent for 3 s."""
 _SOON_S = 0.5
 """If the next tick is at most this many seconds away, the response need not be an error."""

@@ -56,8 +56,8 @@ class WrittenHistory(NamedTuple):
 
 @dataclass(slots=True)
 class AtRest:
-    """A group found at rest. ``topics`` contains the topics last compared with ``settled``. The first pass after
-    the (monotonic) time ``whole_at`` reads the whole group again."""
+    """A group found at rest. ``topics`` contains the topics last compared with ``settled``. From the (monotonic)
+    time ``whole_at`` on, the next pass reads the whole group again."""
 
     settled: Settled
     topics: Mapping[str, TopicInfo] | None

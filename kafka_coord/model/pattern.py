@@ -28,8 +28,8 @@ _next_number = itertools.count()
 class TopicPattern:
     """One compiled pattern, created by :func:`topic_pattern`. Thread-safe.
 
-    Even in linear time, a pattern designed to be slow takes a minute for a few thousand topics, so each result is
-    cached, at one byte per topic. :meth:`knows` tells whether the result for a topic is cached.
+    Although matching takes linear time, a pattern designed to be slow can take a minute for a few thousand topics, so
+    each result is cached, at one byte per topic. :meth:`knows` tells whether the result for a topic is cached.
     """
 
     __slots__ = ("_answers", "_written")
@@ -46,7 +46,7 @@ class TopicPattern:
             shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
             raise InvalidPattern(
                 f"topic pattern {pattern[:80]!r} is not a regular expression that RE2 can run: {shown}"
-                " (back-references and look-around are not available, and large repetitions are refused)"
+                " (back-references, look-around and large repetitions are not supported)"
             ) from None
         self._answers = bytearray()
 

@@ -70,7 +70,7 @@ def make_classes(of: Struct, classes: dict[str, type[Record]]) -> None:
 
 
 class _Functions:
-    """The code that the decoder and the encoder of one version share."""
+    """Code shared by the decoder and the encoder of one version."""
 
     def __init__(self, definition: Definition, classes: dict[str, type[Record]], version: int) -> None:
         if version not in definition.versions:

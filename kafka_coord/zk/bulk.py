@@ -5,12 +5,12 @@ answered or refused separately. On the wire (``org.apache.zookeeper.MultiOperati
 read is a header (type, done, error) and the ordinary request. A header with ``done`` set marks the end. In the
 response, a refused read has type -1 and an error code.
 
-Watches use ``SetWatches`` (request type 101), which Java's client uses to restore its watches on another server. The
+Watches use ``SetWatches`` (request type 101), which the Java client uses to restore its watches on another server. The
 request names a zxid, and the server immediately fires every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
 Writes use ZooKeeper's multi (request type 14). kazoo's own multi normalises every path and packs every operation piece
-by piece, which took up most of the time of a large request.
+by piece, which accounted for most of the time that a large request took.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Calls:
         return response
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
-        """Returns this project's error for kazoo's error. A broken connection may mean that the request was too long: a
+        """Translates kazoo's error to this project's. A broken connection may mean that the request was too long: a
         server that gets a request longer than its ``jute.maxbuffer`` drops the connection without giving a reason. The
         first break could have any cause, so the outcome counts as unknown. If the connection breaks again on a request
         that is at least as long, the error names the size as the cause."""

@@ -57,7 +57,8 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
 
 
 def _of_connection(client: KazooClient, name: str, lost: str) -> tuple[Any, Any]:
-    """Returns kazoo's connection and its method ``name``. If there is no such method, logs which feature is lost."""
+    """Returns kazoo's connection and the connection's method ``name``. If that method is missing, returns ``None``
+    for it and logs which feature is lost."""
     connection = getattr(client, "_connection", None)
     method = getattr(connection, name, None)
     if method is None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SHORTEST_GRANTED_MS = 4_000
 """Two ticks of a server with default settings. This timeout is assumed if kazoo hides the negotiated timeout."""
 _SILENCE_SHARE = 2 / 3
-"""The fraction of the session timeout after which the client drops a silent connection, as Java's does."""
+"""The fraction of the session timeout after which the client drops a silent connection, as in the Java client."""
 _RESTART_EVERY_S = 5.0
 
 

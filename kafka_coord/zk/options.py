@@ -19,7 +19,7 @@ DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
 
 
 class Acl(StrEnum):
-    """Which ACL this project gives to the znodes that it creates."""
+    """The kind of ACL that kafka-coord gives to the znodes it creates."""
 
     OPEN = "open"
     """Everyone may do everything, as in Kafka without ``zookeeper.set.acl``."""

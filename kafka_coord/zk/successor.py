@@ -11,7 +11,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
 HOLD_BACK_S = 3.0
-"""How long all other instances leave a vacancy to the named successor, in seconds on each instance's own clock. A
+"""How long all other instances wait for the named successor to be elected, in seconds on each instance's own clock. A
 healthy successor is elected within milliseconds. Even if it fails, the delay is shorter than a failover after a crash,
 which takes a session timeout."""
 

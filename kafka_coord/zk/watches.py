@@ -38,7 +38,7 @@ class _Kind(Enum):
 
 
 _NEVER = (-1, -1)
-"""The state of a znode that was never read."""
+"""The state of a znode that has never been read."""
 
 
 @dataclass(slots=True, eq=False)
