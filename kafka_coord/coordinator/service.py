@@ -142,7 +142,7 @@ class CoordinatorService:
         elif self.coordinator is not None and self.coordinator.handler.deposed:
             self._step_down(f"{layout.COORDINATOR_EPOCH} was changed or deleted (by an election or by hand)")
         if self._store.session.state is not SessionState.CONNECTED:
-            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I am not making decisions")
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I am not deciding anything")
             return
         self._register()
         self._election.step()
@@ -150,7 +150,7 @@ class CoordinatorService:
             if self._election.is_mine():
                 self._say(
                     f"waiting. I am {self._broker_id}, elected, but my session is uncertain, "
-                    "so I am not making decisions"
+                    "so I am not deciding anything"
                 )
             else:
                 self._step_down(self._election.why_lost())

@@ -39,7 +39,7 @@ class KazooHandler(SequentialThreadingHandler):
         super().__init__()  # type: ignore[no-untyped-call]
         self._servers = servers
         self._raised: list[BaseException] = []
-        """The exceptions raised by signal handlers that kazoo caught while sending a request."""
+        """Exceptions raised by signal handlers, which kazoo caught while sending a request."""
         self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:

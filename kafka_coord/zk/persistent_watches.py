@@ -41,11 +41,11 @@ class PersistentWatches:
         return self._possible and self._refused_in != session_id
 
     def accepted(self) -> None:
-        """Records that the server accepted a request for a persistent watch."""
+        """Records that the server accepted the request to watch."""
         self._unanswered = 0
 
     def refused(self, session_id: int) -> None:
-        """Records that the server refused a request for a persistent watch."""
+        """Records that the server refused the request to watch."""
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
