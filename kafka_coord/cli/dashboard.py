@@ -74,8 +74,8 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
 
 
 def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
-    """Returns the live documents behind the dashboard. Their own ZooKeeper session is opened when the first page is
-    requested. ``rings`` may be shared with the lag sampler."""
+    """Returns the live documents behind the dashboard. They have a ZooKeeper session of their own, which is opened when
+    the first page is requested. ``rings`` may be shared with the lag sampler."""
     from kafka_coord.monitor.dashboard.live import Live
     from kafka_coord.monitor.lag_rings import LagRings
 

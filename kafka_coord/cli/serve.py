@@ -202,7 +202,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 observer=tracing.observer(store.clock) if tracing is not None else None,
             )
             leadership_view.service = service
-            rings = LagRings()  # the lag sampler and the dashboard share their samples
+            rings = LagRings()  # shared by the lag sampler and the dashboard
             lags, site = _lags(settings, service, rings), _dashboard(settings, rings)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site)
             for part in (tracing, lags, metrics, site, kafka, gateway):

@@ -37,7 +37,7 @@ _FREQUENT = (
     *("reconnect.backoff.max.ms", "statistics.interval.ms", "stats_cb", "log_level", "allow.auto.create.topics"),
     *("key.deserializer", "value.deserializer", *_UNSUPPORTED),
 )
-"""The names to suggest for a misspelt name."""
+"""Names to suggest when the user misspells one."""
 
 
 def suggestion(name: str) -> str:

@@ -119,7 +119,7 @@ class Connector:
         return self._registration
 
     def may_hand_out(self) -> bool:
-        """Returns whether the registration certainly exists now, so that records may be handed out."""
+        """Returns whether records may be handed out, that is, whether the registration certainly exists now."""
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:

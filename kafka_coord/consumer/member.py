@@ -193,7 +193,7 @@ class GroupMember(Generic[K, V]):
     # --- positions ---------------------------------------------------------------------------------------------------
 
     def _commit(self, offsets: Offsets | None) -> Future[None]:
-        """See :meth:`kafka_coord.Consumer.commit`. On the connector's thread, it commits before it returns."""
+        """See :meth:`kafka_coord.Consumer.commit`. When called on the connector's thread, commits synchronously."""
         if self._closed and not self._connector.done:  # the application may commit while close() waits for it
             self._check_process()
             self._thread.check()

@@ -51,5 +51,5 @@ def read_lines(path: Path, decode: Callable[[Mapping[str, Any]], T]) -> list[T]:
         try:
             found.append(decode(json.loads(line)))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise MalformedValue(f"{path}:{len(found) + 1}", f"not a line of a journal ({error!r})") from error
+            raise MalformedValue(f"{path}:{len(found) + 1}", f"not a journal line ({error!r})") from error
     return found

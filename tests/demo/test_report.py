@@ -28,7 +28,7 @@ def report(world: SmallRun | None = None) -> RunReport:
         expected=world.expected,
         airline_names={"UA": "United Air Lines Inc."},
         records=200,
-        setting="Real parts.",
+        setting="Real servers.",
         steps=(("Loading", 1.25),),
         failover_ms=990,
         failover_records=17,
@@ -47,7 +47,7 @@ def test_the_page_is_well_formed_and_tells_the_verdict() -> None:
     shown = text(render(report()))
 
     assert "Verified" in shown
-    assert "200 records, none lost, with a consumer and the coordinator killed on the way" in shown
+    assert "200 records, none lost, with a consumer and the coordinator killed along the way" in shown
     assert "United Air Lines Inc." in shown
     assert "17 records consumed meanwhile" in shown
 

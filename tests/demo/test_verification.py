@@ -13,7 +13,7 @@ from tests.demo.evidence import START_MS, SmallRun, run, tp
 WRITTEN = "the topic holds every written record"
 CONSUMED = "every record was consumed at least once"
 TWICE = "no record was consumed twice, except what a killed consumer had not committed"
-RESUMED = "after a kill the next owner continued at the committed offset"
+RESUMED = "after a kill, the next owner resumed at the committed offset"
 ONE_OWNER = "no two consumers owned a partition at once"
 INTERRUPTED = "no partition that kept its owner was interrupted"
 AIRLINES = "flights per airline equal the input's"
@@ -74,7 +74,7 @@ def test_repeating_what_the_killed_consumer_had_committed_is_refused() -> None:
 
     assert failed(found) == {TWICE}
     assert "flights-1: offsets 45-49 (5)" in differences(found, TWICE)
-    assert "c2's from offset 50 on may be repeated" in differences(found, TWICE)
+    assert "c2's records from offset 50 on may be repeated" in differences(found, TWICE)
 
 
 def test_a_third_delivery_after_a_killing_is_refused() -> None:
@@ -153,7 +153,7 @@ def test_an_offset_not_committed_to_the_end_is_found() -> None:
     found = verify(world.evidence())
 
     assert failed(found) == {COMMITTED}
-    assert "add up to 199, 200 records were written" in differences(found, COMMITTED)
+    assert "add up to 199, but 200 records were written" in differences(found, COMMITTED)
     assert "flights-1: committed 99, its end is 100" in differences(found, COMMITTED)
 
 

@@ -27,7 +27,7 @@ _COLUMNS = columns("group topic #partition #source_offset=SOURCE #target_offset=
 
 
 def _copying_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of both commands."""
+    """Adds the options that both commands share."""
     for option in (
         connection_options,
         output_option,
@@ -157,7 +157,7 @@ def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[
 
 
 def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
-    """Returns the brokers' addresses on a listener that does not lead to instances."""
+    """Returns the brokers' addresses on a listener of their own, one that does not lead to instances."""
     from kafka_coord.consumer.brokers import choose
 
     brokers = read_brokers(store) or Brokers()

@@ -1,5 +1,5 @@
-"""``kafka-coord bench dashboard``: measures what open pages cost a coordinator of many groups, and whether they delay
-its decisions."""
+"""``kafka-coord bench dashboard``: measures what open dashboard pages cost a coordinator of many groups, and whether
+they delay its decisions."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def table(found: Sequence[Committing]) -> Table:
 
 
 def bar(found: Sequence[Committing]) -> Bar:
-    """Compares the best size with the target."""
+    """Compares the best of the measured commit sizes with the target."""
     most = max(one.offsets_per_s for one in found)
     wanted = f"at least {_WANTED_PER_S:,} offsets/s"
     return Bar("offsets committed by one member", wanted, f"{most:,.0f} offsets/s", most >= _WANTED_PER_S)

@@ -163,7 +163,7 @@ class BenchReport:
         notes: Sequence[str] = (),
         further: Mapping[str, Any] | None = None,
     ) -> BenchReport:
-        """Creates the report, without ``bars`` unless the options are ``judged``."""
+        """Creates the report. Drops the ``bars`` unless the options are ``judged``."""
         settings = json.loads(json.dumps(asdict(options)))  # to have only JSON types
         return cls(bench, setup, settings, tables, bars if options.judged else (), notes, further or {})
 

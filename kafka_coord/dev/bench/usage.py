@@ -111,5 +111,5 @@ def _read(pid: int) -> Process | None:
         command = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
-    # indexes counted from the state: parent 1, starttime 19, rss 21
+    # index 0 is the state, 1 the parent, 19 the start time, 21 the resident set size
     return Process(pid, int(fields[19]), int(fields[1]), cpu_seconds(fields), int(fields[21]) * _PAGE, command)

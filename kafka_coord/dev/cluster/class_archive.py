@@ -30,8 +30,8 @@ _being_written: dict[Path, Path] = {}
 
 
 def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: Path) -> tuple[str, ...]:
-    """Returns the Java flags with which a server of this kind uses its archive or, if there is none yet, writes it to
-    ``directory`` when it ends. Only one server of a kind writes at a time; the others do without an archive.
+    """Returns the Java flags that make a server use the class archive of its kind or, if there is none yet, write one
+    to ``directory`` when it ends. Only one server of a kind writes at a time; the others do without an archive.
     """
     if not archives_classes(java):
         return ()

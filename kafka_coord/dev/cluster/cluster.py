@@ -297,7 +297,7 @@ class DevCluster:
         except OSError as error:
             raise DevClusterError(f"{self.directory} cannot be used: {error}; use another directory") from error
         except KafkaCoordError as error:  # the error is about these brokers, not the caller's cluster
-            raise DevClusterError(f"the cluster in {self.directory} does not work: {error}") from error
+            raise DevClusterError(f"the cluster in {self.directory} is not working: {error}") from error
 
 
 def _record(kind: str, server: JvmServer) -> ServerRecord:

@@ -15,7 +15,7 @@ def archives_classes(java: Java) -> bool:
 
 
 def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a Java program and waits for it to end. ``stdout`` includes its error output. Raises
+    """Runs a Java program and waits for it to end. ``stdout`` also contains its standard error. Raises
     :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` if there is no Java.
     """
     return subprocess.run(

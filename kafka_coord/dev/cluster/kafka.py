@@ -80,7 +80,7 @@ class KafkaBroker(JvmServer):
         return f"{LOOPBACK}:{self.listener_port}"
 
     def launch(self) -> None:
-        """Waits until an earlier registration has expired, then starts the process, without waiting until it serves.
+        """Waits until an earlier registration has expired, then starts the process, without waiting until it is ready.
         Kafka exits with NodeExists while ``/brokers/ids/<id>`` exists, for up to a session timeout after a kill.
         """
         if not self.running:

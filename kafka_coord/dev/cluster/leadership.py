@@ -44,12 +44,12 @@ def move_leadership(
             store.create(_REASSIGNING, data)
             break
         except NodeExists:
-            _wait(deadline, "the previous reassignment finished")
+            _wait(deadline, "the previous reassignment to finish")
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     while leader_of(bootstrap_servers, topic, partition)[0] != order[0]:
         if not store.exists(_REASSIGNING):
             _elect(admin, topic, partition)
-        _wait(deadline, f"broker {order[0]} leads {topic}-{partition}")
+        _wait(deadline, f"broker {order[0]} to lead {topic}-{partition}")
     return leader, order[0]
 
 
@@ -63,5 +63,5 @@ def _elect(admin: AdminClient, topic: str, partition: int) -> None:
 
 def _wait(deadline: float, what: str) -> None:
     if time.monotonic() >= deadline:
-        raise Timeout(f"not in time: {what}")
+        raise Timeout(f"timed out waiting for {what}")
     time.sleep(_POLL_S)

@@ -21,7 +21,7 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _given_out: set[int] = set()
 _own_blocks: set[int] = set()
-"""The first port of each block that this process owns. For each block, it holds a lock on a file until it ends."""
+"""The first port of each block that this process owns. The process holds a file lock for each block until it exits."""
 _lock = threading.Lock()
 
 

@@ -92,7 +92,7 @@ class JvmServer(Startable):
 
     @property
     def process(self) -> ChildProcess:
-        """The child process, which has the pid, the identity and the log."""
+        """The child process, with its pid, identity and log."""
         return self._process
 
     @property

@@ -17,7 +17,7 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 _POLL_S = 0.05
 _AGAIN_S = 0.5
 _NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
-"""The errors of a broker that has just become, or has just stopped being, the controller."""
+"""Errors from a broker that has just become, or has just stopped being, the controller."""
 
 
 class TopicAdmin:
@@ -41,7 +41,7 @@ class TopicAdmin:
         """
         self._ask(lambda: self._create(name, partitions, replication, config or {}), f"create topic {name}")
         self._await(
-            lambda view: view.led_partitions(name) == partitions, f"{partitions} partitions of {name} with leaders"
+            lambda view: view.led_partitions(name) == partitions, f"{partitions} partitions of {name} to have leaders"
         )
 
     def add_partitions(self, name: str, total: int) -> None:
@@ -53,7 +53,7 @@ class TopicAdmin:
             lambda: self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s),
             f"add partitions to {name}",
         )
-        self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} with leaders")
+        self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} to have leaders")
 
     def delete(self, name: str) -> None:
         """Deletes a topic. Returns when no live broker lists it and the name can be used again.
@@ -61,11 +61,11 @@ class TopicAdmin:
         Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
         """
         self._ask(lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}")
-        self._await(lambda view: name not in view.topics, f"{name} gone from the metadata")
+        self._await(lambda view: name not in view.topics, f"{name} to disappear from the metadata")
         # A topic can be absent from the metadata but still in ZooKeeper, so this asks Kafka whether the name is free.
         deadline = time.monotonic() + self._timeout_s
         while not self._name_is_free(name):
-            self._sleep_until(deadline, f"topic {name} deleted in ZooKeeper")
+            self._sleep_until(deadline, f"topic {name} to be deleted from ZooKeeper")
 
     def partition_count(self, name: str) -> int:
         """Returns the number of partitions. Raises :class:`~kafka_coord.errors.NotFound` if there is no such topic."""
@@ -142,5 +142,5 @@ class TopicAdmin:
 
     def _sleep_until(self, deadline: float, what: str) -> None:
         if time.monotonic() >= deadline:
-            raise Timeout(f"not within {self._timeout_s:.0f} s: {what}")
+            raise Timeout(f"timed out after {self._timeout_s:.0f} s waiting for {what}")
         time.sleep(_POLL_S)

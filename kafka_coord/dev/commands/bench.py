@@ -467,8 +467,8 @@ def _measure(
 
 @contextmanager
 def _working_in(given: Path | None) -> Iterator[Path]:
-    """Yields the working directory. If it is temporary, it is removed at the end, unless the benchmark failed, in which
-    case its logs are kept."""
+    """Yields the working directory. A temporary one is removed at the end, unless the benchmark fails, in which case it
+    is kept for its logs."""
     terminate_as_interrupt()
     where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
     kept = given is not None

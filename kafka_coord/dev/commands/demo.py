@@ -57,7 +57,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     "every kind in one group.",
 )
 @click.option("--records", type=int, metavar="N", help="The number of flights. [default: all 336,776]")
-@click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="The approximate time for the consumers.")
+@click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="Roughly how long the consumers take.")
 @click.option(
     "--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N", help="The number of brokers."
 )

@@ -185,10 +185,10 @@ def show_report(output: Format, report: DelayReport) -> None:
     sections.append(Section(ROUTES, ranked, routes, "no flights"))
     document = {"directory": str(report.directory), "summary": summary.to_json(), **totals, ROUTES: routes}
     told = [
-        f"{summary.records:,} records of {summary.partitions} partitions: {summary.flights:,} flights, "
+        f"{summary.records:,} records from {summary.partitions} partitions: {summary.flights:,} flights, "
         f"{summary.undecodable:,} undecodable; {summary.late:,} late",
         f"windows of {summary.windows.window} in {report.directory}; "
-        + (f"final up to {summary.watermark}" if summary.watermark else "none is final yet"),
+        + (f"final up to {summary.watermark}" if summary.watermark else "none final yet"),
     ]
     show(output, document, sections, summary=told)
 

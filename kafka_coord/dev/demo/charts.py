@@ -53,7 +53,7 @@ class _Frame:
         return self.left + self.width * min(1.0, max(0.0, share))
 
     def time_axis(self) -> Markup:
-        """Draws ticks at regular intervals, with light lines through the chart."""
+        """Draws ticks at regular intervals, with light grid lines."""
         seconds = self.timeline.duration_ms / 1000
         step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if seconds / s <= 14), 1_200)
         ticks = []

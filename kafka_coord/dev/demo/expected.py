@@ -19,7 +19,7 @@ class AirlineTotal:
 
     @property
     def mean_delay(self) -> float | None:
-        """The mean in minutes; None if no flight arrived."""
+        """The mean delay in minutes; None if no flight arrived."""
         return self.delay_minutes / self.arrived if self.arrived else None
 
     def add(self, delay: int | None, sign: int = 1) -> None:

@@ -100,7 +100,7 @@ class JournalWriter(Appending):
         self.append({"at_ms": at_ms, "event": "committed", "offsets": written})
 
     def records(self, at_ms: int, runs: Sequence[Run]) -> None:
-        """Writes one line for all runs, with one ``at_ms`` for all of them."""
+        """Writes all runs on one line, with a single ``at_ms``."""
         written = [[*run.partition, run.first, list(run.airlines), list(run.delays)] for run in runs]
         self.append({"at_ms": at_ms, "event": "records", "runs": written})
 

@@ -82,7 +82,7 @@ def _headline(report: RunReport) -> str:
         deaths.append("a consumer")
     if EventKind.COORDINATOR_KILLED in kinds:
         deaths.append("the coordinator")
-    killed = f", with {' and '.join(deaths)} killed on the way" if deaths else ""
+    killed = f", with {' and '.join(deaths)} killed along the way" if deaths else ""
     return f"{report.records:,} records, none lost{killed}"
 
 
@@ -94,13 +94,13 @@ def _figures(report: RunReport) -> Markup:
     if not report.stock:
         cards.append((f"{len(report.timeline.decisions)}", "rebalances"))
     if clean is not None:
-        cards.append((_ms(clean), f"without owner at a clean handover, median of {len(moved)}"))
+        cards.append((_ms(clean), f"without an owner in a clean handover, median of {len(moved)}"))
     if report.failover_ms is not None:
         meanwhile = f", {report.failover_records:,} records consumed meanwhile" if report.failover_records else ""
         until = "its return" if report.stock else "its successor"
         cards.append((_ms(report.failover_ms), f"from the coordinator's kill to {until}{meanwhile}"))
     if crashed is not None:
-        cards.append((_ms(crashed), "median time until a killed consumer's partitions continued"))
+        cards.append((_ms(crashed), "median time until a killed consumer's partitions had a new owner"))
     cards.append(
         (f"{report.verification.repeated:,}", "records repeated, all of them after the killed consumer's last commit")
     )
@@ -245,7 +245,7 @@ def _airlines(report: RunReport) -> Markup:
         ("Flights, by the group", "n"),
         ("in the input", "n"),
         ("", "bar-cell"),
-        ("Mean delay on arrival, by the group", "n"),
+        ("Mean arrival delay, by the group", "n"),
         ("in the input", "n"),
     )
     about = "Each record counts once. Next to the group's numbers are those of the input."

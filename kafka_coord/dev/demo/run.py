@@ -130,7 +130,7 @@ def _with_cluster(
         def check() -> None:
             workforce.check()
             if sharing is not None and sharing.done():
-                sharing.result()  # raises the error of the second group
+                sharing.result()  # raises the error if the second group's scenario failed
 
         if isinstance(watcher, StockWatcher):
             scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
@@ -260,13 +260,13 @@ def _setting(options: DemoOptions) -> str:
     sessions = sorted({options.session_ms(options.kind(number + 1)) / 1000 for number in range(options.consumers)})
     consumers = _CLIENT_WORDS.get(options.clients, _CHANNEL_WORDS[options.channel])
     again = (
-        "The killed coordinator starts again once its session has ended"
+        "The killed coordinator restarts once its session has ended"
         if stock
         else "A dead coordinator is noticed when its session ends"
     )
     return (
-        f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
-        f"process beside each, and every consumer its own process{consumers}. {again}, after "
+        f"Real servers on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, with a "
+        f"coordinator process beside each. Every consumer is a process of its own{consumers}. {again}, after "
         f"{options.session_timeout_ms / 1000:g} seconds; a dead consumer is noticed after "
         f"{' or '.join(f'{seconds:g}' for seconds in sessions)}."
     )

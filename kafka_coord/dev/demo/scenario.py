@@ -1,4 +1,4 @@
-"""Causes the events of the scenario, in order, while the group works."""
+"""Causes the events of the scenario, in order, while the group is running."""
 
 from __future__ import annotations
 
@@ -94,18 +94,19 @@ class Scenario:
         where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
         self._wait_until_settled(
-            lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions"
+            lambda found: len(_owners(found)) == len(names), f"{len(names)} members to own partitions"
         )
 
     def _join(self) -> None:
         at_ms = now_ms()
         name = self._workforce.hire()
         self._note(EventKind.JOINED, f"{name} joins and takes its share", at_ms)
-        self._wait_until_settled(lambda found: name in _owners(found), f"{name} with its own partitions")
+        self._wait_until_settled(lambda found: name in _owners(found), f"{name} to own partitions")
 
     def _kill(self, *kinds: Kind) -> None:
         """Kills a random consumer or, if kinds are given, one consumer of each kind at the same time."""
-        self._wait_until_settled(lambda _found: True, "the group stable")  # so that all have recorded their partitions
+        # so that all consumers have recorded their partitions
+        self._wait_until_settled(lambda _found: True, "the group to be stable")
         working = list(self._workforce.working)
         candidates = [[name for name in working if self._workforce.kind(name) is kind] for kind in kinds] or [working]
         victims = [self._random.choice(names) for names in candidates]
@@ -117,7 +118,7 @@ class Scenario:
             told = f"{victim} is killed (kill -9) while it owns {len(held)} partitions"
             self._note(EventKind.KILLED, told, at_ms)
         self._wait_until_settled(
-            lambda found: not _owners(found) & set(victims), f"the partitions of {', '.join(victims)} with others"
+            lambda found: not _owners(found) & set(victims), f"others to own the partitions of {', '.join(victims)}"
         )
 
     def _kill_coordinator(self) -> None:
@@ -142,7 +143,7 @@ class Scenario:
             self._note(EventKind.COORDINATOR_ELECTED, told, elected_ms)
         victim.launch()
         self._wait_until_settled(
-            lambda found: found.coordinator != before.broker_id, "the group stable under the new coordinator"
+            lambda found: found.coordinator != before.broker_id, "the group to be stable under the new coordinator"
         )
 
     def _grow(self) -> None:
@@ -158,14 +159,16 @@ class Scenario:
             partitions=range(options.partitions, options.grown_partitions),
         )
         owned = options.grown_partitions
-        self._wait_until_settled(lambda found: len(found.owners) == owned, f"{owned} owned")
+        self._wait_until_settled(lambda found: len(found.owners) == owned, f"all {owned} partitions to be owned")
 
     def _leave(self) -> None:
         leaver = self._random.choice(self._workforce.working)
         at_ms = now_ms()
         self._note(EventKind.LEFT, f"{leaver} leaves the group cleanly", at_ms)
         self._workforce.dismiss(leaver)
-        self._wait_until_settled(lambda found: leaver not in _owners(found), f"the partitions of {leaver} with others")
+        self._wait_until_settled(
+            lambda found: leaver not in _owners(found), f"others to own the partitions of {leaver}"
+        )
 
     def _finish(self) -> None:
         wanted = self._options.total
@@ -174,8 +177,8 @@ class Scenario:
             sample = view.sample
             return sample is not None and view.committed >= wanted and sample.total_lag == 0
 
-        self._wait_for(done, f"{wanted:,} records committed", self._patience_s())
-        self._wait_until_settled(lambda found: found.pending == 0, "the group stable")
+        self._wait_for(done, f"{wanted:,} records to be committed", self._patience_s())
+        self._wait_until_settled(lambda found: found.pending == 0, "the group to be stable")
         self._note(EventKind.FINISHED, f"all {wanted:,} records are consumed and committed")
 
     # --- waiting -----------------------------------------------------------------------------------------------------
@@ -183,7 +186,9 @@ class Scenario:
     def _when_committed(self, share: float) -> None:
         wanted = (share + self._random.uniform(-_JITTER, _JITTER)) * self._options.records
 
-        self._wait_for(lambda view: view.committed >= wanted, f"{wanted:,.0f} records committed", self._patience_s())
+        self._wait_for(
+            lambda view: view.committed >= wanted, f"{wanted:,.0f} records to be committed", self._patience_s()
+        )
 
     def _wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
         def fulfilled(view: GroupView) -> bool:
@@ -206,7 +211,7 @@ class Scenario:
             if found.stable and condition(found):
                 return
             if time.monotonic() >= deadline:
-                raise Timeout(f"did not happen within {_SETTLE_S:.0f} s: {what}; the group is {found.words}")
+                raise Timeout(f"timed out after {_SETTLE_S:.0f} s waiting for {what}; the group is {found.words}")
             time.sleep(_POLL_S)
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:

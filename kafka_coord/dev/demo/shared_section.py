@@ -27,11 +27,11 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
         "members wrote to one parquet table, from which Spark computed the results below.",
         table([("After", "n"), ("What happened", "wide")], events),
         table([("With", ""), ("Partitions owned by each", "wide")], owned),
-        tag("h3", "Mean delay on arrival by hour of departure"),
+        tag("h3", "Mean arrival delay by departure hour"),
         _hours(shared),
         tag("h3", "By airport"),
         table(
-            [("Airport", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
+            [("Airport", ""), ("Flights", "n"), ("Mean arrival delay", "n")],
             [
                 [key, f"{found.flights:,}", minutes(found.mean_arrival_delay)]
                 for key, found in shared.report.totals("airports").items()
@@ -39,7 +39,7 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
         ),
         tag("h3", "Busiest routes"),
         table(
-            [("", "n"), ("Route", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
+            [("", "n"), ("Route", ""), ("Flights", "n"), ("Mean arrival delay", "n")],
             [
                 [
                     str(row["rank"]),
@@ -52,7 +52,7 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
         ),
         tag("h3", "Airlines, from the table"),
         table(
-            [("Airline", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
+            [("Airline", ""), ("Flights", "n"), ("Mean arrival delay", "n")],
             [
                 [airline_names.get(code, code), f"{total.flights:,}", minutes(total.mean_delay)]
                 for code, total in sorted(shared.by_airline.items(), key=lambda item: -item[1].flights)
@@ -96,5 +96,5 @@ def _hours(shared: Shared) -> Markup:
         viewBox=f"0 0 {_WIDTH:g} {_HEIGHT + _BOTTOM:g}",
         class_="chart",
         role="img",
-        aria_label="Mean delay on arrival by hour of departure",
+        aria_label="Mean arrival delay by departure hour",
     )

@@ -135,14 +135,14 @@ class Sharing:
         plain = self._plain("python-1")
         self._wait_until_settled({"spark-1", "spark-2", plain})
         self._note(EventKind.JOINED, f"{plain} joins, a consumer without Spark: the three share the partitions")
-        self._wait(lambda: self._rows() >= _KILL * self._records, "a good part written")
+        self._wait(lambda: self._rows() >= _KILL * self._records, "enough rows to be written")
         self._gone.add(first)
         self._processes[first].kill()
-        self._note(EventKind.KILLED, f"{first} is killed (kill -9) while it works")
+        self._note(EventKind.KILLED, f"{first} is killed (kill -9) while it is running")
         self._processes[host].signal(signal.SIGUSR1)
         self._wait_until_settled({"spark-2", plain, "spark-3"})
-        self._note(EventKind.JOINED, f"spark-3 joins; the records that {first} left are processed once")
-        self._wait(self._all_done, "everything written and committed")
+        self._note(EventKind.JOINED, f"spark-3 joins; the records that {first} left behind are processed once")
+        self._wait(self._all_done, "everything to be written and committed")
         self._note(EventKind.FINISHED, f"all {self._records:,} records are in Spark's table, and committed")
 
     def _spark(self, name: str) -> str:
@@ -206,7 +206,7 @@ class Sharing:
             found = Counter(now.owners.values())
             return now.stable and found.keys() == names
 
-        self._wait(all_own, f"{', '.join(sorted(names))} with partitions of their own")
+        self._wait(all_own, f"{', '.join(sorted(names))} to own partitions")
         self._owned.append((f"{self._rows():,} rows written", found))
 
     def _all_done(self) -> bool:

@@ -48,7 +48,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One checked claim. ``found`` is the observation in a few words. ``differences`` lists the contradictions."""
+    """One checked claim. ``found`` is the observation in a few words. ``differences`` lists what contradicts the
+    claim."""
 
     name: str
     found: str
@@ -201,7 +202,7 @@ def _none_twice(evidence: Evidence, tally: _Tally) -> Check:
 
 def _rule(tp: TopicPartition, killings: Sequence[Killing]) -> str:
     allowed = [
-        f"{killing.consumer}'s from offset {killing.committed[tp]} on may be repeated"
+        f"{killing.consumer}'s records from offset {killing.committed[tp]} on may be repeated"
         for killing in killings
         if tp in killing.committed
     ]
@@ -221,7 +222,7 @@ def _resumed(evidence: Evidence, tally: _Tally) -> Check:
                 f"{tp}: offsets {_some(skipped)} were not committed when their consumer was killed, and "
                 "nobody consumed them again"
             )
-    name = "after a kill the next owner continued at the committed offset"
+    name = "after a kill, the next owner resumed at the committed offset"
     if not evidence.killings:
         return Check(name, "nobody was killed")
     owned = sum(len(killing.committed) for killing in evidence.killings)
@@ -285,7 +286,7 @@ def all_committed(
     ]
     total = sum(committed.values())
     if total != written:
-        differences.insert(0, f"the committed offsets add up to {total:,}, {written:,} records were written")
+        differences.insert(0, f"the committed offsets add up to {total:,}, but {written:,} records were written")
     return Check(name, f"{total:,}", _bounded(differences))
 
 

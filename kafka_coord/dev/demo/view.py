@@ -57,8 +57,8 @@ class Step:
 
 
 class PlainView:
-    """Prints the demo's progress line by line, for pipes, files and CI. Thread-safe. ``steps`` are the finished steps
-    and their seconds. ``countdown`` estimates the remaining time.
+    """Prints the demo's progress line by line, for pipes, files and CI. Thread-safe. ``steps`` lists the finished steps
+    with their durations in seconds. ``countdown`` estimates the remaining time.
     """
 
     tick_s = 3.0

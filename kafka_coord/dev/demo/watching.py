@@ -32,7 +32,7 @@ _AWAY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The newest view of the group. ``group`` is None before the group exists."""
+    """The latest view of the group. ``group`` is None before the group exists."""
 
     at_ms: int
     coordinator: CoordinatorInfo | None = None
@@ -129,7 +129,7 @@ class Watcher:
             if condition(view):
                 return view
             if time.monotonic() >= deadline:
-                raise Timeout(f"did not happen within {timeout_s:.0f} s: {what}")
+                raise Timeout(f"timed out after {timeout_s:.0f} s waiting for {what}")
             time.sleep(_POLL_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPORTS = "reports"
-"""The subdirectory of the reports in a job's output directory."""
+"""The subdirectory for reports in a job's output directory."""
 
 KEYS = {"airlines": "carrier", "airports": "origin", "hours": "hour"}
 """The parts of a report with delays, and the column by which each is grouped. ``hour`` is that of the scheduled

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECORDS = "records"
-"""The subdirectory of the table in a job's output directory."""
+"""The subdirectory for the table in a job's output directory."""
 CHECKPOINTS = "checkpoints"
 
 _POLL_S = 0.2

@@ -40,8 +40,8 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions(BenchOptions):
-    """Each way of reading reads ``records`` records ``repeat`` times, after ``warm_up`` rounds that do not count. To
-    measure the latency, the benchmark then writes ``records_per_s`` records a second for ``seconds``.
+    """The benchmark reads ``records`` records ``repeat`` times in each way, after ``warm_up`` rounds that do not count.
+    To measure the latency, it then writes ``records_per_s`` records a second for ``seconds``.
     """
 
     records: int = 1_000_000
@@ -69,7 +69,7 @@ def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnP
                 which = f"{number + 1}." if number >= 0 else "warming up:"
                 on_progress(
                     f"{which} {way}: {found.records_per_s:,.0f} records/s, "
-                    f"{found.cpu_s_per_million:.2f} s of CPU for a million"
+                    f"{found.cpu_s_per_million:.2f} s of CPU per million records"
                 )
                 if number >= 0:
                     reads.append(found)

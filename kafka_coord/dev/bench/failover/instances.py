@@ -43,7 +43,9 @@ class Instance:
 
     def start(self, store: Store) -> None:
         """Starts the instance and waits until it is registered."""
-        awaited(lambda: store.exists(layout.instance(self.broker_id)) is None, 60, f"instance {self.broker_id} gone")
+        awaited(
+            lambda: store.exists(layout.instance(self.broker_id)) is None, 60, f"instance {self.broker_id} to disappear"
+        )
         self.process.start()
         self.process.wait_until(lambda: store.exists(layout.instance(self.broker_id)) is not None, 60.0)
 
@@ -104,5 +106,5 @@ def await_groups(instance: Instance, groups: int, state: str | None, within_s: f
         return (sum(found.values()) if state is None else found.get(state, 0)) >= groups
 
     every_s = max(POLL_S, _ASK_EVERY_S_PER_GROUP * groups)
-    awaited(there, within_s, f"{groups:,} groups {state or 'read'}", every_s=every_s)
+    awaited(there, within_s, f"{groups:,} groups to be {state or 'read'}", every_s=every_s)
     return time.monotonic_ns()

@@ -42,9 +42,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions(BenchOptions):
-    """The benchmark runs once for each number of groups in ``sizes``. Each group has ``consumers`` consumers, and each
-    ending happens ``repeat`` times. Then the benchmark waits for ``rest_s`` without a write, and watches the idle
-    coordinator for ``idle_s``. ``rest_s`` must exceed the time after which the coordinator records a group as at rest.
+    """The benchmark runs once for each number of groups in ``sizes``. Each group has ``consumers`` consumers, and the
+    coordinator is ended ``repeat`` times in each way. Once ``rest_s`` have passed without a write, the benchmark
+    watches the idle coordinator for ``idle_s``. ``rest_s`` must exceed the time after which the coordinator records a
+    group as at rest.
     """
 
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
@@ -201,7 +202,7 @@ class FailoverTestbed:
         return self._instance(self._elected.broker_id(self._within_s))
 
     def idle(self) -> Idle:
-        """Measures an idle coordinator, after the writes of the last failover."""
+        """Measures an idle coordinator, once the writes after the last failover have ended."""
         elected = self.elected
         first = self.at_rest()
         with Meter(elected.process.pid or 0) as meter:
@@ -230,7 +231,7 @@ class FailoverTestbed:
             lines = self._journals.new_lines()
             return [line.at_ns for line in lines if line.what is What.STARTED and line.at_ns >= since_ns]
 
-        return awaited(started, self._within_s, "a member that is started")[0]
+        return awaited(started, self._within_s, "a member to be started")[0]
 
     def _instance(self, broker_id: int) -> Instance:
         return next(one for one in self._instances if one.broker_id == broker_id)

@@ -23,8 +23,8 @@ _FD_SETSIZE = 1024
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A connection with at most one request in flight. Every answer must have ``size`` bytes and, if ``answer`` is
-    given, must equal it. ``answer`` has already been checked.
+    """A connection with at most one request in flight. Every answer must be ``size`` bytes long and, if ``answer`` is
+    given, equal to it. ``answer`` is the first answer, which has already been checked.
     """
 
     client: RawClient

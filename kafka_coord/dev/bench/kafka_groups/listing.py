@@ -1,5 +1,5 @@
-"""Measures CLI commands on thousands of groups, one process per command, and how long it takes to determine all lags
-for the metrics."""
+"""Measures CLI commands on thousands of groups, one process per command, and how long it takes to determine all lag
+metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measure_listing(
             raise BrokerError(f"{row['command']} shows {len(shown)} rows, not {rows_expected}")
         on_progress(f"{row['command']}: {row['took_s']} s")
         rows.append(row | {"groups": len(groups)})
-    on_progress(f"writing as many managed groups, for the lag of {2 * len(groups):,}")
+    on_progress(f"writing as many managed groups, to measure the lag of {2 * len(groups):,} groups")
     store = connect(servers.zookeeper)
     try:
         _write_managed(store, len(groups))

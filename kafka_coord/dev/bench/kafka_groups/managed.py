@@ -85,7 +85,7 @@ class Crowd:
         self._send(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """Makes the member leave, and waits for the answers to its leave and to a heartbeat in flight."""
+        """Makes the member leave, and waits for the answers to its leave and to any heartbeat in flight."""
         number = consumer.client.socket.fileno()
         self._poll.unregister(number)
         del self._by_number[number]
@@ -95,13 +95,13 @@ class Crowd:
             without_errors(consumer.client.answer("ConsumerGroupHeartbeat", _HEARTBEAT), "ConsumerGroupHeartbeat")
 
     def run_until(self, done: Callable[[], bool], what: str, within_s: float = _WITHIN_S) -> None:
-        """Sends heartbeats until ``done`` returns true. Raises :class:`~kafka_coord.errors.Timeout` with ``what``, the
-        event that did not happen."""
+        """Sends heartbeats until ``done`` returns true. Raises :class:`~kafka_coord.errors.Timeout`, which says that it
+        was waiting for ``what``."""
         deadline = time.monotonic() + within_s
         while not done():
             now = time.monotonic()
             if now > deadline:
-                raise Timeout(f"timed out after {within_s:.0f} s: {what}")
+                raise Timeout(f"timed out after {within_s:.0f} s waiting for {what}")
             while self._due and self._due[0][0] <= now:
                 consumer = heapq.heappop(self._due)[2]
                 if consumer.client.socket.fileno() in self._by_number:
@@ -142,13 +142,13 @@ def measure_managed(
 ) -> tuple[list[Table], list[Bar]]:
     """Fills 50 groups and measures them at rest. Then another member joins one group after another and leaves it
     again."""
-    on_progress(f"starting ZooKeeper, brokers: {options.brokers}, an instance beside each")
+    on_progress(f"starting ZooKeeper and brokers ({options.brokers}), with an instance beside each")
     with started(directory, brokers=options.brokers) as servers, ExitStack() as running:
         servers.make_topic(_TOPIC, options.partitions)
         groups = [f"managed-{number}" for number in range(_GROUPS)]
         crowd, new = Crowd(), _Newcomers(coordinators(servers, groups), running)
         members = _filled(crowd, new, groups, options, on_progress)
-        on_progress(f"{len(members):,} members have their shares; they rest for {2 * _TIMES * options.seconds:g} s")
+        on_progress(f"{len(members):,} members have their shares; idling for {2 * _TIMES * options.seconds:g} s")
         row = _at_rest(crowd, servers, len(members), _TIMES * options.seconds)
         on_progress(f"one member joins and leaves, {options.joins} times")
         joins, leaves = _joined_and_left(crowd, new, members, groups, options)
@@ -182,7 +182,9 @@ def _filled(
         for number in range(len(members), min(len(members) + _AT_ONCE, options.connections)):
             members.append(new(groups[number % len(groups)]))
             crowd.add(members[-1])
-        crowd.run_until(lambda: _are_settled(members, options.partitions), f"{len(members):,} members have their share")
+        crowd.run_until(
+            lambda: _are_settled(members, options.partitions), f"{len(members):,} members to get their share"
+        )
         said(f"{len(members):,} of {options.connections:,} members have joined")
     return members
 
@@ -198,7 +200,7 @@ def _are_settled(members: Sequence[Consumer], partitions: int) -> bool:
 
 
 def _at_rest(crowd: Crowd, servers: Servers, members: int, seconds: float) -> dict[str, Any]:
-    crowd.run_for(seconds)  # excludes the after-effects of the last joins
+    crowd.run_for(seconds)  # lets the after-effects of the last joins subside
     cpu_s = [cpu_meter(instance.process.pid) for instance in servers.instances.values()]
     before, began = crowd.heartbeats, time.monotonic()
     crowd.run_for(seconds)
@@ -227,12 +229,12 @@ def _joined_and_left(
         least = options.partitions // (len(others) + 1)
         consumer, began = new(group), time.monotonic()
         crowd.add(consumer)
-        crowd.run_until(lambda one=consumer, n=least: one.count() >= n, "a newcomer has its share")  # type: ignore[misc]
+        crowd.run_until(lambda one=consumer, n=least: one.count() >= n, "a newcomer to get its share")  # type: ignore[misc]
         joins.append((time.monotonic() - began) * 1000)
         crowd.run_for(_BETWEEN_JOINS_S)
         began = time.monotonic()
         crowd.remove(consumer)
-        crowd.run_until(lambda of=others: _are_settled(of, options.partitions), "the others have its share")  # type: ignore[misc]
+        crowd.run_until(lambda of=others: _are_settled(of, options.partitions), "the others to take over its share")  # type: ignore[misc]
         leaves.append((time.monotonic() - began) * 1000)
         crowd.run_for(_BETWEEN_JOINS_S)
     return Spread.some(joins), Spread.some(leaves)

@@ -96,7 +96,7 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
                 without_errors(answer, "OffsetFetch")
             return codes == {Error.NONE}
 
-        awaited(coordinates, within_s, f"{len(groups)} groups coordinated at {address}")
+        awaited(coordinates, within_s, f"{address} to coordinate {len(groups)} groups")
 
 
 def join_all(members: Sequence[Member]) -> None:

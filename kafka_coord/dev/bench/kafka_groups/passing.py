@@ -63,7 +63,7 @@ def measure_passing(
             for one in found:
                 one.ms += pace(small[one.by], options.per_s, 2 * options.seconds)
     for one in found:
-        on_progress(f"fetches by {one.by}: {one.mb_per_core_s:,.0f} MB for each second of CPU")
+        on_progress(f"fetches by {one.by}: {one.mb_per_core_s:,.0f} MB per second of CPU")
     return [Table("passing", [_row(one) for one in found])], passing_bars(through, direct, options.per_s)
 
 

@@ -37,7 +37,7 @@ _SERVERS = (
     ("one", frozenset(_WITH_ONE_BROKER) - {Part.JOIN}, False),
     ("join", frozenset({Part.JOIN}), True),
 )
-"""The directory of each cluster, its parts, and whether its instance holds heartbeats."""
+"""For each cluster: its directory, the parts to run on it, and whether its instance holds heartbeats."""
 
 
 def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:

@@ -398,7 +398,8 @@ _MANAGED_TIMES = 50
 
 
 def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
-    """Yields the targets for stock clients in managed groups, absolute and relative to the same clients at Kafka."""
+    """Yields the targets for stock clients in managed groups, absolute and relative to the same clients in Kafka's own
+    groups."""
     by_name = {one.contender.name: one.costs for one in found}
     for protocol, (p50_ms, max_ms) in _MANAGED_MS.items():
         costs = by_name.get(f"{protocol}, {DEFAULTS}", {})

@@ -43,7 +43,7 @@ class Protocol(StrEnum):
 _AIOKAFKA = (Protocol.AIOKAFKA, Protocol.ASSIGNED_AIOKAFKA, Protocol.MANAGED_AIOKAFKA)
 _KAFKA_PYTHON = (Protocol.KAFKA_PYTHON, Protocol.ASSIGNED_KAFKA_PYTHON, Protocol.MANAGED_KAFKA_PYTHON)
 LIBRARIES = dict.fromkeys(_AIOKAFKA, "aiokafka==0.14.0") | dict.fromkeys(_KAFKA_PYTHON, "kafka-python==3.0.12")
-"""Python clients other than confluent-kafka, as requirements for pip."""
+"""Python clients other than confluent-kafka, as pip requirements."""
 CLIENT_ASSIGNED = (Protocol.ASSIGNED_AIOKAFKA, Protocol.ASSIGNED_KAFKA_PYTHON)
 MANAGED_JAVA = (Protocol.MANAGED_JAVA, Protocol.MANAGED_JAVA_CLASSIC, Protocol.MANAGED_JAVA_COOPERATIVE)
 JAVA = (Protocol.KIP848_JAVA, *MANAGED_JAVA)
@@ -86,7 +86,7 @@ class Contender:
 
     @property
     def needs(self) -> tuple[Server, tuple[tuple[str, str], ...]]:
-        """The server, and the lines of the broker's configuration. Contenders with equal needs can share a broker."""
+        """The server, and the broker settings to add. Contenders with the same needs can share a broker."""
         return self.server, tuple(sorted(self.broker.items()))
 
     @property

@@ -1,4 +1,4 @@
-"""Computes the cost of an event from the journals of the members. Pure."""
+"""Computes the cost of an event from the members' journals. Pure."""
 
 from __future__ import annotations
 

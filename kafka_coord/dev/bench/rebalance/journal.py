@@ -53,7 +53,7 @@ class Journals:
         self._read: dict[Path, int] = {}
 
     def new_lines(self) -> list[Line]:
-        """Returns the lines since the last call, in order of time, without the incomplete last line of a killed
+        """Returns the lines since the last call, sorted by time, without the incomplete last line of a killed
         process."""
         return sorted(self._lines(), key=lambda line: line.at_ns)
 

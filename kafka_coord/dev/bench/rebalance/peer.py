@@ -30,7 +30,7 @@ _ENDS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PeerPlace:
-    """The group and servers of a process's members. ``settings`` are passed to the client library."""
+    """The group and servers for the members of a process. ``settings`` are passed to the client library."""
 
     protocol: Protocol
     bootstrap: str
@@ -42,7 +42,7 @@ class PeerPlace:
 
 
 class _Fetching:
-    """A thread that reads until it is stopped, and whose consumer then leaves the group."""
+    """A thread that reads until it is stopped; its consumer then leaves the group."""
 
     def __init__(self, note: Note) -> None:
         self._note = note

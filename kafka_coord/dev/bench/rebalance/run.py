@@ -67,7 +67,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
     summaries = {str(event): summary(costs) for event, costs in group.costs.items() if costs}
     rows = [{"event": event} | _flat(one) for event, one in summaries.items()]
     notes = [
-        f"the coordinator used {cpu_s:.1f} s of CPU in {wall_s:.0f} s, and {meter.peak_bytes / 2**20:.0f} MiB at most"
+        f"the coordinator used {cpu_s:.1f} s of CPU in {wall_s:.0f} s, and at most {meter.peak_bytes / 2**20:.0f} MiB"
     ]
     tables, further = [Table("rebalance", rows, _DRAWINGS)], {"events": summaries}
     return BenchReport.of("rebalance", setup, options, tables, bars(group.costs, options), notes, further)

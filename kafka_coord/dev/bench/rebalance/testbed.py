@@ -66,13 +66,13 @@ class Crew:
         self.begin("open")
 
     def begin(self, what: str) -> None:
-        """Sends the order ``open``, ``join`` or ``leave``. :meth:`ended` waits until it is executed."""
+        """Sends the order ``open``, ``join`` or ``leave``. :meth:`ended` waits until it has been carried out."""
         with contextlib.suppress(BrokenPipeError):  # ended() reports it
             self._child.orders.write(json.dumps([what, self._consumers]).encode() + b"\n")
             self._child.orders.flush()
 
     def ended(self) -> None:
-        """Waits until the process has executed its order."""
+        """Waits until the process has carried out its order."""
         answer = self._child.line(_WITHIN_S)
         if not answer:
             raise Timeout(
@@ -170,7 +170,7 @@ class MeasuredGroup(ABC):
                 self.crews.next_joiner()
                 return found
             case _:
-                raise ValueError(f"this group has no event {event}")
+                raise ValueError(f"this group cannot cause the event {event}")
 
     def _settle(self, event: Event, members: int, *, at_ns: int = 0, killed: str = "", answered_ns: int = 0) -> Cost:
         """Waits until the group has settled with ``members`` members. Returns the cost of the event."""
@@ -197,8 +197,8 @@ class MeasuredGroup(ABC):
 
 
 class Quiet:
-    """Detects when the coordinator has finished with an event: its decisions have settled, and it has not made a new
-    one for a while.
+    """Detects when the coordinator has finished handling an event: its decisions have settled, and it has not made a
+    new one for a while.
     """
 
     def __init__(self, store: Store) -> None:
@@ -263,7 +263,8 @@ class RebalanceTestbed:
             self.store.delete(layout.registration(_STUCK, _STUCK))
 
     def rebalance(self) -> tuple[int, int]:
-        """Requests a rebalance as an operator. Returns the times of the request and the answer (ns, monotonic)."""
+        """Requests a rebalance, the way an operator would. Returns the times of the request and the answer (ns,
+        monotonic)."""
         at_ns = time.monotonic_ns()
         request_id = submit(self.store, Request(RequestType.REBALANCE, group=GROUP, reason="bench"))
         await_answer(self.store, request_id, 60.0, lambda _: None)

@@ -36,7 +36,7 @@ from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
 _BATCH, _BATCH_S = 300, 3.0
-"""In each partition, this many records count as read at once, like a batch, at this interval in seconds."""
+"""The simulated reading: every ``_BATCH_S`` seconds, a batch of this many records counts as read in each partition."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = 200
 """The maximum number of connections that a crowd opens at a time."""

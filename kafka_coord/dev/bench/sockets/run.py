@@ -100,8 +100,8 @@ class _Crowd:
 
 
 class _SocketTestbed:
-    """Two instances that listen for consumers. ``zookeeper`` is the server's pid, and ``logs`` is the crowds'
-    directory."""
+    """Two instances that listen for consumers. ``zookeeper`` is the server's pid, and ``logs`` is the directory for the
+    crowds' logs."""
 
     def __init__(
         self, store: Store, instances: Sequence[Instance], hosts: Sequence[str], logs: Path, zookeeper: int
@@ -251,7 +251,7 @@ class _SocketTestbed:
                 )
             return state.at_ns if state.at_ns > since_ns and reached(state) else 0
 
-        return awaited(done, _WITHIN_S, f"every consumer {what}")
+        return awaited(done, _WITHIN_S, f"every consumer to be {what}")
 
     def _owned(self) -> Mapping[str, Any]:
         """Returns the owned partitions in all ledgers."""

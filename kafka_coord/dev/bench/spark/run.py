@@ -124,8 +124,8 @@ def _handovers(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: O
         handovers.append(found)
         longest = max(stop.ms for stop in found.stops)
         on_progress(
-            f"members joined: {options.joins}, trigger {trigger_ms} ms: a stop-fetcher acknowledged after "
-            f"{longest:.0f} ms at most"
+            f"members joined: {options.joins}, trigger {trigger_ms} ms: stop-fetchers acknowledged within "
+            f"{longest:.0f} ms"
         )
     return handovers
 

@@ -26,7 +26,7 @@ SPARKS = "kafka"
 
 _POLL_S = 0.05
 _FED_FLIGHTS = 5_000
-"""The number of different flights that the benchmark writes repeatedly while a query reads."""
+"""The number of distinct flights that the benchmark writes over and over while a query reads."""
 
 _numbers = itertools.count(1)
 

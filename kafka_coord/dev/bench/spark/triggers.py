@@ -28,7 +28,8 @@ class Ticks:
 def tick(
     testbed: SparkTestbed, source: str, topic: str, partitions: int, *, burst: int, seconds: float, settling_s: float
 ) -> Ticks:
-    """Measures ``seconds`` with ``burst`` records a second and then without records, each after ``settling_s``."""
+    """Measures for ``seconds`` with ``burst`` records a second, then for as long without records. Before each, lets the
+    query settle."""
     with testbed.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
         with testbed.feeding(topic, burst, every_s=1.0):
             running.await_rows(burst, _WITHIN_S)

@@ -59,9 +59,9 @@ class StockScenario(Scenario):
         victim.launch()
         back_ms = self._await_epoch(before.epoch + 1)
         took_s = (back_ms - at_ms) / 1000
-        told = f"it was started again and has read the group and its offsets from the log, {took_s:.1f} s later"
+        told = f"it has restarted and read the group and its offsets from the log, {took_s:.1f} s later"
         self._note(EventKind.COORDINATOR_ELECTED, told, back_ms)
-        self._wait_until_settled(lambda found: bool(found.owners), "the group stable under its coordinator")
+        self._wait_until_settled(lambda found: bool(found.owners), "the group to be stable under its coordinator")
 
     def _move_leadership(self) -> None:
         at_ms = now_ms()
@@ -71,7 +71,8 @@ class StockScenario(Scenario):
         moved = f"the leadership of partition {partition} of the groups log moves from broker {was} to broker {leads}"
         self._note(EventKind.LEADERSHIP_MOVED, f"{moved}, and with it the group to the instance there", at_ms)
         self._wait_until_settled(
-            lambda found: found.coordinator == leads and bool(found.owners), f"the group stable beside broker {leads}"
+            lambda found: found.coordinator == leads and bool(found.owners),
+            f"the group to be stable beside broker {leads}",
         )
         if epoch is not None:
             self._await_epoch(epoch.epoch + 1)

@@ -1,4 +1,4 @@
-"""Watches a group of stock clients while it works, by asking its coordinator over Kafka's protocol."""
+"""Watches a running group of stock clients, by asking its coordinator over Kafka's protocol."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class StockConsumer:
                 "auto.offset.reset": "earliest",
                 "enable.auto.offset.store": False,
                 "auto.commit.interval.ms": COMMIT_MS,
-                "topic.metadata.refresh.interval.ms": 1_000,  # so the client notices a growing topic soon
+                "topic.metadata.refresh.interval.ms": 1_000,  # to notice new partitions quickly
                 "on_commit": self._committed,
                 **FETCHING,
             }
@@ -82,8 +82,8 @@ class StockConsumer:
         return self._finish_pending()
 
     def _commit_again(self) -> None:
-        """Commits the offsets of all processed records once more. While the coordinator is away, librdkafka may resend
-        an older automatic commit after a newer one, and would not correct that until another record arrives."""
+        """Commits the offsets of all processed records again. While the coordinator is away, librdkafka may resend an
+        older automatic commit after a newer one, and would not correct that until another record arrives."""
         self._idle_since_s = time.monotonic()
         owned = self._consumer.position(self._consumer.assignment())
         if known := [one for one in owned if one.offset >= 0]:
