@@ -21,7 +21,7 @@ class HeldPartition:
         committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET if not known yet)
 
     The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application itself
-    has committed. ``committed`` may be the highest of all only after a seek back, or after the log was truncated.
+    has committed. ``committed`` may exceed the others only after a seek back, or after the log was truncated;
     ``may_go_back`` then lets one commit lower the stored offset.
     """
 

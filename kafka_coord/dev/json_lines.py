@@ -40,7 +40,7 @@ class Appending:
 
 
 def read_lines(path: Path, decode: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """Decodes the complete lines of a file, which may not exist. Raises :class:`MalformedValue` with the faulty
+    """Decodes the complete lines of a file, which need not exist. Raises :class:`MalformedValue` with the faulty
     line."""
     try:
         content = path.read_bytes()

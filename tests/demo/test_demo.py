@@ -66,8 +66,8 @@ def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_
     for happened in (
         "joins and takes its share",
         "(kill -9) while it owns",
-        "has read the group and its offsets from the log",
-        "and with it the group to the instance there",
+        "read the group and its offsets from the log",
+        "the group moves with it, to the instance there",
         "grows from 6 to 8",
         "leaves the group cleanly",
         "26,000 records consumed",

@@ -74,7 +74,7 @@ def convert(
         show(output, rows, [Section("offsets", _COLUMNS, rows)])
         if found.members and not (found.members_rejoin and to is GroupKind.CLIENT_ASSIGNED):
             names = ", ".join(sorted(found.members))
-            raise RequestRefused(f"group {group!r} has members ({names}); nothing was changed. Stop them first")
+            raise RequestRefused(f"group {group!r} has members ({names}); stop them first. Nothing was changed")
         if not execute:
             moving = sum(row["verdict"] == _MOVES for row in rows)
             members = counted(len(found.members), "member")

@@ -31,7 +31,7 @@ def _copying_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         connection_options,
         output_option,
-        timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators move, load or do not respond."),
+        timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators are moving, loading or not responding."),
         click.option("--execute", is_flag=True, help="Copy the offsets, and read them back to verify the copy."),
         click.option(
             "--dry-run", is_flag=True, help="Only show the offsets that would be written. This is the default."

@@ -21,7 +21,7 @@ KINDS = ("coordinator", "kafka", "zookeeper")
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
     """One server. ``kind`` is one of :data:`KINDS`. ``port`` is the port for Kafka or ZooKeeper clients, or None.
-    ``process`` is None after the server was stopped.
+    ``process`` is None once the server has been stopped.
     """
 
     name: str
@@ -112,7 +112,7 @@ def load(directory: Path) -> ClusterRecord | None:
     except MalformedValue as error:
         left = "".join(f"\n    {pid}  {command}" for pid, command in processes_mentioning(directory))
         todo = (
-            f"end these processes, whose command lines mention its directory, and remove the file:{left}"
+            f"end these processes, whose command lines mention the cluster's directory, and remove the file:{left}"
             if left
             else "remove the file"
         )

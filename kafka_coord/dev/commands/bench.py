@@ -171,7 +171,7 @@ def rebalance(
     compare: str | None,
     **given: Any,
 ) -> None:
-    """Measure rebalances: a member joins, leaves or is killed, a topic grows, an operator rebalances, or all start.
+    """Measure rebalances: a member joins, leaves or dies, a topic grows, an operator rebalances, or all members start.
 
     The coordinator, ZooKeeper and the members are real, but the members do not fetch. Everything runs on this machine,
     which should be otherwise idle, with the members in at most ten processes. For each event, the benchmark reports the
@@ -322,9 +322,9 @@ def failover(**given: Any) -> None:
 def dashboard(**given: Any) -> None:
     """Measure what open dashboard pages cost the elected instance, and whether they delay its decisions.
 
-    The groups are like those of `bench failover`: idle, without brokers. With no page open, then with the overview, and
-    then with the overview and pages of groups, the benchmark measures the idle CPU time and how long a joining member
-    waits. It takes a few minutes.
+    The groups are like those of `bench failover`: idle, without brokers. The benchmark measures the idle CPU time and
+    how long a joining member waits: first with no page open, then with the overview, and then with the overview and
+    pages of groups. It takes a few minutes.
 
     \b
     kafka-coord bench dashboard

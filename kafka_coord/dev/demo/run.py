@@ -204,7 +204,7 @@ def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartiti
     ends = {TopicPartition(row["topic"], row["partition"]): row["end_offset"] for row in rows}
     unknown = sorted(tp for tp, end in ends.items() if end is None)
     if unknown:
-        raise VerificationFailed(f"unknown end offsets of {', '.join(map(str, unknown))}: {answer.stderr}")
+        raise VerificationFailed(f"no end offsets for {', '.join(map(str, unknown))}: {answer.stderr}")
     committed = {
         TopicPartition(row["topic"], row["partition"]): row["committed_offset"]
         for row in rows

@@ -151,7 +151,9 @@ class Scenario:
         at_ms = now_ms()
         TopicAdmin(self._cluster.bootstrap_servers).add_partitions(options.topic, options.grown_partitions)
         grown = f"{options.topic} grows from {options.partitions} to {options.grown_partitions} partitions"
-        self._note(EventKind.PARTITIONS_ADDED, f"{grown}, {options.again:,} records are written to the new ones", at_ms)
+        self._note(
+            EventKind.PARTITIONS_ADDED, f"{grown}, and {options.again:,} records are written to the new ones", at_ms
+        )
         produce(
             self._cluster.bootstrap_servers,
             options.topic,

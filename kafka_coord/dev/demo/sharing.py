@@ -85,7 +85,8 @@ class Sharing:
 
     @contextmanager
     def alongside(self) -> Iterator[Future[Shared]]:
-        """Plays the scenario on its own thread while the block runs. When the block ends, stops what still runs."""
+        """Plays the scenario on its own thread while the block runs. When the block ends, stops whatever is still
+        running."""
         with ThreadPoolExecutor(1, thread_name_prefix="demo-sharing") as pool:
             result = pool.submit(self._play)
             try:
@@ -134,7 +135,7 @@ class Sharing:
         self._wait_until_settled({"spark-1", "spark-2"})
         plain = self._plain("python-1")
         self._wait_until_settled({"spark-1", "spark-2", plain})
-        self._note(EventKind.JOINED, f"{plain} joins, a consumer without Spark: the three share the partitions")
+        self._note(EventKind.JOINED, f"{plain}, a consumer without Spark, joins: the three share the partitions")
         self._wait(lambda: self._rows() >= _KILL * self._records, "enough rows to be written")
         self._gone.add(first)
         self._processes[first].kill()

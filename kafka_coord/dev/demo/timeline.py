@@ -218,7 +218,7 @@ def handovers_of(spans: Iterable[Span]) -> tuple[Handover, ...]:
 
 
 def overlaps_of(spans: Iterable[Span]) -> tuple[str, ...]:
-    """Describes the partitions that two consumers held at once, of which there must be none."""
+    """Describes any partitions that two consumers held at once. There must be none."""
     found = []
     last: dict[TopicPartition, Span] = {}
     for span in sorted(spans, key=lambda span: (span.partition, span.from_ms)):

@@ -160,7 +160,7 @@ class _Tally:
 
 def all_written(ends: Offsets, written: int, name: str = "the topic holds every written record") -> Check:
     held = sum(ends.values())
-    differences = () if held == written else (f"{written:,} were written, {held:,} are there",)
+    differences = () if held == written else (f"{written:,} were written, but it holds {held:,}",)
     return Check(name, f"{held:,} records in {len(ends)} partitions", differences)
 
 
@@ -231,7 +231,7 @@ def _resumed(evidence: Evidence, tally: _Tally) -> Check:
 
 def _one_owner(spans: Sequence[Span]) -> Check:
     partitions = {span.partition for span in spans}
-    found = f"{len(spans)} holds of {len(partitions)} partitions, one after the other"
+    found = f"{len(spans)} ownerships of {len(partitions)} partitions, one after the other"
     return Check("no two consumers owned a partition at once", found, _bounded(overlaps_of(spans)))
 
 
@@ -247,7 +247,7 @@ def _not_interrupted(spans: Sequence[Span]) -> Check:
     ]
     held = sum(span.ending is not Ending.KILLED for span in spans)
     return Check(
-        "no partition that kept its owner was interrupted", f"{held} holds without interruption", _bounded(differences)
+        "no partition that kept its owner was interrupted", f"{held} uninterrupted ownerships", _bounded(differences)
     )
 
 
@@ -291,7 +291,8 @@ def all_committed(
 
 
 def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int]:
-    """Returns the last acknowledged commit of each partition that a stock client lost with its membership."""
+    """Returns, for each partition that a stock client lost with its membership, the client's last acknowledged
+    commit."""
     found: dict[tuple[str, TopicPartition], int] = {}
     for journal in (journal for journal in journals if journal.commits):
         for handed in (one for one in journal.handed if one.change is Change.LOST):
@@ -330,13 +331,13 @@ def _commits_kept(evidence: Evidence, spans: Sequence[Span]) -> tuple[Check, ...
         )
         if began < promised:
             differences.append(
-                f"{span.partition}: {span.consumer} began at offset {began}, and a commit of {promised} had been "
-                "acknowledged before"
+                f"{span.partition}: {span.consumer} began at offset {began}, but a commit of {promised} had already "
+                "been acknowledged"
             )
     for tp in sorted({tp for _, tp, _ in commits}):
         promised, ended = max(offset for _, at, offset in commits if at == tp), evidence.committed.get(tp, 0)
         if ended < promised:
-            differences.append(f"{tp}: the group ends at offset {ended}, and a commit of {promised} was acknowledged")
+            differences.append(f"{tp}: the group ends at offset {ended}, but a commit of {promised} was acknowledged")
     times = sum(len(journal.commits) for journal in evidence.journals)
     return (
         Check("no acknowledged commit was lost", f"{times:,} commits acknowledged, all kept", _bounded(differences)),

@@ -40,7 +40,7 @@ _LONGEST_DEBT_S = 0.25
 
 
 class Consumed(Protocol):
-    """A record, as a consumer or a Spark query receives it."""
+    """A record as received by a consumer or a Spark query."""
 
     @property
     def topic(self) -> str: ...

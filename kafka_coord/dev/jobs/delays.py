@@ -34,7 +34,7 @@ REPORTS = "reports"
 """The subdirectory for reports in a job's output directory."""
 
 KEYS = {"airlines": "carrier", "airports": "origin", "hours": "hour"}
-"""The parts of a report with delays, and the column by which each is grouped. ``hour`` is that of the scheduled
+"""The parts of a report that show delays, each with the column it is grouped by. ``hour`` is the hour of the scheduled
 departure, in local time."""
 ROUTES = "routes"
 

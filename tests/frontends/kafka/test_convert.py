@@ -191,7 +191,7 @@ def test_a_group_with_members_is_refused_and_they_are_named(
     to = "managed" if protocol == "classic" else "client-assigned"
     ran = coord("groups", "convert", group, "--to", to, "--execute")
     assert ran.code == 6
-    assert "has members (c1); nothing was changed. Stop them first" in ran.err
+    assert "has members (c1); stop them first. Nothing was changed" in ran.err
     asked = instance_answers(service, group, to)
     assert asked.result == "refused"
     assert "has members" in asked.message

@@ -69,7 +69,7 @@ def _write_managed(store: Store, count: int) -> None:
 
 
 def _sampled(store: Store, servers: Servers) -> dict[str, Any]:
-    """Measures the lags once in this process, like an elected instance with ``serve.lag_metrics_groups``."""
+    """Measures the lags once in this process, as an elected instance with ``serve.lag_metrics_groups`` would."""
     instance_s, before, began = cpu_meter(servers.instance.process.pid), time.process_time(), time.monotonic()
     sample = measure_lags(store, {}, most=100)
     return {

@@ -25,11 +25,12 @@ class Part(StrEnum):
 class KafkaGroupsOptions(BenchOptions):
     """With ``compare``, the benchmark also measures the broker's own coordinator, in alternation.
 
-    Requests are measured in ``rounds`` rounds of ``seconds``, after ``warm_up_s``, and their latency at ``per_s``
-    requests a second. ``backlog_mb`` is the size of the records that are fetched again and again. An instance loads
-    ``records`` records, and ``groups`` groups are moved and listed. ``connections`` is the number of idle members, and
-    also of KIP-848 members. A member joins a group of ``members`` members with ``partitions`` partitions and leaves it
-    again, ``joins`` times. Managed groups run on ``brokers`` brokers, each with an instance.
+    Throughput and CPU time are measured in ``rounds`` rounds of ``seconds``, after ``warm_up_s``, and latency at
+    ``per_s`` requests a second. ``backlog_mb`` is the size of the records that are fetched over and over. ``records``
+    is the number of records that an instance loads, and ``groups`` that of the groups that are moved and listed.
+    ``connections`` is the number of idle members, and of KIP-848 members. Another member joins and leaves a group of
+    ``members`` members with ``partitions`` partitions ``joins`` times. Managed groups run on ``brokers`` brokers, each
+    with an instance.
     """
 
     parts: tuple[Part, ...] = tuple(Part)

@@ -61,7 +61,7 @@ _numbers = itertools.count(1)
 class CompareOptions(BenchOptions):
     """``members`` members stay, in at most ten processes, and another joins and leaves ``repeat`` times. Cold starts
     and kills of a member happen only ``rarely`` times. Together, the members fetch ``records_per_s`` records a second,
-    spread over all partitions. ``variants`` names the settings with which the other clients run.
+    spread over all partitions. ``variants`` names the settings to run the other clients with.
     """
 
     members: int = 10

@@ -34,7 +34,7 @@ class Protocol(StrEnum):
     """Other libraries with their default settings, in classic groups of the broker in ZooKeeper mode."""
     KAFKA_PYTHON = "kafka-python"
     ASSIGNED_AIOKAFKA = "client-assigned-aiokafka"
-    """The same clients in a client-assigned group of an instance."""
+    """aiokafka or kafka-python in a client-assigned group of an instance."""
     ASSIGNED_KAFKA_PYTHON = "client-assigned-kafka-python"
     MANAGED_AIOKAFKA = "managed-aiokafka"
     MANAGED_KAFKA_PYTHON = "managed-kafka-python"
@@ -71,9 +71,7 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A protocol in one variant. ``client`` contains the client's settings, and ``broker`` lines of the broker's
-    configuration.
-    """
+    """A protocol in one variant. ``client`` and ``broker`` contain settings for the client and for the broker."""
 
     protocol: Protocol
     variant: str

@@ -23,7 +23,7 @@ class What(StrEnum):
     STOPPED = "stopped"
     """The member will not deliver any more records of the partitions."""
     ACKNOWLEDGED = "acknowledged"
-    """The acknowledgement of a command, with offsets of these partitions, is stored."""
+    """The acknowledgement of a command, with the offsets of these partitions, has been stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class RebalanceTestbed:
 
     @contextmanager
     def stuck_group(self) -> Iterator[None]:
-        """Adds another group with a live member that ignores its commands. The block begins after the first
+        """Adds another group with a live member that ignores its commands. Enters the block once the member has a
         command."""
         path = layout.channel(_STUCK, _STUCK)
         for parent in (layout.ids(_STUCK), path):

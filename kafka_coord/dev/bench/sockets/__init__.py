@@ -1,1 +1,1 @@
-"""``kafka-coord bench sockets``: measures a coordinator of thousands of consumers without ZooKeeper."""
+"""``kafka-coord bench sockets``: measures a coordinator of thousands of consumers that connect over sockets."""

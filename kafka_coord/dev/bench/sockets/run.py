@@ -86,7 +86,7 @@ class _Crowd:
     def state(self) -> CrowdState:
         """Returns the crowd's last report. Raises :class:`Timeout` if the process has ended."""
         if (code := self._child.process.poll()) is not None:
-            raise Timeout(f"a process of consumers ended unexpectedly with {code}; see {self._child.log}")
+            raise Timeout(f"a consumer process ended unexpectedly with exit code {code}; see {self._child.log}")
         return self._state
 
     def _read(self) -> None:

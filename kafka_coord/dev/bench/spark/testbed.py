@@ -109,7 +109,7 @@ class SparkTestbed:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running query, which the end of a ``with`` block stops."""
+    """A running query. Leaving the ``with`` block stops it."""
 
     query: StreamingQuery
     group: str = ""

@@ -15,8 +15,8 @@ _MIB = 2**20
 @dataclass(frozen=True, slots=True)
 class Drain:
     """How one query read a topic. ``reading_s`` is the time of its micro-batches with rows, including planning, and
-    ``wall_s`` that of the whole query, including its start and its join. CPU and memory are those of Spark's JVM and of
-    all its Python processes.
+    ``wall_s`` that of the whole query, including starting it and joining the group. CPU and memory are those of Spark's
+    JVM and all its Python processes.
     """
 
     source: str

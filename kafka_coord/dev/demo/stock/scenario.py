@@ -69,7 +69,7 @@ class StockScenario(Scenario):
         partition = partition_of(self._options.group)
         was, leads = move_leadership(self._store, self._cluster.bootstrap_servers, TOPIC, partition)
         moved = f"the leadership of partition {partition} of the groups log moves from broker {was} to broker {leads}"
-        self._note(EventKind.LEADERSHIP_MOVED, f"{moved}, and with it the group to the instance there", at_ms)
+        self._note(EventKind.LEADERSHIP_MOVED, f"{moved}; the group moves with it, to the instance there", at_ms)
         self._wait_until_settled(
             lambda found: found.coordinator == leads and bool(found.owners),
             f"the group to be stable beside broker {leads}",
