@@ -1,4 +1,4 @@
-"""Ends a command after its current step at the first signal, and immediately at the second."""
+"""On the first signal, ends a command after its current step; on the second, ends it immediately."""
 
 from __future__ import annotations
 

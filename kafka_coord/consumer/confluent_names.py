@@ -13,7 +13,7 @@ _KAFKA_SESSION_TIMEOUT_MS = 45_000
 _UNSUPPORTED = {
     "enable.auto.offset.store": "use commit({partition: offset}) with 'enable.auto.commit': False",
     "enable.partition.eof": "the end of a partition is not a record; use lag() or end_offsets()",
-    "max.poll.interval.ms": "a record may take at most the group's rebalance timeout, which an operator sets",
+    "max.poll.interval.ms": "processing a record may take up to the group's rebalance timeout, which an operator sets",
     "heartbeat.interval.ms": "session.timeout.ms is enough",
     "group.protocol": "the coordinator assigns the partitions of every group",
     "group.remote.assignor": "use partition.assignment.strategy",

@@ -78,7 +78,7 @@ def convert(
         if not execute:
             moving = sum(row["verdict"] == _MOVES for row in rows)
             members = counted(len(found.members), "member")
-            evicted = f", and evicts {members}, so that they join again" if found.members else ""
+            evicted = f", and evicts {members}, so that they rejoin" if found.members else ""
             note(
                 f"group {group} is {found.kind}; nothing was changed;"
                 f" --execute moves {counted(moving, 'offset')}{evicted}"

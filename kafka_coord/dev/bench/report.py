@@ -19,7 +19,7 @@ _PACKAGES = ("kafka-coord", "pyspark", "confluent-kafka", "kazoo", "pyarrow")
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The base of each benchmark's options. With ``judged``, the report compares the figures with the targets."""
+    """The base class of each benchmark's options. With ``judged``, the report compares the figures with the targets."""
 
     judged: bool = field(default=True, kw_only=True)
 

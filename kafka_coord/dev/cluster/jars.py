@@ -178,9 +178,7 @@ def _given(directory: Path) -> tuple[Path, ...]:
         else:
             missing.append(artifact.file_name)
     if missing:
-        raise DevClusterError(
-            f"{directory} lacks the jars {', '.join(missing)}; give libs/ of a Kafka 3.9 distribution"
-        )
+        raise DevClusterError(f"{directory} lacks the jars {', '.join(missing)}; use libs/ of a Kafka 3.9 distribution")
     return tuple(found)
 
 

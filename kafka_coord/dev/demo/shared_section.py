@@ -26,7 +26,7 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
         "Spark applications and a plain Python consumer. The coordinator gave each member its partitions, and all "
         "members wrote to one parquet table, from which Spark computed the results below.",
         table([("After", "n"), ("What happened", "wide")], events),
-        table([("With", ""), ("Partitions owned by each", "wide")], owned),
+        table([("With", ""), ("Partitions owned by each member", "wide")], owned),
         tag("h3", "Mean arrival delay by departure hour"),
         _hours(shared),
         tag("h3", "By airport"),

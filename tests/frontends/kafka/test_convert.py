@@ -164,7 +164,7 @@ def test_classic_members_of_a_managed_group_join_the_client_assigned_one(
     before = described(coord, group)[1]
 
     preview = coord("groups", "convert", group, "--to", "client-assigned")
-    assert "and evicts 2 members, so that they join again" in preview.err
+    assert "and evicts 2 members, so that they rejoin" in preview.err
     ran = coord("groups", "convert", group, "--to", "client-assigned", "--execute")
     assert ran.code == 0, ran.err
     found = coord("groups", "describe", group, "-o", "json").json()

@@ -121,7 +121,7 @@ class _SocketTestbed:
         self._elected.broker_id(_WITHIN_S)
 
     def register(self, on_progress: OnProgress) -> dict[str, Any]:
-        """Registers all consumers at once and waits until every partition is read."""
+        """Registers all consumers at once and waits until every partition is being read."""
         options = self._options
         each = -(-options.consumers // options.processes)
         elected = self._now()

@@ -113,8 +113,8 @@ def milliseconds(batches: Sequence[MicroBatch]) -> str:
 
 
 def late(one: Handovers) -> int:
-    """Returns how many stops were acknowledged too late: after the end of the running micro-batch, or after the next
-    trigger if none was running.
+    """Returns how many stops were acknowledged too late. A stop may take as long as the running micro-batch (if none
+    was running: the longest one) or the trigger interval, whichever is longer, plus ``ACKNOWLEDGING_MS``.
     """
     longest = max((batch.ms for batch in one.batches), default=0)
     return sum(
