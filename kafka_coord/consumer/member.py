@@ -381,7 +381,7 @@ class GroupMember(Generic[K, V]):
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends reading. A loop over the records ends after the record in hand. A waiting ``poll`` or ``consume``
+        """Stops reading. A loop over the records ends after the record in hand. A waiting ``poll`` or ``consume``
         returns within 0.1 s, without records. Then close the consumer, or leave its ``with`` block. Safe to call in a
         signal handler."""
         self._stopped = True

@@ -97,7 +97,7 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
     """Compare the Spark source with Spark's own. Both read the same topics of flights, in alternation.
 
     The benchmark measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger
-    available-now), how long small and empty micro-batches take (a trigger every second), and how fast a reading query
+    available-now), how long small and empty micro-batches take (a trigger every second), and how fast a running query
     acknowledges a stop-fetcher. One Kafka broker and Spark run on this machine, which should be otherwise idle. The
     benchmark takes about ten minutes. It downloads Spark's own connector once; if that fails, it measures only this
     project's source.

@@ -113,7 +113,7 @@ def flights(
     default="1 day",
     show_default=True,
     metavar="TIME",
-    help="How late a flight may be, by event time in its partition, before its window is final.",
+    help="How far a flight may be behind the latest event time in its partition before it counts as late.",
 )
 @click.option(
     "--top",

@@ -380,7 +380,7 @@ def bars(found: Sequence[Found]) -> list[Bar]:
                 judged.append(_bar(f"{name}, partition-seconds", seconds, measured["partition_seconds"]))
     judged += _bars_of_managed(found)
     needless = sum(cost.interrupted_not_moved for every in ours.costs.values() for cost in every)
-    judged.append(Bar.at_most("kafka_coord: interrupted, but did not move", 0, needless))
+    judged.append(Bar.at_most("kafka_coord: interrupted without moving", 0, needless))
     return judged
 
 
@@ -410,7 +410,7 @@ def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
                     yield Bar.at_most(f"{protocol}: {event}, {part}", most, told[part], " ms")
         needless = sum(cost.interrupted_not_moved for every in costs.values() for cost in every)
         if costs and protocol not in _EAGER:  # to give up one partition, an eager client stops all its partitions
-            yield Bar.at_most(f"{protocol}: interrupted, but did not move", 0, needless)
+            yield Bar.at_most(f"{protocol}: interrupted without moving", 0, needless)
     costs = by_name.get(f"{Protocol.MANAGED}, {DEFAULTS}", {})
     theirs = by_name.get(f"{Protocol.KIP848}, {DEFAULTS}", {})
     if costs.get(Event.JOIN) and theirs.get(Event.JOIN):

@@ -172,5 +172,5 @@ def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> li
         most = max(one.settle_ms for one in costs[Event.KILL])
         found.append(Bar.at_most("member killed: settled", options.session_timeout_ms + 150, most, " ms"))
     needless = sum(one.interrupted_not_moved for every in costs.values() for one in every)
-    found.append(Bar.at_most("interrupted, and did not move", 0, needless))
+    found.append(Bar.at_most("interrupted without moving", 0, needless))
     return found
