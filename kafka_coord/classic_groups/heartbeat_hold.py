@@ -57,8 +57,8 @@ _NOT_AUTOMATIC_S = 600.0
 
 
 def longest_hold_s(software: str) -> float:
-    """Returns how many seconds a client with the given software name (from ApiVersions) can wait. For an unknown or
-    missing name, returns 0, so that the heartbeat is not held."""
+    """Returns how many seconds a client with the given software name (from ApiVersions) can wait for a response. For an
+    unknown or missing name, returns 0, so that the heartbeat is not held."""
     return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 

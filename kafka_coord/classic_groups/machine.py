@@ -573,7 +573,7 @@ class Group:
         self._out.append(Answered(token, error))
 
     def _answer_waiting(self, member: MemberMetadata, error: Error, member_id: str | None = None) -> None:
-        """Answers all held requests of the member."""
+        """Answers all of the member's held requests."""
         self._answer_join(member, error, member_id)
         self._answer_sync(member, error)
         self._answer_beat(member, error)

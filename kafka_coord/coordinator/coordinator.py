@@ -248,7 +248,7 @@ class ConsumerCoordinator:
                 try:
                     member = decode_member(where, node)
                 except MalformedValue:
-                    continue  # the handler's observation reports it
+                    continue  # the handler reports it when it reads the group
                 members[group].append(member)
                 decoded[group][where] = node.stat.mzxid, member
         for group, names in groups.items():

@@ -153,7 +153,7 @@ class DecisionLog:
         try:
             found = _decoded(node, layout.history(memory.group))
         except MalformedValue:
-            return  # the next write reads the znode and reports it
+            return  # the next write rereads the znode and reports the fault
         self._keep(memory, found)
 
     @staticmethod

@@ -65,7 +65,7 @@ class AtRest:
 
 
 class Matched(NamedTuple):
-    """The patterns of a group that have been matched against all of ``topics``."""
+    """The patterns of a group that have already been matched against every topic in ``topics``."""
 
     topics: Mapping[str, TopicInfo]
     patterns: frozenset[tuple[SubscriptionKind, str]]
@@ -156,7 +156,7 @@ class GroupMemories:
         return memory
 
     def drop(self, group: str) -> None:
-        """Drops the memory of a removed group."""
+        """Forgets a removed group."""
         self._memories.pop(group, None)
         self._registry.drop(group)
 

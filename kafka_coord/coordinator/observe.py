@@ -84,8 +84,8 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Returns reads of the znodes whose children matter. They return the zxid of the last change to the children, which
-    a listing of the children does not."""
+    """Returns reads of the znodes whose children matter. Unlike a listing, such a read returns the zxid of the last
+    change to the children."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 

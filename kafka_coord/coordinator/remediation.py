@@ -12,7 +12,7 @@ _BELOW_A_GROUP = {
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
     " --topic {name}:{partition} --to-offset {offset} --execute; or, to start where auto.offset.reset says: kafka-coord"
     " groups delete-offsets {group} --topic {name}:{partition} --yes",
-    "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
+    "paused": "the group counts as paused until it is removed: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "a new coordinator has to read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
     "channel": "its consumer has stopped carrying out commands; evict it: kafka-coord groups evict {group} {name}",
@@ -20,7 +20,7 @@ _BELOW_A_GROUP = {
 _LISTED = ("ids", "owners", "channel")
 """The znodes whose children show which consumers take part and what they hold."""
 _ELSEWHERE = {
-    layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
+    layout.PAUSED: "all groups count as paused until it is removed: kafka-coord groups resume --all",
     layout.BROKER_TOPICS: "Kafka wrote it; until it can be read, its partitions stay with their owners",
     layout.BROKER_IDS: "restart its broker, which writes it again (see advertised.listeners);"
     " delete it if no broker has that id",

@@ -22,7 +22,7 @@ _FAILED = {"event": "group_failed"}
 
 GATHER_S = 0.01
 """How long the handler waits after the first of several acknowledgements, in seconds, so that a single pass can handle
-more of them. It handles the last one immediately."""
+several. The last outstanding acknowledgement triggers a pass immediately."""
 LOOK_AGAIN_S = 0.5
 """How soon a group with new commands gets another pass, in seconds, if no event triggers one first."""
 BLOCKED_FRACTION = 0.05

@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
-    """Returns the writes that must precede a decision; usually there are none.
+    """Returns the writes that must precede a decision. Usually, there are none.
 
-    If the ledger of a live incarnation was deleted, they restore it; otherwise, its partitions would look free while
-    the consumer still reads them. If a live member has a ledger but no channel, they delete its registration, so that
-    the member registers again: without a channel, it cannot acknowledge commands, yet its unacknowledged commands would
+    If the ledger of a live incarnation was deleted, it is restored; otherwise, its partitions would look free while the
+    consumer still reads them. If a live member has a ledger but no channel, its registration is deleted, so that the
+    member registers again: without a channel, it cannot acknowledge commands, yet its unacknowledged commands would
     look acknowledged.
     """
     observation = snapshot.observation

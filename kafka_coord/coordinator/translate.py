@@ -145,7 +145,7 @@ class Translation:
             op
             for topic in partitions.topics
             if start.unclaimed.get(topic, frozenset())
-            <= named[topic]  # otherwise the write would claim offsets that it does not set
+            <= named[topic]  # otherwise, the write would also claim offsets that it does not set
             for op in (*start.remove.get(topic, ()), *start.prepare.get(topic, ()))
         ]
         existing = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
@@ -157,8 +157,8 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Returns the operations that delete the group's tree: first ``ids``, and then all other znodes, with leaves
-        first. If a consumer has registered since the snapshot, deleting ``ids`` fails, so nothing is removed."""
+        """Returns the operations that delete the group's tree: first ``ids``, and then all other znodes, leaves first.
+        If a consumer has registered since the snapshot, deleting ``ids`` fails, so nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)

@@ -59,7 +59,7 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
         if certificate is not None:
             context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
     except OSError as error:
-        raise SettingsError(f"cannot use TLS to the broker with kafka.ssl.*: {error}") from None
+        raise SettingsError(f"cannot set up TLS to the broker with the kafka.ssl.* options: {error}") from None
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in {"", "none"}:
         context.check_hostname = False
     return context

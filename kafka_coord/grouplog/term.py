@@ -209,8 +209,9 @@ class LogTerm:
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
-        """Waits until it is certain that no newer term had changed anything before the call. Returns immediately if the
-        last successful append was sent less than :data:`PROOF_S` seconds ago. Raises :class:`TermEnded`."""
+        """Waits until it is certain that no newer term had changed anything by the time of the call. Returns
+        immediately if the last successful append was sent less than :data:`PROOF_S` seconds ago. Raises
+        :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
         if self._loop.time() >= self._proven_at + PROOF_S:

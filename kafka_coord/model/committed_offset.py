@@ -35,7 +35,7 @@ class CommittedOffset(NamedTuple):
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> CommittedOffset:
-        """Reads the value strictly. Raises :class:`MalformedValue`, even for a valid value that would not fit in a
+        """Reads the value strictly. Raises :class:`MalformedValue`, also for a valid value that would not fit in a
         response to a client."""
         epoch = fields.number(value, "leader_epoch", where, -1, at_least=-1)
         if epoch >= 1 << 31:

@@ -153,8 +153,8 @@ class Assignment:
 
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
-    """Reads the owners, and checks that each partition has only one owner, which also limits the memory that a small
-    value can occupy."""
+    """Reads the owners. Checks that no partition has two owners, which also limits how much memory a small value can
+    occupy."""
     taken: dict[str, set[int]] = {}
     members = {}
     total = 0

@@ -18,12 +18,12 @@ class Zxids:
 
     ``group`` and ``assignment`` are the zxids of the last write to the group's znode and to its target (mzxid).
     ``ids``, ``owners`` and ``channel`` are the zxids of the last child that was created or deleted there (pzxid).
-    ZooKeeper never uses a zxid twice, so equal zxids mean an equal state of members and incarnations, ledgers,
-    channels, settings and target.
+    ZooKeeper never reuses a zxid, so if the zxids are equal, so are the members and incarnations, ledgers, channels,
+    settings and target.
 
-    They do not cover the values of registrations, which never change without a request to check the group. Nor do they
-    cover the values of ledgers and the commands in channels: a group at rest has no outstanding commands, and the
-    coordinator writes ledgers and new commands only after a member has registered or left, or after the target has
+    They do not cover the values of registrations, because whoever changes them also requests a check of the group. Nor
+    do they cover the values of ledgers and the commands in channels: a group at rest has no outstanding commands, and
+    the coordinator writes ledgers and new commands only after a member has registered or left, or after the target has
     changed.
     """
 
@@ -45,12 +45,12 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Records that a group in the state ``zxids`` needed no action. ``topics`` is the digest of its topics then.
+    """Records that a group in the state ``zxids`` needed no action. ``topics`` is the digest of its topics at that
+    time.
 
-    ``members`` is the number of members, and ``subscriptions`` combines what they subscribe to: each pattern once, and
-    one subscription to all topics subscribed to by name. This saves the next coordinator from reading the
-    registrations. A group with socket consumers is never recorded, because the next coordinator must know each of these
-    consumers.
+    ``members`` is the number of members, and ``subscriptions`` combines their subscriptions: one to every topic that
+    any of them names, and each distinct pattern. This saves the next coordinator from reading the registrations. A
+    group with socket consumers is never recorded, because the next coordinator must know each of these consumers.
     """
 
     zxids: Zxids

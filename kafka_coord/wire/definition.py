@@ -124,7 +124,7 @@ def _default(kind: str, given: Any, *, is_array: bool, is_struct: bool) -> Any:
     if is_array:
         return ()
     if is_struct:
-        return ...  # stands for a structure of default values
+        return ...  # means a structure with all default values
     if kind == "string":
         return given or ""
     if kind in {"bytes", "records"}:

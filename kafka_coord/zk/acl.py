@@ -86,7 +86,7 @@ class Identity:
 
     @property
     def shown(self) -> str:
-        """The identity without a digest's hash."""
+        """The identity, without the hash if the scheme is ``digest``."""
         return f"digest:{self.user}" if self.scheme == "digest" else str(self)
 
     @property

@@ -210,9 +210,9 @@ class WatchOf(Enum):
 
 
 class SetWatches:
-    """A ``SetWatches`` request, in the form that kazoo's connection needs. The server fires the watches whose znodes
-    have changed after the zxid ``since``. Paths are absolute and include the chroot. kazoo's connection thread, which
-    receives the events, calls ``before_sending`` just before any watch can fire."""
+    """A ``SetWatches`` request in the form that kazoo's connection expects. The server immediately fires each watch
+    whose znode has changed since the zxid ``since``. Paths are absolute and include the chroot. kazoo's connection
+    thread, which receives the events, calls ``before_sending`` just before any watch can fire."""
 
     type = 101
 
@@ -237,8 +237,9 @@ class SetWatches:
 
 class AddWatch:
     """A request for a persistent recursive watch (type 106, ZooKeeper 3.6). The server reports each znode that is
-    created, changed or deleted at ``path`` (absolute, chroot included) or below it, by that znode's own path, until the
-    connection ends (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` is called as in :class:`SetWatches`."""
+    created, changed or deleted at or below ``path`` (absolute, chroot included), giving that znode's own path, until
+    the connection ends (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` is called as in
+    :class:`SetWatches`."""
 
     type = 106
     _PERSISTENT_RECURSIVE = 1

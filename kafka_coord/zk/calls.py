@@ -85,7 +85,7 @@ class Calls:
         size: int = 0,
     ) -> Any:
         if result is None:
-            raise Unsupported(f"{doing} {path}: this version of kazoo cannot send it", path)
+            raise Unsupported(f"{doing} {path}: this version of kazoo cannot send this request", path)
         try:
             response = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
         except Unimplemented as error:

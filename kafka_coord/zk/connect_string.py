@@ -15,7 +15,7 @@ EXAMPLE = "zk1:2181,zk2:2181/kafka"
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """The servers as ``host:port``, and the chroot that everything is stored below (an empty string for the root)."""
+    """The servers as ``host:port``, and the chroot under which everything is stored (empty for the root)."""
 
     servers: tuple[str, ...]
     chroot: str = ""

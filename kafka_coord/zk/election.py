@@ -4,7 +4,7 @@ An instance first watches ``/consumers/coordinator`` and then tries to create it
 with one multi, which creates that ephemeral znode and increments ``/consumers/coordinator_epoch`` by compare-and-set.
 The resulting version of the epoch's znode fences every write by the winner. A loser reads which instance leads. After a
 lost response, an instance never retries blindly: the next attempt reads first, and finds the znode if this session
-created it. Epochs must never go back, so an instance that cannot read the stored epoch does not stand for election.
+created it. Epochs must never decrease, so an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ZkElection:
         if lost:
             self._lost = self._why_lost(leadership)
             log.warning(
-                "lost the leadership epoch=%d reason='%s'",
+                "lost leadership epoch=%d reason='%s'",
                 leadership.epoch,
                 self._lost,
                 extra={"event": "leadership_lost"},

@@ -1,4 +1,4 @@
-"""Writes that fail once the epoch (or term) that they were decided under has changed."""
+"""Fenced writes, which fail once the epoch (or term) in which they were decided is over."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ class KazooSession:
         return forget
 
     def _accepted(self, sent_at: float, session_id: int, timeout_ms: int) -> None:
-        """Runs on the connection thread after a connect was accepted, before kazoo reports CONNECTED."""
+        """Runs on the connection thread once the server has accepted a connect request, before kazoo reports
+        CONNECTED."""
         with self._lock:
             self._lease.connected(sent_at, session_id, timeout_ms / 1000)
 
@@ -131,7 +132,7 @@ class KazooSession:
             try:
                 listener(state)
             except Exception:
-                log.exception("ignored a session listener that failed state=%s", state.value)
+                log.exception("ignored an error in a session listener state=%s", state.value)
 
     def _assume_connected(self) -> None:
         """Assumes the shortest timeout, because the connect could not be observed. The lease then begins with the next

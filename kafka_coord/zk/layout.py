@@ -121,7 +121,7 @@ def history(group_name: str) -> str:
 
 
 def settled(group_name: str) -> str:
-    """Returns the path of the znode that records that a group is at rest, and in which state."""
+    """Returns the path of the znode that records a group as at rest, and the state it was in."""
     return f"{GROUPS}/{group_name}/settled"
 
 

@@ -225,7 +225,7 @@ class KazooStore(Store):
             self._client.stop()
             self._client.close()
         except Exception:  # kazoo raises various errors if it cannot stop, and no caller could act on them
-            log.debug("closed the ZooKeeper client uncleanly", exc_info=True)
+            log.debug("could not close the ZooKeeper client cleanly", exc_info=True)
 
     # --- session -----------------------------------------------------------------------------------------------------
 

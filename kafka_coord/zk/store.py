@@ -196,7 +196,7 @@ class Session(Protocol):
 
 
 SessionListener = Callable[[SessionState], None]
-"""Called at every change of state, on one of the store's threads. It may only record the state and wake its owner."""
+"""Called whenever the state changes, on one of the store's threads. It may only record the state and wake its owner."""
 
 
 class Store(Protocol):

@@ -18,8 +18,8 @@ which takes a session timeout."""
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The named successor. ``broker_id`` succeeds the coordinator of ``epoch``, and has no precedence in later
-    vacancies."""
+    """The named successor. ``broker_id`` is to succeed the coordinator of ``epoch``, and has no precedence after
+    that."""
 
     broker_id: int
     epoch: int

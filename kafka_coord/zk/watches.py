@@ -27,7 +27,7 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""How many seconds pass before the next attempt to watch a znode whose ACL forbids reading. A change to an ACL does not
+"""How long to wait, in seconds, before trying again to watch a znode whose ACL forbids reading. An ACL change does not
 fire a watch."""
 
 
@@ -50,7 +50,7 @@ class _Watched:
     """The state last reported to the listener, as (czxid, mzxid or cversion), or ``None`` for a missing znode."""
     dropped: bool = False
     complaint: str = ""
-    """The last logged failure, so that a lasting failure is logged only once."""
+    """The last logged failure, so that a persistent failure is logged only once."""
 
 
 class Watches:
@@ -168,8 +168,9 @@ class Watches:
         """Re-arms the watches that fired and calls the listeners of changed and newly added znodes.
 
         Returns True if every watch is set (except where an ACL forbids it) and every listener is up to date. Returns
-        False if there is no connection or a listener failed. The caller must then call this method again soon, or after
-        ``wake``. A step serves each watch at most once, so a znode that changes continuously cannot delay the owner.
+        False if there is no connection or a listener failed. The caller must then call this method again soon, or when
+        ``wake`` is called. A step serves each watch at most once, so a znode that changes continuously cannot delay the
+        owner.
         """
         served: set[_Watched] = set()
         while not self._closed:

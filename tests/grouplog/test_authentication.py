@@ -53,7 +53,7 @@ def test_a_challenge_that_is_none_is_not_answered(challenge: bytes) -> None:
         ({"security.protocol": "SASL_PLAINTEXT"}, r"kafka\.sasl\.mechanism must be one of .*, not \(none\)"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}, "GSSAPI"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u"}, "password"),
-        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot use TLS to the broker"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "cannot set up TLS to the broker"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_the_start(properties: dict[str, str], said: str) -> None:

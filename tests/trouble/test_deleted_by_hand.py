@@ -128,7 +128,7 @@ def test_the_coordinators_znode_deleted_means_another_election(world: World, sai
     world.consumer("c1").join()
     before = world.settles("c1", partitions=4)
     world.store.delete(layout.COORDINATOR)
-    said("lost the leadership", "someone deleted its znode")
+    said("lost leadership", "someone deleted its znode")
     eventually(lambda: first.service.leads and world.value(layout.COORDINATOR)["epoch"] == 2)
     look(world)
     assert world.target() == before

@@ -24,7 +24,7 @@ class Reconciliation:
     told_to_start: dict[str, PartitionSet] = field(default_factory=dict)
     stopping: dict[str, PartitionSet] = field(default_factory=dict)
     starting: dict[str, PartitionSet] = field(default_factory=dict)
-    """The partitions of each consumer that has yet to acknowledge a start-fetcher for some of them."""
+    """The owned partitions of each consumer that has yet to acknowledge a start-fetcher for any of them."""
     withheld: PartitionSet = NO_PARTITIONS
     """The partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger
     may hold them."""

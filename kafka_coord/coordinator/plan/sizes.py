@@ -70,8 +70,9 @@ def _ranges_bound(partitions: PartitionSet) -> int:
 def fitting(
     partitions: PartitionSet, each_bytes: int, budget: int, names: int = 1, each_topic: int = 6
 ) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit in ``budget`` bytes. A partition takes ``each_bytes`` besides its
-    number. A topic takes ``each_topic`` bytes besides its name, which appears ``names`` times."""
+    """Returns as many of ``partitions``, from the first on, as fit in ``budget`` bytes. A partition takes
+    ``each_bytes`` besides its number. A topic takes ``each_topic`` bytes besides its name, which appears ``names``
+    times."""
     if sum(len(n) * (each_bytes + 11) + names * len(t) + each_topic for t, n in partitions.by_topic()) <= budget:
         return partitions
     return PartitionSet.of(_within(partitions, each_bytes, budget, names, each_topic))

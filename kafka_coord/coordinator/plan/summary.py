@@ -125,7 +125,7 @@ def _warnings(
     warnings += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:
-        warnings.append(f"ignoring znodes that are not commands in the channel of {names(strays)}")
+        warnings.append(f"ignoring znodes in the channel of {names(strays)} that are not commands")
     prefix = layout.group(observation.group) + "/"
     explained = {unreadable_offsets(observation)[0]} if reconciled.blocked else set()
     shown = [one.path.removeprefix(prefix) for one in observation.unreadable if one not in explained]

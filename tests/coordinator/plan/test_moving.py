@@ -449,7 +449,7 @@ def test_what_is_no_command_is_left_alone_and_reported(world):
     decided = world.look()
 
     assert decided.steps == ()
-    assert "ignoring znodes that are not commands in the channel of c2" in decided.summary
+    assert "ignoring znodes in the channel of c2 that are not commands" in decided.summary
 
 
 def test_the_last_member_leaves_and_the_group_is_empty(world):
