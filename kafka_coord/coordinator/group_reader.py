@@ -19,7 +19,7 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE = 16
-"""The maximum number of groups read together."""
+"""The maximum number of groups read at once."""
 IDLE_CHECKS_AT_ONCE = 128
 """The maximum number of idle groups checked together."""
 

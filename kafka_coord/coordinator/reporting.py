@@ -18,7 +18,7 @@ UNSETTLED_AFTER_S = 30.0
 """How long a group may take to reach its target before a warning is logged, in seconds. Longer than most session
 timeouts."""
 SAY_AGAIN_S = 60.0
-"""How often the warning is repeated, in seconds."""
+"""How often the warning about an unsettled group is repeated, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
-    """Reads a JSON object of any version and size, such as Kafka's own. Raises :class:`MalformedValue`."""
+    """Reads a JSON object of any version and size, such as one written by Kafka. Raises :class:`MalformedValue`."""
     try:
         value = json.loads(raw.decode())  # json.loads itself accepts surrogates and other encodings
         if b"\\u" in raw:

@@ -57,7 +57,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Encodes a batch as a producer sends it, uncompressed and with base offset 0. Every record gets the timestamp
+    """Encodes a batch as a producer would, uncompressed and with base offset 0. Every record gets the timestamp
     ``now_ms``."""
     parts: list[bytes] = []
     for number, record in enumerate(records):
@@ -76,8 +76,7 @@ def encode_batch(
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
     """Yields the batches in the response to a fetch. Omits the last batch if it is truncated. Raises
-    :class:`BadMessage` for a corrupt batch, and also for a compressed one, which the logs that are read here never
-    contain."""
+    :class:`BadMessage` for a corrupt batch, or for a compressed one, which the groups log never contains."""
     at = 0
     while len(data) - at >= _HEAD.size:
         fields = _HEAD.unpack_from(data, at)

@@ -28,13 +28,14 @@ def assignment(data: bytes) -> Any:
 
 
 def encoded_subscription(*topics: str) -> bytes:
-    """Encodes a subscription to ``topics``, in a version that every client reads."""
+    """Encodes a subscription to ``topics``, in a version that every client can read."""
     form = message("ConsumerProtocolSubscription")
     return bytes(form.encode(form(topics=topics), 0, bytearray(2)))
 
 
 def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """Encodes an assignment of ``partitions``, each given as (topic, number), in a version that every client reads."""
+    """Encodes an assignment of ``partitions``, each given as (topic, number), in a version that every client can
+    read."""
     form = message("ConsumerProtocolAssignment")
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):

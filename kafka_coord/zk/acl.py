@@ -106,7 +106,7 @@ ANYONE = Identity("world", "anyone")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """An identity and its permissions."""
+    """The permissions of one identity."""
 
     identity: Identity
     permissions: Permission

@@ -125,7 +125,7 @@ class ZkElection:
         except NoAuth as error:
             if error.path != layout.SUCCESSOR:
                 raise
-            self._complain("successor", f"no successor can be named: {error}; see kafka-coord acl check")
+            self._complain("successor", f"cannot name a successor: {error}; see kafka-coord acl check")
             coordinator, epoch = self._store.arm((), paths, self._on_event, reads[:2]).answers
             named = None
         self._named = Successor.read(named)
@@ -351,8 +351,8 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """Returns the epoch to continue from if the stored one was lost. An epoch in which nothing was decided is known
-        only to the instances that saw its election."""
+        """Returns the epoch to continue from if the stored one was lost. Includes the highest epoch that this instance
+        has seen, because an epoch in which nothing was decided is not written anywhere else."""
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:

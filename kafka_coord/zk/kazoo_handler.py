@@ -33,7 +33,7 @@ _ALWAYS_REPORTED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's thread handler, for a client of an ensemble of ``servers`` servers."""
+    """kazoo's threading handler, for a client of an ensemble of ``servers`` servers."""
 
     def __init__(self, servers: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -82,7 +82,7 @@ class ZkOptions:
     """Whether to use ZooKeeper 3.6's multi-read. The client detects whether the server supports it."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
-        """Returns the ACLs, in kazoo's form, for creating the znode ``path`` (below the chroot)."""
+        """Returns the ACLs, in kazoo's format, for creating the znode ``path`` (below the chroot)."""
         return self.acls() if self.plan is None else to_kazoo(self.plan.of(path))
 
     def longest_acls(self) -> Sequence[Any]:
@@ -114,7 +114,7 @@ class ZkOptions:
                 )
 
     def acls(self) -> Sequence[Any]:
-        """Returns :attr:`acl` in kazoo's form. New znodes get these ACLs unless there is a plan."""
+        """Returns :attr:`acl` in kazoo's format. New znodes get these ACLs unless there is a plan."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:
@@ -161,5 +161,5 @@ class ZkOptions:
 
 
 def to_kazoo(acl: AclOf) -> list[Any]:
-    """Converts an ACL of the plan to kazoo's form."""
+    """Converts a planned ACL to kazoo's format."""
     return [ACL(int(one.permissions), Id(one.identity.scheme, one.identity.name)) for one in acl]

@@ -166,8 +166,8 @@ class KazooStore(Store):
                 raise StoreUnavailable(f"cannot resolve {', '.join(unknown)}: check the name and DNS")
             if self._clock.monotonic() >= deadline:
                 raise StoreUnavailable(
-                    f"no ZooKeeper at {servers} accepted a connection within {timeout_s:g} s: check that it runs, that "
-                    "host and port are right, and that TLS settings and firewalls let this client through"
+                    f"no ZooKeeper at {servers} accepted a connection within {timeout_s:g} s: check that it is "
+                    "running, that host and port are right, and that TLS settings and firewalls let this client through"
                 )
         self._session.start()
 
@@ -179,7 +179,7 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
-        # a multi-read, because an old server may drop the connection on one: it is better to find out now than later
+        # an old server may drop the connection on a multi-read, and it is better to find out now than later
         try:
             (root,) = self.read_many([GetData("/")])
         except NoAuth as error:

@@ -49,7 +49,7 @@ def name_op(store: Store, successor: Successor) -> Op:
 
 
 def read_successor(store: Store) -> Successor | None:
-    """Returns the successor that was named last."""
+    """Returns the most recently named successor."""
     try:
         return Successor.read(store.get(layout.SUCCESSOR))
     except NoNode:

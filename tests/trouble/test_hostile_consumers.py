@@ -170,7 +170,7 @@ def test_a_successors_name_that_may_not_be_read_hinders_no_election(world: World
     other = world.instance(2).start()
     assert world.ask(Request(RequestType.RESIGN)).result == "done"
     eventually(lambda: other.service.leads)
-    said("no successor can be named", layout.SUCCESSOR)
+    said("cannot name a successor", layout.SUCCESSOR)
     submit(world.store, Request(RequestType.RESIGN, successor=1))
     said("cannot coordinate. I am 2", layout.SUCCESSOR)
     assert other.service.leads

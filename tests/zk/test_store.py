@@ -231,7 +231,7 @@ def test_what_an_acl_forbids_is_no_auth_and_nothing_else_suffers(open_store: Ope
 
 
 def test_an_unreachable_server_is_named_with_how_long_it_was_tried_and_what_to_check() -> None:
-    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1 .*within 0\.5 s: check that it runs"):
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1 .*within 0\.5 s: check that it is running"):
         connect("127.0.0.1:1/kafka", connect_timeout_s=0.5)
 
 

@@ -233,8 +233,8 @@ def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[Top
 
 
 def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
-    """Follows the needs from the first consumer until it comes across a consumer for the second time, and returns that
-    consumer, which must be part of a cycle."""
+    """Follows the needs from the first consumer until it reaches a consumer a second time. Returns that consumer, which
+    must be part of a cycle."""
     consumer = min(open_needs)
     seen = set()
     while consumer not in seen:

@@ -93,15 +93,15 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit in one stop-fetcher command and, as stopping partitions, in the
-    ledger."""
+    """Returns as many of ``partitions``, from the first on, as fit in one stop-fetcher command and, as stopping
+    partitions, in the ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 
 
 def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
-    """Returns the first of ``partitions`` that fit in one start-fetcher command (even with the longest offsets) and,
-    with their topics' identities, in a ledger that already takes ``ledger`` bytes."""
+    """Returns as many of ``partitions``, from the first on, as fit in one start-fetcher command (even with the longest
+    offsets) and, with their topics' identities, in a ledger that already takes ``ledger`` bytes."""
     within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
     return fitting(within_ledger, _START_POINT, budget - ENVELOPE_BYTES, names=3, each_topic=_START_TOPIC)

@@ -48,7 +48,7 @@ def fitted(
         return computed
     afresh = replace(computed, target=assignor.assign(replace(inputs, current={})))
     if _size(afresh, unfilled) <= MAX_TARGET_BYTES:
-        note = f"the target had grown to {size} bytes, so it was computed from scratch"
+        note = f"the target had grown to {size} bytes, so it was recomputed from scratch"
         return replace(afresh, complaint="; ".join(filter(None, (computed.complaint, note))))
     note = (
         f"no target: {counted(len(inputs.members), 'member')} and their partitions take {size} bytes,"

@@ -344,7 +344,7 @@ def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large(
 
     target = next(step for step in decided.steps if isinstance(step, SetTarget)).assignment
     assert len(dump(target.to_json())) < 1000
-    assert "so it was computed from scratch" in decided.summary
+    assert "so it was recomputed from scratch" in decided.summary
 
 
 def test_reasons_stay_short_however_much_changed(world):
