@@ -160,7 +160,8 @@ class Beats:
         self._allowance, self._answered_at = Allowance(), now
 
     def interrupted(self, now: float) -> Error:
-        """Returns the response to a held heartbeat whose client has sent another request before there was any news."""
+        """Returns the response to a held heartbeat whose client has sent another request before there was anything to
+        report."""
         self.quiet_since = self._answered_at = now
         since_s = now - self._ticked
         to_tick_s = _TICK_S - (since_s if self._restarts else since_s % _TICK_S) if self._ticked > -math.inf else 0.0

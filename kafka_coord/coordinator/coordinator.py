@@ -145,7 +145,7 @@ class ConsumerCoordinator:
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            self._store.ensure_prepared()  # someone may have deleted these znodes after the startup
+            self._store.ensure_prepared()  # someone may have deleted these znodes since startup
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 

@@ -1,4 +1,4 @@
-"""Matches a group's patterns against all topics in small batches, so that other groups need not wait."""
+"""Matches a group's patterns against all topics in small batches, so that other groups do not have to wait."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ from kafka_coord.zk import layout
 
 _BELOW_A_GROUP = {
     "assignment": "nothing is moved until a rebalance replaces it: kafka-coord groups rebalance {group}",
-    "owners": "the partitions that {name} holds are unknown: kafka-coord groups evict {group} {name}",
-    "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
+    "owners": "the partitions that {name} holds are unknown; evict it: kafka-coord groups evict {group} {name}",
+    "ids": "{name} gets no partitions: repair or stop that consumer, or evict it:"
+    " kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
     " --topic {name}:{partition} --to-offset {offset} --execute; or, to start where auto.offset.reset says: kafka-coord"
     " groups delete-offsets {group} --topic {name}:{partition} --yes",

@@ -38,9 +38,9 @@ def unclaimed(written: str, identity: str) -> str:
     """Explains why no partition starts from the offsets below a znode that contains ``written``, and what to do about
     it."""
     return (
-        f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
-        f" nothing is started; set it to {identity!r} if they belong to the current topic, otherwise delete it"
-        " with everything below it"
+        f"{written[:40]!r} is not a topic identity, so it is unclear which topic the offsets below it belong to, and"
+        f" nothing is started; if they belong to the current topic, set it to {identity!r}; otherwise, delete it"
+        " and everything below it"
     )
 
 

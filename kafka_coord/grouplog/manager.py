@@ -97,7 +97,7 @@ class GroupMetadataManager:
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
-        """Waits until none of the groups' partitions is being loaded, for at most ``within_s`` seconds."""
+        """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded."""
         partitions = {partition_of(group_id) for group_id in group_ids if group_id is not None}
         if loading := [self.loading[partition] for partition in partitions & self.loading.keys()]:
             await asyncio.wait(loading, timeout=within_s)

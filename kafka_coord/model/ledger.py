@@ -21,7 +21,7 @@ class Ledger:
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
     written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest generation
-    that the consumer was sent commands for, or whose target it already matched. If the member has a
+    for which the consumer was sent commands, or whose target it already matched. If the member has a
     ``rejoin_grace_ms``, ``place`` is a copy of its registration, which keeps its place in the group after the
     registration is gone. ``znode_version`` is not part of the stored value.
     """

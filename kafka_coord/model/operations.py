@@ -91,9 +91,9 @@ class RequestType(StrEnum):
     """Make a pass over the group now, because a pause or the settings have changed. Record ``action`` if it is set.
     Without a group, only record ``action`` in the cluster history."""
     RESET_OFFSETS = "reset-offsets"
-    """Write ``offsets``. Refused while a member holds one of the partitions."""
+    """Write ``offsets``. Refused while a member holds any of the partitions."""
     DELETE_OFFSETS = "delete-offsets"
-    """Remove the offsets of ``partitions``. Refused while a member holds one of these partitions."""
+    """Remove the offsets of ``partitions``. Refused while a member holds any of them."""
     DELETE_GROUP = "delete-group"
     """Remove the group and its offsets. Refused while the group has members, or if its offsets have changed since the
     zxid ``unchanged_since``."""

@@ -198,7 +198,7 @@ LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswit
 
 _ELSEWHERE = Rule("", "r", "")
 _RULES: dict[int, list[tuple[tuple[str, ...], Rule]]] = {}
-"""The rules by the number of segments in their places."""
+"""The rules, keyed by the number of path segments in their place."""
 for _rule in RULES:
     _place = tuple(_rule.place.split("/"))
     _RULES.setdefault(len(_place), []).append((_place, _rule))

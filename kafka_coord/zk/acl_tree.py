@@ -184,7 +184,8 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
 
 def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:
     """Yields kafka-coord's znodes, with parents first, and the root of each foreign subtree. Appends to ``hidden`` the
-    znodes whose children the session is not allowed to list, and to ``cut`` the znodes that the sample leaves out."""
+    znodes whose children the session is not allowed to list, and to ``cut`` the znodes that are left out because there
+    are more than ``most_of_a_kind``."""
     level = [layout.CONSUMERS] if store.exists(layout.CONSUMERS) is not None else []
     while level:
         kinds: Counter[str] = Counter()

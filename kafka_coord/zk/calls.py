@@ -48,7 +48,7 @@ class Calls:
     def ask(
         self, doing: str, path: str, send: Callable[[], Any], *, through_leader: bool = False, size: int = 0
     ) -> Any:
-        """Sends one request and returns its response, all before the deadline."""
+        """Sends one request and returns its response, all before a single deadline."""
         deadline = self._ready(doing, path)
         sent_at = self._clock.monotonic()
         result = self._handler.sent(send)
@@ -110,7 +110,7 @@ class Calls:
             if 0 < self._dropped_at <= size:
                 return RequestTooLarge(
                     f"{doing} {path}: the connection broke twice on a request of {size} bytes: the servers' "
-                    "jute.maxbuffer is probably lower; raise it there, or lower max_request_bytes to match here",
+                    "jute.maxbuffer is probably lower; raise it there, or lower max_request_bytes here to match",
                     path,
                 )
             self._dropped_at = size

@@ -408,8 +408,8 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes this instance's own znode. Checks the epoch as well, because the znode of an instance elected since
-        would have the same version."""
+        """Deletes this instance's own znode. Checks the epoch as well, because if another instance has been elected
+        since, its znode has the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:

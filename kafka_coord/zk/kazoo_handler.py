@@ -113,6 +113,6 @@ class _Result(AsyncResult):
 
 
 def _caught_by(frame: FrameType, error: BaseException) -> bool:
-    """Returns whether ``frame``, and not one of its callers, handles the error. A program may send requests while it
-    handles an error."""
+    """Returns whether ``frame`` itself, rather than one of its callers, is handling the error. A caller may send a
+    request while it handles an error of its own."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame

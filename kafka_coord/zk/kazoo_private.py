@@ -1,4 +1,4 @@
-"""Every use of a private attribute of kazoo, each with a check that it exists and a fallback if it does not.
+"""Contains every use of kazoo's private attributes, each with a check that it exists and a fallback if it does not.
 
 The module is written for kazoo 2.10 and 2.11. If a later kazoo moves an attribute, the store still works; each function
 says what is lost in that case.
@@ -33,9 +33,10 @@ class WireRequest(Protocol):
 
 
 def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Callable[[float, int, int], None]) -> bool:
-    """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` at each accepted connect, before kazoo reports it.
+    """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` each time the server accepts a connect request, before
+    kazoo reports it.
 
-    kazoo keeps the negotiated timeout in local variables only. Returns False if the timeout cannot be read. The caller
+    kazoo keeps the negotiated timeout only in local variables. Returns False if the timeout cannot be read. The caller
     then assumes the shortest timeout that a server grants, which is equally safe, but makes the lease shorter.
     """
     lost = "cannot read the negotiated session timeout; assuming the shortest that a server grants (which is safe)"

@@ -110,7 +110,7 @@ class ZkOptions:
                     "correct zookeeper.digest, or the identities if the password was changed"
                     if known
                     else f"ZooKeeper user {mine.user!r} has no role among the identities: "
-                    "correct zookeeper.digest, or add what 'kafka-coord acl identity' prints"
+                    "correct zookeeper.digest, or add the output of 'kafka-coord acl identity'"
                 )
 
     def acls(self) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Persistent watches on one connection, which report znodes created and deleted directly below a path.
+"""Persistent watches on one connection, which report znodes created or deleted directly below a path.
 
 Only kazoo's connection thread changes entries, apart from :meth:`PersistentWatches.forget`. Kazoo's callback thread
 calls the watchers, but the last event, which reports that the connection broke, may arrive on another thread.

@@ -173,7 +173,7 @@ class KazooStore(Store):
 
     def _refused(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"ZooKeeper at {', '.join(self._where.servers)} was reached but the connection was refused: check the "
+            f"ZooKeeper at {', '.join(self._where.servers)} was reached, but it refused the connection: check the "
             "credentials, SASL and TLS settings on both sides"
         )
 

@@ -48,7 +48,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A znode's data and stat as of one read."""
+    """A znode's data and stat, from one read."""
 
     data: bytes
     stat: Stat
@@ -190,8 +190,8 @@ class Session(Protocol):
 
         The ZooKeeper leader has counted a request that this session *sent* at some time s, so the session cannot end
         before s + timeout. The deadline is s + timeout minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
-        holds even without further responses, so a client that acts only before the deadline never acts in an ended
-        session. The state also shows the end of a session, but sometimes much later.
+        holds even without further responses, so a client that acts only before the deadline never acts after its
+        session has ended. The state also shows the end of a session, but sometimes much later.
         """
 
 

@@ -121,7 +121,7 @@ def test_users_of_sasl_are_identities(server: Server):
 
 
 def test_a_wrong_password_is_told_before_anything_is_asked(server: Server):
-    with pytest.raises(StoreUnavailable, match="was reached but the connection was refused: check the credentials"):
+    with pytest.raises(StoreUnavailable, match="was reached, but it refused the connection: check the credentials"):
         connect(server.plain, session_timeout_ms=5_000, options=sasl("delays", "not-three"))
 
 

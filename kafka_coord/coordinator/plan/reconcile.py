@@ -29,7 +29,7 @@ class Reconciliation:
     """The partitions of the target that no readable ledger holds. They are not started, because an unreadable ledger
     may hold them."""
     blocked: PartitionSet = NO_PARTITIONS
-    """The partitions that are not started only because their committed offset is unreadable, and guessing it could skip
+    """The partitions that would be started if their committed offsets were readable. Guessing an offset could skip
     records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True

@@ -101,5 +101,5 @@ def _fault_in_streams(target: Target, inputs: AssignmentInputs) -> str:
             if partition not in owned:
                 return f"gave a stream for {partition} to {consumer}, which was not given that partition"
             if not 0 <= stream < inputs.streams_of(consumer, partition.topic):
-                return f"gave {partition} to stream {stream} of {consumer}, which it does not run"
+                return f"gave {partition} to stream {stream} of {consumer}, which does not run that stream"
     return ""
