@@ -37,7 +37,7 @@ _TICK_S = 3.0
 _EACH_S = 2.5
 """Seconds between heartbeats from the Java client, which sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""The most ticks that pass before a client gets a response without an error. Each consecutive error doubles the time
+"""The maximum number of ticks before a client gets a response without an error. Each consecutive error doubles the time
 that the client waits before it resends a heartbeat, which is 0.1 s at first."""
 _MARGIN_S = 0.25
 """How long a request and its response take on a busy machine, in seconds. If the response arrives after the tick, the
@@ -51,7 +51,7 @@ _COMMITS_S = (4.95, 5.3)
 """The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``), in seconds. Once the
 interval has passed, the client commits at the application's next poll."""
 COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
-"""The clients in which an unanswered automatic commit holds up nothing but the next automatic commit."""
+"""The clients whose automatic commits, while unanswered, hold up nothing but the next automatic commit."""
 _PROOFS = 3
 _NOT_AUTOMATIC_S = 600.0
 

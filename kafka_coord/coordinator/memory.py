@@ -1,4 +1,5 @@
-"""What the coordinator remembers about each group between passes, and how that is created, invalidated and dropped.
+"""What the coordinator remembers about each group between passes, and how this memory is created, invalidated and
+dropped.
 
 Safety does not depend on this memory. It saves reads and decoding, and it records how long conditions have lasted. A
 newly elected coordinator starts with an empty memory.
@@ -36,7 +37,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """A decision in encoded form, so that the next write need not encode it again."""
+    """An encoded decision, so that the next write does not have to encode it again."""
 
     generation: int
     data: bytes

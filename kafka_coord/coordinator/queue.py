@@ -113,7 +113,7 @@ class RebalanceRequestQueue:
         return len(self._rebalance_request_queue) + len(self._calm)  # reading two lengths does not need a lock
 
     def close(self) -> None:
-        """Closes the queue: wakes the waiting thread, after which no group is taken or enqueued."""
+        """Closes the queue and wakes the waiting thread. From then on, no group is taken or enqueued."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

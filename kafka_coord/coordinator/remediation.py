@@ -48,7 +48,10 @@ def what_to_do(path: str, offset: int | None = None) -> str:
             " ZooKeeper's super user"
         )
     if not below:
-        return f"the defaults apply: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
+        return (
+            "the defaults apply until the settings are written again:"
+            f" kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
+        )
     kind, _, name = below.partition("/")
     name, _, partition = name.partition("/")
     if (name and not is_legal(name)) or (kind == "offsets" and not partition):

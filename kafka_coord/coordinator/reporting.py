@@ -67,8 +67,7 @@ def _event(plan: Plan) -> dict[str, object]:
 
 
 def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
-    """Remembers that a pass over the group failed, and logs a warning from time to time while its passes keep
-    failing."""
+    """Remembers that a pass over the group failed, and repeats a warning while its passes keep failing."""
     _report_unsettled(
         memory, f"the last pass failed: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None
     )
@@ -83,8 +82,8 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """Returns the (monotonic) time at which another pass must repeat the warning, or ``None`` if the group is
-    settled."""
+    """Returns the (monotonic) time at which another pass must log a warning that the group is unsettled, or ``None`` if
+    it is settled."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None

@@ -1,4 +1,4 @@
-"""Finds all brokers of a cluster through any one of them, and connects to those that must receive a request."""
+"""Finds all brokers of a cluster through any one of them, and connects to a broker when there is a request for it."""
 
 from __future__ import annotations
 

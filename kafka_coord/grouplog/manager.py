@@ -338,7 +338,7 @@ async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
         try:
             entry = read_record(record)
         except BadMessage as error:
-            log.warning("ignored an unreadable record of the groups log partition=%d reason=%s", term.partition, error)
+            log.warning("ignored an unreadable record in the groups log partition=%d reason=%s", term.partition, error)
             continue
         match entry:
             case OffsetEntry(group, topic, partition, None):

@@ -78,7 +78,7 @@ def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
 
 def newest(encoded: Sequence[bytes]) -> list[bytes]:
     """Returns the entries that a history retains: the newest :data:`MAX_ACTIONS`, up to :data:`MAX_ACTIONS_BYTES` in
-    total, but at least the last one."""
+    total, but always at least the last one."""
     retained: list[bytes] = []
     size = 0
     for one in reversed(encoded[-MAX_ACTIONS:]):

@@ -49,7 +49,7 @@ class PartitionSet:
 
     @classmethod
     def of(cls, partitions: Iterable[tuple[str, int]]) -> PartitionSet:
-        """Creates a set from single partitions."""
+        """Creates a set from individual partitions."""
         topics: dict[str, set[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, set()).add(partition)
@@ -178,7 +178,7 @@ NO_PARTITIONS = PartitionSet()
 
 
 def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """Returns ``{topic: {"partition": value}}``, sorted, as for a JSON object."""
+    """Returns ``{topic: {"partition": value}}``, sorted, ready to be encoded as JSON."""
     topics: dict[str, dict[str, T]] = {}
     for (topic, partition), value in sorted(values.items(), key=itemgetter(0)):
         topics.setdefault(topic, {})[str(partition)] = value

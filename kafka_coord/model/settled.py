@@ -1,4 +1,4 @@
-"""The value of the znode ``settled``, which records that a group is at rest, and in which state (ADR 12)."""
+"""The value of the znode ``settled``, which records a group as at rest, and the state it was in (ADR 12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system's clock. Tests use other clocks, so that they need not wait."""
+"""The system's clock. Tests use other clocks, so that they do not have to wait."""
 
 from __future__ import annotations
 

@@ -60,12 +60,16 @@ def parse_connect_string(hosts: str) -> ConnectString:
             host, port = parts.hostname, parts.port
         except ValueError as error:
             raise SettingsError(
-                f"ZooKeeper server {server[:100]!r} in {shown}: {str(error)[:100]}; write {EXAMPLE!r}"
+                f"ZooKeeper server {server[:100]!r} in {shown}: {str(error)[:100]}; expected something like {EXAMPLE!r}"
             ) from None
         if not host or parts.username is not None:
-            raise SettingsError(f"ZooKeeper server {server[:100]!r} in {shown} is not host:port; write {EXAMPLE!r}")
+            raise SettingsError(
+                f"ZooKeeper server {server[:100]!r} in {shown} is not host:port; expected something like {EXAMPLE!r}"
+            )
         servers.append(f"[{host}]:{port or DEFAULT_PORT}" if ":" in host else f"{host}:{port or DEFAULT_PORT}")
     chroot = (slash + rest).rstrip("/")
     if any(segment in {"", ".", ".."} or "\0" in segment for segment in chroot.split("/")[1:]):
-        raise SettingsError(f"chroot {chroot[:100]!r} in {shown} is not a ZooKeeper path; write {EXAMPLE!r}")
+        raise SettingsError(
+            f"chroot {chroot[:100]!r} in {shown} is not a ZooKeeper path; expected something like {EXAMPLE!r}"
+        )
     return ConnectString(tuple(servers), chroot)

@@ -50,7 +50,8 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
     """Writes units in order, as many per multi as fit. Each multi begins with ``fence``. Returns each unit's results. A
     unit is never split, so it takes effect completely or not at all. If a unit fails, the units already written remain.
 
-    Raises the errors of :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any multi.
+    Raises the same errors as :func:`multi_fenced`, and :class:`RequestTooLarge` for a unit that is too large for any
+    multi.
     """
     results: list[tuple[OpResult, ...]] = []
     for batch in packed(units, store.acl_bytes):

@@ -24,7 +24,7 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it with these credentials"),
     (kazoo.InvalidACLError, NoAuth, "the ACL to set is not valid: is this session authenticated?"),
     (kazoo.AuthFailedError, NoAuth, "ZooKeeper refused the credentials"),
-    (kazoo.SessionClosedRequireSaslError, NoAuth, "ZooKeeper accepts only clients that authenticate by SASL"),
+    (kazoo.SessionClosedRequireSaslError, NoAuth, "ZooKeeper accepts only clients that authenticate with SASL"),
     (kazoo.NoChildrenForEphemeralsError, StoreError, "an ephemeral znode cannot have children"),
     (kazoo.UnimplementedError, StoreError, "this ZooKeeper server is too old for the operation"),
     (kazoo.QuotaExceededError, StoreError, "the quota set in ZooKeeper for this path is exhausted"),

@@ -99,7 +99,7 @@ class ZkOptions:
         if not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
                 "identities are given, but this client has no credentials for any of them: "
-                "give digest or SASL credentials or a TLS client certificate"
+                "provide digest or SASL credentials or a TLS client certificate"
             )
         if self.digest is not None and not (self.sasl or (self.tls and self.tls.cert)):
             mine = digest_identity(self.digest.username, self.digest.password)
@@ -128,7 +128,7 @@ class ZkOptions:
         if self.acl is not Acl.OPEN and not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
                 f"ZooKeeper ACL {self.acl.value!r} needs an authenticated creator: "
-                f"give digest or SASL credentials or a TLS client certificate, or use {Acl.OPEN.value!r}"
+                f"provide digest or SASL credentials or a TLS client certificate, or use {Acl.OPEN.value!r}"
             )
         arguments: dict[str, Any] = {"default_acl": self.acls(), "read_only": False}
         if self.tls is not None:

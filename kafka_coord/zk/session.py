@@ -414,8 +414,8 @@ class KazooStore(Store):
         return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
 
     def read_acls(self, paths: Sequence[str]) -> tuple[FoundAcl | NoAuth | None, ...]:
-        """Reads the ACLs of many znodes, pipelined. Returns ``None`` for a missing znode, and the refusal for a
-        forbidden one."""
+        """Reads the ACLs of many znodes, pipelined. Returns ``None`` for a missing znode, and the error for one whose
+        ACL may not be read."""
         found = self._calls.pipelined(
             "get the ACL of", paths, lambda path: self._client.get_acls_async(self._at(path)), refusals=(NoAuth,)
         )

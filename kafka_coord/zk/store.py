@@ -168,7 +168,7 @@ class SessionState(Enum):
 
 
 class Session(Protocol):
-    """A read-only view of the session. Thread-safe, and never takes a round trip."""
+    """A read-only view of the session. Thread-safe, and never needs a round trip."""
 
     @property
     def state(self) -> SessionState: ...
@@ -200,7 +200,8 @@ SessionListener = Callable[[SessionState], None]
 
 
 class Store(Protocol):
-    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Raises the errors of :mod:`kafka_coord.errors`."""
+    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Raises the errors defined in
+    :mod:`kafka_coord.errors`."""
 
     @property
     def clock(self) -> Clock: ...

@@ -205,7 +205,7 @@ FLIGHTS = PartitionSet({"flights": range(8)})
         (Answering(Target({"c1": PartitionSet()})), "left out or invented partitions of flights (such as [0, 1, 2])"),
         (Answering(Target({"c1": PartitionSet({"flights": range(9)})})), "left out or invented"),
         (Answering(Target({"c1": FLIGHTS | PartitionSet({"planes": [0]})})), "which it does not subscribe to"),
-        (Answering(Target({"c1": FLIGHTS}, {"c1": {TopicPartition("flights", 0): 7}})), "which does not run that stream"),
+        (Answering(Target({"c1": FLIGHTS}, {"c1": {TopicPartition("flights", 0): 7}})), "does not run that stream"),
         (
             Answering(Target({"c1": FLIGHTS}, {"c2": {TopicPartition("flights", 0): 0}})),
             "which was not given that partition",
