@@ -37,8 +37,8 @@ _TICK_S = 3.0
 _EACH_S = 2.5
 """Seconds between heartbeats from the Java client, which sends two in the 5 s between its automatic commits."""
 _TICKS = 3
-"""The maximum number of ticks before a client gets a response without an error. Each consecutive error doubles the time
-that the client waits before it resends a heartbeat, which is 0.1 s at first."""
+"""The maximum number of ticks before a client gets a response without an error. With each consecutive error, the client
+waits twice as long before it resends a heartbeat, starting at 0.1 s."""
 _MARGIN_S = 0.25
 """How long a request and its response take on a busy machine, in seconds. If the response arrives after the tick, the
 client stays silent for 3 s."""

@@ -22,8 +22,8 @@ _UNKNOWN_END = "its session ended, or it was deposed"
 
 
 class ClusterHistoryWriter:
-    """Records one leadership in the cluster history. :meth:`add` is safe to call from any thread; all other methods
-    belong to the service's thread."""
+    """Records one period of leadership in the cluster history. :meth:`add` is safe to call from any thread; all other
+    methods belong to the service's thread."""
 
     def __init__(self, store: Store, executor: Executor, own: Election) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class ClusterHistoryWriter:
                 self._new.popleft()
 
     def end(self, why: str) -> None:
-        """Records that this leadership is ending. Call it while this instance still leads."""
+        """Records that this instance's leadership is ending. Call it while this instance still leads."""
         self._write(replace(self._own, ended_ms=self._now_ms(), why=why), tuple(self._new))
 
     def _write(self, own: Election, actions: tuple[Action, ...]) -> bool:

@@ -45,8 +45,8 @@ _FEW_CONSUMERS = 1_000
 
 
 class ConsumerCoordinator:
-    """Holds the state of one leadership: created when this instance is elected, and dropped when the instance no longer
-    leads.
+    """Holds the state of one period of leadership: created when this instance is elected, and dropped when the instance
+    no longer leads.
 
     :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, and ``handler.step`` belongs to the
     handler's thread. The original design's ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics`` are in

@@ -44,7 +44,7 @@ class PreparedPlan:
 
 
 class DecisionWriter:
-    """Decides and writes under one leadership, on the handler's thread."""
+    """Decides and writes during one period of leadership, on the handler's thread."""
 
     def __init__(self, store: Store, executor: Executor, assignors: Mapping[str, Assignor]) -> None:
         self._store = store

@@ -26,7 +26,7 @@ NewCommands = tuple[str, ...]
 
 
 class Executor:
-    """Writes plans under one leadership. A fence makes every write fail once another instance is elected."""
+    """Writes plans during one period of leadership. A fence makes every write fail once another instance is elected."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store

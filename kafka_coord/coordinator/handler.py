@@ -46,7 +46,7 @@ class RebalanceObserver(Protocol):
 
 
 class RebalanceRequestHandler:
-    """Makes level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
+    """Makes level-triggered passes over groups during one period of leadership, on one thread (see :meth:`step`).
 
     The handler never waits for a consumer. A consumer acknowledges a command by deleting its znode; this fires a
     one-shot watch, which causes another pass. The handler keeps a :class:`GroupMemory` for each group, but safety never

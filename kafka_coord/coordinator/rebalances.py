@@ -1,5 +1,5 @@
-"""Counts the rebalances decided under one leadership. The handler's thread writes the counts; any thread may read
-them."""
+"""Counts the rebalances decided during one period of leadership. The handler's thread writes the counts; any thread may
+read them."""
 
 from __future__ import annotations
 

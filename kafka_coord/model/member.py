@@ -65,8 +65,8 @@ class Subscription:
         return self.kind is not SubscriptionKind.STATIC
 
     def wants(self, topic: str) -> bool:
-        """Returns whether the consumer subscribes to ``topic``. A black list never includes Kafka's internal topics
-        (``__…``)."""
+        """Returns whether the consumer subscribes to ``topic``. A black-list subscription never includes Kafka's
+        internal topics (``__…``)."""
         if self.kind is SubscriptionKind.STATIC:
             return topic in self.topics
         matched = topic_pattern(self.pattern).matches(topic)

@@ -70,9 +70,8 @@ def _ranges_bound(partitions: PartitionSet) -> int:
 def fitting(
     partitions: PartitionSet, each_bytes: int, budget: int, names: int = 1, each_topic: int = 6
 ) -> PartitionSet:
-    """Returns as many of ``partitions``, from the first on, as fit in ``budget`` bytes. A partition takes
-    ``each_bytes`` besides its number. A topic takes ``each_topic`` bytes besides its name, which appears ``names``
-    times."""
+    """Returns the longest prefix of ``partitions`` that fits in ``budget`` bytes. A partition takes ``each_bytes``
+    besides its number. A topic takes ``each_topic`` bytes besides its name, which appears ``names`` times."""
     if sum(len(n) * (each_bytes + 11) + names * len(t) + each_topic for t, n in partitions.by_topic()) <= budget:
         return partitions
     return PartitionSet.of(_within(partitions, each_bytes, budget, names, each_topic))
@@ -93,14 +92,14 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """Returns as many of ``partitions``, from the first on, as fit in one stop-fetcher command and, as stopping
-    partitions, in the ledger."""
+    """Returns the longest prefix of ``partitions`` that fits in one stop-fetcher command and, as stopping partitions,
+    in the ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 
 
 def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
-    """Returns as many of ``partitions``, from the first on, as fit in one start-fetcher command (even with the longest
+    """Returns the longest prefix of ``partitions`` that fits in one start-fetcher command (even with the longest
     offsets) and, with their topics' identities, in a ledger that already takes ``ledger`` bytes."""
     within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
