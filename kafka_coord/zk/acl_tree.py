@@ -1,8 +1,8 @@
 """Compares a tree's ACLs with the plan, and sets those that differ.
 
-A multi cannot set ACLs, so they are set individually in a pipeline. An ACL that has changed since it was read is left
-alone. A run may be interrupted and repeated at any time, because it skips ACLs that are already correct. It also leaves
-foreign znodes alone, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
+A multi cannot set ACLs, so they are set individually in a pipeline. An ACL that has changed since it was read is not
+overwritten. A run may be interrupted and repeated at any time, because it skips ACLs that are already correct. It also
+leaves foreign znodes alone, such as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
 from __future__ import annotations
