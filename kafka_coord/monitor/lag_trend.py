@@ -21,7 +21,7 @@ _LEAST_MS = WINDOW_MS // 4
 """If the samples cover less time and the time of the last commit is unknown, the only possible verdicts are "keeping
 up", "rewound" and "unknown"."""
 _LEAST_MOVES, _PATIENCE = 4, 4
-"""A consumer whose offset has moved at least ``_LEAST_MOVES`` times counts as hung once its offset has stood still for
+"""A consumer whose offset has moved at least ``_LEAST_MOVES`` times counts as hung once its offset has not moved for
 ``_PATIENCE`` times the longest pause between moves. A consumer counts as behind only after at least ``_LEAST_MOVES``
 moves since its lag was zero."""
 _LEAST_RECORDS = 100
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
     BEHIND = "behind"
     """The offset moves, but the lag never shrank, or it grew overall."""
     REWOUND = "rewound"
-    """The committed offset was set back."""
+    """The committed offset was moved back."""
     STALLED = "stalled"
     """The partition has an owner and lag, but its offset does not move."""
     STOPPED = "stopped"
@@ -234,7 +234,7 @@ def _rate_s(points: Sequence[tuple[int, int]]) -> float | None:
 
 
 def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> list[Hot]:
-    """Returns the partitions that receive most of their topic's new records. The only partition of a topic is never
+    """Returns the partitions that receive most of their topic's new records. A topic's only partition is never
     hot. The threshold is halfway between an equal share and all records: 3/4 for two partitions, 5/8 for four."""
     new: dict[str, dict[int, tuple[int, float]]] = {}
     of_topic = Counter(tp.topic for tp in samples)

@@ -186,9 +186,9 @@ FileOffsets = Mapping[str, Mapping[TopicPartition, int]]
 
 
 def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOffsets:
-    """Parses lines ``group,topic,partition,offset``, as Kafka's ``--export`` writes them. For a single group, also
-    accepts ``topic,partition,offset``. Skips groups that are not in ``groups``, but reads all groups if it is empty.
-    Raises :class:`MalformedValue`, which names a malformed line or a group without a line.
+    """Parses ``group,topic,partition,offset`` lines, as written by Kafka's ``--export``. For a single group, also
+    accepts ``topic,partition,offset``. Reads only the groups in ``groups``, or all groups if it is empty. Raises
+    :class:`MalformedValue` for a malformed line, or for a group without any line.
     """
     found: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
     for at, line in enumerate(lines, 1):

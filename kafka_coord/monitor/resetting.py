@@ -103,8 +103,8 @@ def _ask_for(
     acting: Acting,
     offsets: Mapping[TopicPartition, int],
 ) -> str:
-    """Sends the offsets to the coordinator and returns its message. Only the coordinator can keep the partitions from
-    being started in the meantime."""
+    """Sends the offsets to the coordinator and returns its message. Only the coordinator can ensure that no partition
+    is started in the meantime."""
     request = Request(
         RequestType.RESET_OFFSETS,
         group=group,
@@ -141,9 +141,8 @@ def reset(
     pause: bool,
     again: Callable[[], Plan],
 ) -> Plan:
-    """Sets the offsets and returns the executed plan. With ``pause``, first takes the partitions from their owners, if
-    they have any, and executes a new plan from ``again``, because the owners may have committed after ``rows`` was
-    computed.
+    """Sets the offsets and returns the executed plan. With ``pause``, first takes the partitions from any owners and
+    then executes a fresh plan from ``again``, because the owners may have committed after ``rows`` was computed.
 
     Raises :class:`RequestRefused` if a partition has an owner when its offset is to be set. Also raises the same errors
     as :func:`held_by_nobody`.
@@ -164,8 +163,9 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
     if owned:
         owners = ", ".join(sorted({found.owners[tp] for tp in owned}))
         raise RequestRefused(
-            f"cannot reset {owned} of group {found.group!r} while owned by {owners}; nothing was changed. Stop these"
-            " consumers" + (", or add --pause to reset while they run" if found.kind is GroupKind.MANAGED else " first")
+            f"cannot reset {owned} of group {found.group!r} while owned by {owners}: stop these consumers"
+            + (", or add --pause to reset while they run" if found.kind is GroupKind.MANAGED else " first")
+            + ". Nothing was changed"
         )
     done = 0
     for part in parts(rows, IN_ONE_REQUEST):

@@ -19,7 +19,7 @@ class Scope:
     topics: Mapping[str, frozenset[int] | None]
 
     def choose(self, there: PartitionSet, group: str) -> PartitionSet:
-        """Returns the chosen part of ``there``. Raises :class:`NotFound` if ``there`` lacks a named topic or
+        """Returns the chosen partitions of ``there``. Raises :class:`NotFound` if ``there`` lacks a chosen topic or
         partition."""
         if not self.topics:
             if not there:

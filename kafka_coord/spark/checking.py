@@ -42,7 +42,7 @@ class Supported:
 
 SUPPORTED = (
     Supported("pyspark", (4, 2), (5,), "Python sources with admission control came with 4.2"),
-    Supported("pandas", (2, 2), (3,), "PySpark 4 cannot work with pandas 3"),
+    Supported("pandas", (2, 2), (3,), "PySpark 4 does not work with pandas 3"),
     Supported("pyarrow", (15,), (1_000,), "PySpark 4 passes batches in Arrow's format"),
 )
 """The packages that a query needs. The limits match those in setup.cfg; a test compares the two."""

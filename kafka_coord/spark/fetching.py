@@ -111,13 +111,12 @@ def _fetch_together(
             client.incremental_unassign([one.assigned for one in finished])
         if left and time.monotonic() - heard > _SILENCE_S:
             silent = ", ".join(f"{one.topic}-{one.partition} at {one.at}" for one in left.values())
-            raise BrokerError(f"no broker has sent records of {silent} for {_SILENCE_S:g} s")
+            raise BrokerError(f"no broker has sent records from {silent} for {_SILENCE_S:g} s")
 
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
-    """Returns the messages inside the ranges, and advances the readings. An offset beyond the end of a range finishes
-    its reading: no records are left at the remaining offsets of that range (after compaction, or at the end of a
-    transaction).
+    """Returns the messages within the ranges, and advances the readings. A message beyond the end of a range finishes
+    its reading: no records exist at the remaining offsets of that range, because of compaction or transactions.
     """
     offsets = [message.offset() for message in messages]
     kept: list[tuple[int, int]] = []
@@ -153,7 +152,7 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """Finishes a reading if the log holds no more records up to the end of the range. If records were lost, skips them
+    """Finishes a reading if the log contains no more records before the end of the range. If records were lost, skips them
     or, with ``fail``, raises :class:`NoOffset`. Skips nothing while a newly elected partition leader does not know the
     log's end yet and returns a retriable error (KIP-207).
     """

@@ -216,8 +216,8 @@ def _choice(options: Mapping[str, str], name: str, default: _Choice) -> _Choice:
 def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
     if options.get("startingoffsets", "").startswith("{"):
         raise SettingsError(
-            f"option {_KNOWN['startingoffsets']!r} cannot be JSON for a group, because its committed offsets decide: "
-            f"set them with 'kafka-coord groups reset-offsets', and use {' or '.join(StartingOffsets)} here"
+            f"option {_KNOWN['startingoffsets']!r} cannot be JSON, because a query starts at the group's committed "
+            f"offsets: set them with 'kafka-coord groups reset-offsets', and use {' or '.join(StartingOffsets)} here"
         )
     return _choice(options, "startingoffsets", StartingOffsets.LATEST)
 

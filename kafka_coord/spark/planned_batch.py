@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``, planned at ``planned_ms`` (since
+    """The ``number``-th micro-batch of a checkpoint, with exactly the given ``ranges``, planned at ``planned_ms`` (since
     1970) by ``consumer``, a member of ``group``.
 
     In other sources, an offset is a position. In this source, the end of a micro-batch lists its ranges, because
@@ -46,7 +46,7 @@ class PlannedBatch:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "the checkpoint's offset") -> PlannedBatch:
-        """Reads the value. Raises :class:`MalformedValue` for a value that this source did not write."""
+        """Decodes ``value``. Raises :class:`MalformedValue` if this source did not write it."""
         if value.get("version", VERSION) != VERSION:
             raise MalformedValue(where, f"has version {value['version']!r}; this release supports {VERSION}")
         try:

@@ -236,7 +236,7 @@ class GroupProgressListener(StreamingQueryListener):
             {(one.query, one.group): (last.ends, read) for one, last, read in series},
             "query",
             "read",
-            "the query has read",
+            "read by the query",
         )
         yield from self._of_groups(series)
 
@@ -257,7 +257,7 @@ class GroupProgressListener(StreamingQueryListener):
             readable.add_metric([], 1)
         yield readable
         standing: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
-        yield from _by_partition(standing, "group", "committed", "the group has committed")
+        yield from _by_partition(standing, "group", "committed", "committed by the group")
 
     def _read_committed(self, store: Store, groups: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
         with self._lock:
@@ -344,9 +344,9 @@ def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterato
     """Yields each partition's current offset, and its lag if the log end is known."""
     labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
     offsets = GaugeMetricFamily(
-        f"{PREFIX}_{of}_{what}_offset", f"Offset of the first record after what {text}.", labels=labels
+        f"{PREFIX}_{of}_{what}_offset", f"Offset after the last record {text}.", labels=labels
     )
-    lags = GaugeMetricFamily(f"{PREFIX}_{of}_partition_lag_records", f"Records beyond what {text}.", labels=labels)
+    lags = GaugeMetricFamily(f"{PREFIX}_{of}_partition_lag_records", f"Records after the last one {text}.", labels=labels)
     for key, (ends, at) in standing.items():
         for tp, offset in sorted(at.items()):
             where = [*key, tp.topic, str(tp.partition)]
@@ -364,7 +364,7 @@ def _ends(written: str | None) -> dict[TopicPartition, int]:
     value = json.loads(written or "null")
     if not isinstance(value, dict):
         return {}
-    where = "the progress' latest offset"
+    where = "the latest offset in Spark's progress report"
     return {
         TopicPartition(topic, int(partition)): fields.number(found, partition, where)
         for topic, found in value.items()

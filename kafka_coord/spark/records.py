@@ -41,7 +41,7 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
 
     target = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(target, StructType):
-        raise SettingsError(f"{schema!r} is not the schema of a record; name its columns, as in 'carrier string'")
+        raise SettingsError(f"{schema!r} is not a record schema; list its columns, as in 'carrier string'")
     taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(target.fieldNames())
     if taken:
         raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")

@@ -79,7 +79,7 @@ def spark_session(
             except (PySparkException, Py4JError, OSError) as error:
                 where = f"; see {log} for its output" if log else ""
                 raise SettingsError(
-                    f"Spark cannot be started with the master {master}: {_first(error)}{where}"
+                    f"cannot start Spark with the master {master}: {_first(error)}{where}"
                 ) from None
         try:
             register(spark)
@@ -114,7 +114,7 @@ def _settings(master: str | None, scratch: Path) -> dict[str, str]:
 
 def _first(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    java_lines = [line for line in lines if line.startswith(": ")]  # Py4J puts the Java exception into the second line
+    java_lines = [line for line in lines if line.startswith(": ")]  # Py4J puts the Java exception on the second line
     return (java_lines or lines or [type(error).__name__])[0].removeprefix(": ")[:300]
 
 

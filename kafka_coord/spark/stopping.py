@@ -1,4 +1,4 @@
-"""Stops a query between two micro-batches, so that no later owner reads a record again."""
+"""Stops a query between two micro-batches, so that no later owner rereads a record."""
 
 from __future__ import annotations
 

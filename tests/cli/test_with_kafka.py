@@ -168,7 +168,7 @@ def test_offsets_are_reset_while_a_consumer_runs(
         reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-earliest", "--execute")
         refused = reset()
         assert refused.code == 6
-        assert "owned by c1; nothing was changed. Stop these consumers, or add --pause to reset while they run" in (
+        assert "owned by c1: stop these consumers, or add --pause to reset while they run. Nothing was changed" in (
             refused.err
         )
         ran = reset("--pause", "--reason", "bug 17")

@@ -293,7 +293,7 @@ def test_a_coordinator_that_changes_again_and_again() -> None:
     (found,) = check_elections(ClusterHistory(tuple(elections)), now_ms)
     assert found.what == (
         "the coordinator changed 6 times in the last hour, most recently 60 s ago (07:59:00 UTC)."
-        " Elected: broker 1 (3), 2 (3). Ended: lost its session (6)"
+        " Elected: broker 1 (3), 2 (3). Reasons: lost its session (6)"
     )
     assert list(check_elections(ClusterHistory(tuple(elections[:3])), now_ms)) == []
     assert list(check_elections(ClusterHistory(tuple(elections)), now_ms + 3_600_000)) == []

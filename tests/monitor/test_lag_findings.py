@@ -140,5 +140,5 @@ def test_two_writers_whose_samples_cross_do_not_make_an_offset_go_back() -> None
 
 def test_an_offset_that_was_set_back_says_when_and_where_to_look() -> None:
     (found,) = told([row(0)], Verdict.REWOUND)
-    assert found.what == "group delays: the offsets of flights[0] were set back 12 min ago (07:48:00 UTC)"
+    assert found.what == "group delays: the offsets of flights[0] were moved back 12 min ago (07:48:00 UTC)"
     assert "kafka-coord groups history delays" in found.todo

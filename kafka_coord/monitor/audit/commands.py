@@ -170,7 +170,7 @@ def _start_point(
     if recreated and created is not None and context.must_have_seen(created):
         yield (
             Rule.EARLIER_TOPIC,
-            f"{name} starts {tp} on {consumer}, although its topic has been deleted and created again",
+            f"{name} starts {tp} on {consumer}, although its topic has been recreated",
         )
 
 

@@ -42,7 +42,7 @@ def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPart
 
 
 def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
-    """Checks that the coordinator may remove the group and its offsets. Must be called at the first deletion."""
+    """Checks that the coordinator may remove the group and its offsets. Must be called on the first deletion."""
     group.removing = True
     asked = any(True for _ in context.asked(group.name, RequestType.DELETE_GROUP))
     if group.registrations:

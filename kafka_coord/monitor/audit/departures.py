@@ -42,7 +42,7 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
     )
     if taken or given:
         what = f"{taken | given} was taken from {consumer} in the transaction that evicted it"
-        yield Rule.EVICTED_AND_RELEASED, f"{what}, before anyone could know that its registration was gone"
+        yield Rule.EVICTED_AND_RELEASED, f"{what}, before anyone could have known that its registration was gone"
 
 
 def _is_overdue(context: StepContext, group: GroupState, consumer: str, oldest: Instant | None) -> bool:
@@ -75,8 +75,8 @@ def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iter
 
 
 def was_unreadable(context: StepContext, group: GroupState, consumer: str, other_than: int | None = None) -> bool:
-    """Returns whether the coordinator may still consider the registration of ``consumer`` unreadable, although it was
-    repaired or removed. A consumer with an unreadable registration is not a member, but still holds the partitions in
-    its ledger. An unreadable registration of incarnation ``other_than`` does not count."""
+    """Returns whether the coordinator may still consider the registration of ``consumer`` unreadable, even though it
+    was repaired or removed. A consumer with an unreadable registration is not a member, but still holds the partitions
+    in its ledger. Ignores an unreadable registration of incarnation ``other_than``."""
     until, incarnation = group.unreadable_until.get(consumer, (None, None))
     return until is not None and incarnation != other_than and not context.must_have_seen(until)

@@ -8,7 +8,7 @@ _INT = struct.Struct(">i").unpack_from
 
 
 class Truncated(ValueError):
-    """A value is cut off, contains an impossible length, or is not valid UTF-8."""
+    """A value is truncated, contains an impossible length, or is not valid UTF-8."""
 
 
 class JuteReader:
@@ -25,13 +25,13 @@ class JuteReader:
         at = self.at
         self.at = at + 4
         if self.at > self._end:
-            raise Truncated("a number is cut off")
+            raise Truncated("a number is truncated")
         value: int = _INT(self.data, at)[0]
         return value
 
     def flag(self) -> bool:
         if self.at >= self._end:
-            raise Truncated("a flag is cut off")
+            raise Truncated("a flag is truncated")
         self.at += 1
         return self.data[self.at - 1] != 0
 
@@ -39,7 +39,7 @@ class JuteReader:
         """Reads a buffer. A null buffer (length -1) reads as empty."""
         begin = self.at + 4
         if begin > self._end:
-            raise Truncated("a length is cut off")
+            raise Truncated("a length is truncated")
         length: int = _INT(self.data, self.at)[0]
         if length <= 0:
             if length < -1:
@@ -48,7 +48,7 @@ class JuteReader:
             return b""
         self.at = begin + length
         if self.at > self._end:
-            raise Truncated(f"{length} bytes are cut off")
+            raise Truncated(f"a value of {length} bytes is truncated")
         return self.data[begin : self.at]
 
     def text(self) -> str:

@@ -40,7 +40,7 @@ class Rule(StrEnum):
     GENERATION_BACK = "generation-back"
     """5: the generation of a target did not grow, or the generation of a command or ledger went back."""
     OFFSET_BACK = "offset-back"
-    """5: an offset was set back by someone who did not hold the partition."""
+    """5: an offset was moved back by someone who did not hold the partition."""
     UNFENCED_COMMIT = "unfenced-commit"
     """An offset was written without both checks required by docs/protocol.md, section 4."""
     COMMIT_BY_ANOTHER = "commit-by-another"
@@ -74,7 +74,7 @@ class Rule(StrEnum):
     LIVE_GROUP_REMOVED = "live-group-removed"
     """A group's offsets were deleted while it had members, a reserved place, or a target with members."""
     RETENTION_BROKEN = "retention-broken"
-    """The offsets of an empty group were deleted before their retention had passed."""
+    """The offsets of an empty group were deleted before their retention period had passed."""
     SPLIT_ELECTION = "split-election"
     """3: the coordinator's znode and the next epoch were not written in the same transaction."""
     EPOCH_SKIPPED = "epoch-skipped"
@@ -82,7 +82,7 @@ class Rule(StrEnum):
     NOT_CONVERGED = "not-converged"
     """7: a group had not reached its target by the end of the log."""
     SEEK_BACK = "seek-back"
-    """A partition's holder set its offset back: the application called seek, or ``auto.offset.reset`` applied. A
+    """A partition's holder moved its offset back: the application called seek, or ``auto.offset.reset`` applied. A
     warning."""
     BY_HAND = "by-hand"
     """Someone made a manual change that is forbidden, or that operators make at their own risk. A warning."""

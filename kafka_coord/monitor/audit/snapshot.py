@@ -43,7 +43,7 @@ class _Source:
             self.fail(f"impossible length {length}")
         data = self._file.read(length)
         if len(data) < length:
-            self.fail("it is cut off")
+            self.fail("it is truncated")
         self._at += length
         self.checksum = zlib.adler32(data, self.checksum)
         return data

@@ -190,7 +190,7 @@ class ZooKeeperState:
     """topic → the time when the current topic with this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
-    """znode name → the operator's request, without the requests that were answered before this step"""
+    """znode name → the operator's request, excluding requests that were answered before this step"""
     answered: list[str] = field(default_factory=list)
     """The names of the requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)

@@ -109,7 +109,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
         if not head.strip(b"\0"):
             return  # the server was killed before it wrote the file header
         if len(head) < _FILE_HEADER.size:
-            _torn(torn, path, 0, "the file's header is cut off")
+            _torn(torn, path, 0, "the file's header is truncated")
             return
         magic, version, _ = _FILE_HEADER.unpack(head)
         if magic != _MAGIC:
@@ -134,7 +134,7 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
     head = file.read(_RECORD_HEADER.size)
     if len(head) < _RECORD_HEADER.size:
         if head.strip(b"\0"):
-            _torn(torn, path, offset, "the last record is cut off")
+            _torn(torn, path, offset, "the last record is truncated")
         return None
     checksum, length = _RECORD_HEADER.unpack(head)
     if length == 0:
@@ -176,7 +176,7 @@ def _torn(torn: list[str] | None, path: Path, offset: int, what: str) -> None:
 def decode_txn(payload: bytes) -> Txn:
     """Decodes one transaction. Raises :class:`Truncated`."""
     if len(payload) < _TXN_HEADER.size:
-        raise Truncated("its header is cut off")
+        raise Truncated("its header is truncated")
     session_id, _, zxid, time_ms, kind = _TXN_HEADER.unpack_from(payload)
     operations: tuple[Operation, ...] = ()
     if kind == MULTI:

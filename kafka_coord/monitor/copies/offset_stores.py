@@ -37,7 +37,7 @@ class OffsetStore(Protocol):
 
 
 class KafkaOffsetStore:
-    """A store that is reached over Kafka's protocol. ``bootstrap`` lists addresses of brokers or instances.
+    """A store that is accessed over Kafka's protocol. ``bootstrap`` lists addresses of brokers or instances.
 
     Does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
     """

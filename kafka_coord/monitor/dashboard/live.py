@@ -168,7 +168,7 @@ class Live:
             event = reader.next(timeout_s)
         finally:
             self.leave(reader)
-        return event or Event("trouble", path, json.dumps(f"the document was not read within {timeout_s:g} s"), 503)
+        return event or Event("trouble", path, json.dumps(f"timed out after {timeout_s:g} s waiting for the document"), 503)
 
     @property
     def followed(self) -> list[str]:

@@ -150,10 +150,10 @@ class Logins:
         return session if self._operators().user(session.operator.name) == session.operator else None
 
     def acting(self, name: str, csrf: str) -> User:
-        """Returns the operator of the session ``name``. Refuses requests from other pages."""
+        """Returns the operator of the session ``name``. Rejects requests that lack the session's ``csrf``."""
         session = self.session(name)
         if session is None or not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
-            raise Denied(HTTPStatus.UNAUTHORIZED, "log in first: you are not logged in, or the login has ended")
+            raise Denied(HTTPStatus.UNAUTHORIZED, "you are not logged in, or your session has ended: log in first")
         return session.operator
 
     def log_out(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads the API's documents, and keeps the facts that only repeated reads reveal."""
+"""Reads the API's documents, and keeps what only repeated reads can reveal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds znodes that anyone may change, ACLs that deviate from the plan, and passwords in clear text."""
+"""Finds znodes that anyone may change, ACLs that differ from the plan, and passwords in clear text."""
 
 from __future__ import annotations
 
@@ -85,4 +85,4 @@ def _check_kafka(store: AclStore) -> Iterator[Finding]:
     ]
     if wide:
         what = f"anyone who can reach ZooKeeper may change Kafka's own {' and '.join(wide)}"
-        yield info(_CHECK, what, "Kafka closes them if zookeeper.set.acl=true (zookeeper-security-migration.sh)")
+        yield info(_CHECK, what, "to close them, set zookeeper.set.acl=true in Kafka and run zookeeper-security-migration.sh")

@@ -77,7 +77,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
         when = f"; it was written {ago(written.mtime_ms, now_ms)}" if written is not None else ""
         yield error(check, f"NO WORKING COORDINATOR: {cluster.undecided}{when}", _remedy(store, hosts, cluster))
     elif layout.COORDINATOR in unreadable:
-        todo = f"delete {layout.COORDINATOR}; the instances then elect a coordinator again"
+        todo = f"delete {layout.COORDINATOR}; the instances will then elect a new coordinator"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
     elif elected is not None:
         yield ok(check, f"broker {elected.broker_id} coordinates, epoch {elected.epoch}")
@@ -95,7 +95,7 @@ def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
     last = ago(recent[-1].elected_ms, now_ms)
     what = (
         f"the coordinator changed {len(recent)} times in the last hour, most recently {last}."
-        f" Elected: broker {instances}. Ended: {why}"
+        f" Elected: broker {instances}. Reasons: {why}"
     )
     todo = (
         "rebalances are delayed while there is no coordinator. The log of the instance that was elected most often"

@@ -27,7 +27,7 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Checks the setup, if an instance has ever served Kafka clients. ``properties`` are librdkafka settings."""
+    """Checks the setup for Kafka clients, if any instance has ever served them. ``properties`` are librdkafka settings."""
     instances = Instances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
@@ -68,7 +68,7 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
     if names and all(names.values()) and not set.intersection(*names.values()):
         shown = ", ".join(f"{number}: {', '.join(sorted(found))}" for number, found in sorted(names.items()))
         what = f"the brokers advertise their instances on listeners of different names ({shown})"
-        yield error(CHECK, what, "give that listener the same name on all brokers, and restart those that change")
+        yield error(CHECK, what, "give that listener the same name on all brokers, and restart the brokers you changed")
 
 
 def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
 
     nodes_of, silent = instances.ask_each(directory.addresses, names)
     for one in silent:
-        todo = "check that it runs, and that this host can reach its --listen-kafka; see its log"
+        todo = "check that it is running, and that this host can reach its --listen-kafka address; see its log"
         yield error(CHECK, f"instance {one.broker_id} does not answer: {one.reason}", todo)
     for number, nodes in nodes_of.items():
         past = {
@@ -109,7 +109,7 @@ def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterato
     if len(set(patterns.values())) > 1:
         shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(patterns.items()))
         what = f"the instances have different serve.managed_groups ({shown}), so a group's kind depends on its instance"
-        yield warning(CHECK, what, "give all instances the same setting, and restart those that change")
+        yield warning(CHECK, what, "give all instances the same setting, and restart those you changed")
 
 
 def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
@@ -123,7 +123,7 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
 def _check_native_groups(
     instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Checks that no group that the instances coordinate also has members in the brokers' own coordinator."""
+    """Checks that no group coordinated by the instances also has members in the brokers' own coordinator."""
     check = "native groups"
     kinds = {row.group: row.kind for row in list_client_groups(instances).rows}
     kinds |= dict.fromkeys(cluster.groups, GroupKind.MANAGED)
@@ -137,7 +137,7 @@ def _check_native_groups(
     both = {group: len(found.members) for group, found in seen.items() if found.members}
     for group, members in list(both.items())[:20]:
         what = f"group {group} has {members} members in the brokers' own coordinator, but is {kinds[group]} here"
-        todo = "stop the clients whose bootstrap.servers names brokers, and start them with the instances' addresses"
+        todo = "stop the clients whose bootstrap.servers lists brokers, and restart them with the instances' addresses"
         yield error(check, what, todo)
     if len(both) > 20:
         yield error(check, f"{len(both) - 20} more groups exist in both coordinators", "as above")

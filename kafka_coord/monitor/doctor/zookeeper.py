@@ -101,7 +101,7 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
 
 
 def check_writes(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[Finding]:
-    """Checks how long writes take, which only ZooKeeper 3.6 and later report."""
+    """Checks the write latency, which only ZooKeeper 3.6 and later report."""
     names = ("zk_cnt_updatelatency", "zk_sum_updatelatency")
     count, total_ms = (_number(server, name) for name in names)
     if count is None or total_ms is None:
@@ -142,7 +142,9 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     if connections is not None and 0 < connections < 60:
         what = f"{server.server} allows {connections:.0f} connections from one host"
         yield warning(
-            check, what, "set maxClientCnxns to 0, or above the number of consumers per host, because each needs one"
+            check,
+            what,
+            "set maxClientCnxns to 0, or above the number of consumers per host, because each needs a connection",
         )
     elif alive is not None:
         yield ok(check, f"{server.server} has {alive:.0f} connections")
@@ -163,9 +165,9 @@ def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
         return
     what = f"this client requested a session timeout of {asked_ms} ms, but ZooKeeper granted {granted} ms"
     if granted > asked_ms:
-        todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or request more"
+        todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or request a longer timeout"
     else:
-        todo = "raise maxSessionTimeout in zoo.cfg (default: twenty ticks), or request less"
+        todo = "raise maxSessionTimeout in zoo.cfg (default: twenty ticks), or request a shorter timeout"
     yield warning(check, what, todo)
 
 
@@ -192,7 +194,7 @@ def check_clock(store: Store) -> Iterator[Finding]:
     difference_ms = round(early if early > 0 else late if late < 0 else 0)
     whose = "ahead of" if difference_ms > 0 else "behind"
     what = f"ZooKeeper's clock is {abs(difference_ms)} ms {whose} this host's"
-    todo = "synchronise the clocks (chrony, ntpd), because ages, histories and offsets retention depend on them"
+    todo = "synchronise the clocks (chrony, ntpd), because ages, histories and offset retention depend on them"
     if abs(difference_ms) >= CLOCK_ERROR_MS:
         yield error(check, what, todo)
     elif abs(difference_ms) >= CLOCK_WARNING_MS:

@@ -122,7 +122,7 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
 
 
 def _decisions(path: Path) -> Iterator[Decision]:
-    """Yields the decisions in the output of ``groups history``, or in the value of the znode."""
+    """Yields the decisions in the output of ``groups history``, or in the value of a history znode."""
     content = path.read_bytes()
     try:
         value = json.loads(content)

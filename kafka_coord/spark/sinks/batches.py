@@ -69,13 +69,13 @@ def require_key_columns(rows: DataFrame) -> None:
     ]
     if wrong:
         raise SettingsError(
-            f"rows cannot be written exactly once without {', '.join(wrong)}; select topic, partition and offset of "
-            "the source along with your own columns"
+            f"rows cannot be written exactly once without {', '.join(wrong)}; select the source's topic, partition "
+            "and offset along with your own columns"
         )
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """Returns the offsets that a batch covers: in each partition, all from the lowest to the highest. Gaps left by
+    """Returns the offsets that a batch covers: in each partition, every offset from the lowest to the highest. Gaps left by
     transactions, compaction or a filter count as covered, because this source and Spark's own source guarantee that a
     batch holds one contiguous range of each partition. Runs a Spark job.
     """

@@ -53,7 +53,7 @@ class TableWriter:
     """Appends Arrow tables to a parquet table in a directory. Needs the package pyspark, but does not start Spark.
     Other members of the ``group``, including Spark queries, may write concurrently. A writer is not thread-safe.
 
-    ``path`` must be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an object
+    ``path`` must be mounted on all machines of a cluster. Raises :class:`SettingsError` for an object
     store or any other URI scheme. If the table belongs to another group, the first append raises
     :class:`RequestRefused`.
     """
@@ -97,8 +97,8 @@ class TableWriter:
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:
-        """Treats a topic's offsets as never written. Call this after the topic was recreated, since its next records
-        are new. Keeps the rows. Raises :class:`NotFound`."""
+        """Treats a topic's offsets as never written. Call this after the topic has been recreated, since its
+        records are then new. Keeps the rows. Raises :class:`NotFound`."""
         state = self._log.load()
         while True:
             mine = OffsetRanges(
@@ -135,7 +135,7 @@ class TableWriter:
         if state.number < 0:
             if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
                 raise RequestRefused(
-                    f"{self.path} is not a table and not empty (it holds {foreign[0]!r}); choose another directory"
+                    f"{self.path} is neither a table nor empty (it contains {foreign[0]!r}); choose another directory"
                 )
             try:
                 state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=required))
@@ -259,7 +259,7 @@ def _there(log_: TableLog, folder: Path) -> TableState:
 
 
 def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
-    """Returns an array of booleans that are true for rows with offsets within the ranges."""
+    """Returns a boolean array that is true for each row whose offset is within the ranges."""
     import numpy as np
 
     topics = rows["topic"].to_numpy()
@@ -271,8 +271,8 @@ def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
-    """Returns the number of rows in the given files, and the offsets that the files cover: in each partition, all from
-    the lowest to the highest."""
+    """Returns the number of rows in the given files, and the offsets that the files cover: in each partition, every
+    offset from the lowest to the highest."""
     import pyarrow.parquet as pq
 
     count = 0

@@ -171,6 +171,6 @@ def test_a_group_with_members_in_both_coordinators(front: Front) -> None:
     eventually(lambda: there.poll(0.05) or there.assignment())
     (found,) = bad(front)
     assert found.what == "group in-both has 1 members in the brokers' own coordinator, but is client-assigned here"
-    assert "stop the clients whose bootstrap.servers names brokers" in found.todo
+    assert "stop the clients whose bootstrap.servers lists brokers" in found.todo
     there.close()
     assert not bad(front)

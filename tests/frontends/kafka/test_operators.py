@@ -203,7 +203,7 @@ def test_the_dashboard_evicts_and_resets_a_group_of_stock_clients(
         assert [(row["current_offset"], row["new_offset"], row["owner"]) for row in shown["rows"]] == [(30, 12, "c1")]
         status, refused = act("reset-offsets", confirm=shown["confirm"])
         assert (status, committed(coord, group)[0]) == (409, 30)
-        assert refused["error"].endswith("owned by c1; nothing was changed. Stop these consumers first")
+        assert refused["error"].endswith("owned by c1: stop these consumers first. Nothing was changed")
 
         joined.close()
         assert act("evict", consumers=["c1"])[0] == 200, "a static member does not leave by itself"
