@@ -38,7 +38,7 @@ _WRITE_S = 10.0
 
 
 class Collector(Protocol):
-    """The interface that prometheus_client calls at every scrape."""
+    """The interface that prometheus_client calls on every scrape."""
 
     def collect(self) -> Iterator[Metric]:
         """Yields the current metrics."""
@@ -67,7 +67,7 @@ def counter(name: str, text: str, value: float) -> CounterMetricFamily:
 
 
 def histogram(name: str, text: str, found: Mapping[str, Durations], label: str = "") -> HistogramMetricFamily:
-    """Returns a histogram for each value of ``label``. Without a label, the only key of ``found`` is ``""``."""
+    """Returns a histogram with one series per value of ``label``. Without a label, ``found`` has the one key ``""``."""
     family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=[label] if label else [])
     for value, durations in list(found.items()):
         family.add_metric([value] if label else [], list(durations.cumulative()), durations.total_s)
@@ -77,7 +77,7 @@ def histogram(name: str, text: str, found: Mapping[str, Durations], label: str =
 def labelled(
     kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, label: str, found: Mapping[str, float]
 ) -> Metric:
-    """Returns a gauge or counter for each value of ``label``."""
+    """Returns a gauge or counter with one sample per value of ``label``."""
     family = kind(f"{PREFIX}_{name}", text, labels=[label])
     for value, number in found.items():
         family.add_metric([value], number)

@@ -170,7 +170,7 @@ def _hangs(samples: Sequence[LagSample]) -> bool:
     if last is None or not (last.owned and last.lag) or last.still_ms is None:
         return False
     if last.at_ms - last.still_ms < _LEAST_MS:
-        return False  # first, because this is the usual case and costs nothing
+        return False  # checked first, because this is the usual case and costs nothing
     seen = _window(samples, 2 * WINDOW_MS)
     moves = _moves(seen)
     if len(moves) < _LEAST_MOVES:

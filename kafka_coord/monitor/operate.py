@@ -158,7 +158,7 @@ def held_by_nobody(store: Store, group: str, partitions: PartitionSet, acting: A
 def _look(store: Store, group: str) -> GroupSnapshot:
     snapshot = read_groups(store, [group], read_cluster(store)).get(group)
     if snapshot is None:
-        raise NotFound(f"group {group!r} was removed during the command")
+        raise NotFound(f"group {group!r} was removed while the command was running")
     return snapshot
 
 

@@ -152,9 +152,9 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """Finishes a reading if the log contains no more records before the end of the range. If records were lost, skips them
-    or, with ``fail``, raises :class:`NoOffset`. Skips nothing while a newly elected partition leader does not know the
-    log's end yet and returns a retriable error (KIP-207).
+    """Finishes a reading if the log contains no more records before the end of the range. If records were lost, skips
+    them or, with ``fail``, raises :class:`NoOffset`. Skips nothing while a newly elected partition leader does not know
+    the log's end yet and returns a retriable error (KIP-207).
     """
     at, end = reading.at, reading.end
     try:

@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """The ``number``-th micro-batch of a checkpoint, with exactly the given ``ranges``, planned at ``planned_ms`` (since
+    """The ``number``-th micro-batch of a checkpoint, which reads exactly ``ranges``, planned at ``planned_ms`` (since
     1970) by ``consumer``, a member of ``group``.
 
     In other sources, an offset is a position. In this source, the end of a micro-batch lists its ranges, because

@@ -343,10 +343,10 @@ _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping
 def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
     """Yields each partition's current offset, and its lag if the log end is known."""
     labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
-    offsets = GaugeMetricFamily(
-        f"{PREFIX}_{of}_{what}_offset", f"Offset after the last record {text}.", labels=labels
+    offsets = GaugeMetricFamily(f"{PREFIX}_{of}_{what}_offset", f"Offset after the last record {text}.", labels=labels)
+    lags = GaugeMetricFamily(
+        f"{PREFIX}_{of}_partition_lag_records", f"Records after the last record {text}.", labels=labels
     )
-    lags = GaugeMetricFamily(f"{PREFIX}_{of}_partition_lag_records", f"Records after the last one {text}.", labels=labels)
     for key, (ends, at) in standing.items():
         for tp, offset in sorted(at.items()):
             where = [*key, tp.topic, str(tp.partition)]

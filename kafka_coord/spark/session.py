@@ -78,9 +78,7 @@ def spark_session(
                 spark = builder.getOrCreate()
             except (PySparkException, Py4JError, OSError) as error:
                 where = f"; see {log} for its output" if log else ""
-                raise SettingsError(
-                    f"cannot start Spark with the master {master}: {_first(error)}{where}"
-                ) from None
+                raise SettingsError(f"cannot start Spark with the master {master}: {_first(error)}{where}") from None
         try:
             register(spark)
             yield spark

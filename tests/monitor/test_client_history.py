@@ -64,7 +64,7 @@ def test_each_generation_has_its_cause_its_moves_and_its_term() -> None:
     assert found[1].moves == {"a": {"lost": "flights[2]"}, "b": {"gained": "flights[2]"}}
     assert (found[1].moved, found[1].members, found[1].partitions) == (1, 2, 3)
     assert found[1].decided_at_ms == _AT_MS + 2
-    assert found[2].reason == "member a left, or its session expired"
+    assert found[2].reason == "member a left or timed out"
 
 
 def test_what_changes_without_a_member_that_comes_or_goes() -> None:

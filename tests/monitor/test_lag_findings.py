@@ -38,7 +38,7 @@ def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> 
         "group delays: c1 on host host-1 has not committed in flights[0-1] for 12 min (since 07:48:00 UTC);"
         " 1,800 records waiting"
     )
-    assert "Restart it" in found.todo
+    assert "then restart c1" in found.todo
     assert found.group == "delays"
 
 

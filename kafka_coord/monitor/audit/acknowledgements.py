@@ -31,7 +31,7 @@ def acknowledgement_faults(
             )
         return
     if command is None:
-        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer}, which cannot be read, was removed"
+        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed, although it cannot be read"
         return
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:

@@ -85,8 +85,7 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
             yield next(found)
     if never:
         notes.append(
-            f"{len(never)} proposals from zxid {never[0]:#x} on exist only at the end of a dead leader's epoch,"
-            " so they never took effect"
+            f"{len(never)} proposals from zxid {never[0]:#x} on were never committed, so the audit ignores them"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, MemberMetadata
 from kafka_coord.grouplog.records import Claim, GroupEntry
@@ -68,16 +68,20 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
     old, new = _subscribed(before), _subscribed(now)
     why: list[tuple[Cause | None, str]] = []
     if joined := sorted(new.keys() - old.keys()):
-        why.append((Cause.MEMBER_JOINED, f"member {', '.join(joined)} joined"))
+        why.append((Cause.MEMBER_JOINED, f"{_named(joined)} joined"))
     if left := sorted(old.keys() - new.keys()):
-        why.append((Cause.MEMBER_LEFT, f"member {', '.join(left)} left, or its session expired"))
+        why.append((Cause.MEMBER_LEFT, f"{_named(left)} left or timed out"))
     if changed := sorted(name for name in old.keys() & new.keys() if old[name] != new[name]):
-        why.append((Cause.MEMBER_CHANGED, f"member {', '.join(changed)} changed its subscription"))
+        why.append((Cause.MEMBER_CHANGED, f"{_named(changed)} changed subscriptions"))
     if before is not None and before.members and now.members and before.protocol_name != now.protocol_name:
         why.append((Cause.ASSIGNOR_CHANGED, f"assignor {now.protocol_name} instead of {before.protocol_name}"))
     if not why and PartitionSet.union(had.values()) != PartitionSet.union(has.values()):
         why.append((Cause.TOPIC_CHANGED, "a topic changed, so different partitions are assigned"))
     return why or [(Cause.MEMBER_CHANGED, "a member rejoined")]
+
+
+def _named(members: Sequence[str]) -> str:
+    return f"member{'s' if len(members) > 1 else ''} {', '.join(members)}"
 
 
 def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:

@@ -91,11 +91,11 @@ def _compare_group(
         for tp, position in sorted(here.positions.items())
     )
     if there.members:
-        problem = f"{target.name}: it has members, {some(there.members, 3)}; stop them first"
+        problem = f"{target.name}: it has members ({some(there.members, 3)}); stop them first"
         return GroupCopy(group, rows, problem)
     warning = ""
     if here.members:
-        warning = f"{source.name}: its members, {some(here.members, 3)}, may commit more; stop them and copy again"
+        warning = f"{source.name}: its members ({some(here.members, 3)}) may commit more; stop them and copy again"
     return GroupCopy(group, rows, warning=warning)
 
 

@@ -215,7 +215,7 @@ def _reads(names: Sequence[str]) -> list[GetData]:
 
 
 def _row(name: str, node: Node, target: ReadResult, recorded: Node, now: Zxids, cluster: Cluster) -> GroupRow | None:
-    """Returns the row of the group, or ``None`` if its record of rest is no longer valid."""
+    """Returns the row of the group, or ``None`` if the record that it is at rest is no longer valid."""
     settled = decode_settled(layout.settled(name), recorded)
     if settled is None or settled.zxids != now:
         return None

@@ -168,7 +168,9 @@ class Live:
             event = reader.next(timeout_s)
         finally:
             self.leave(reader)
-        return event or Event("trouble", path, json.dumps(f"timed out after {timeout_s:g} s waiting for the document"), 503)
+        return event or Event(
+            "trouble", path, json.dumps(f"timed out after {timeout_s:g} s waiting for the document"), 503
+        )
 
     @property
     def followed(self) -> list[str]:

@@ -193,7 +193,7 @@ class Operating:
                 del self._dry_runs[confirm]
                 if dry_run.ends_at > time.monotonic():
                     return dry_run
-        raise RequestRefused("this dry run no longer exists: review the change again; nothing was changed")
+        raise RequestRefused("this dry run is no longer valid: review the change again. Nothing was changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,12 +296,12 @@ def _rule(body: Body) -> Rule:
 def _require_managed(kind: GroupKind, what: str) -> None:
     if kind is not GroupKind.MANAGED:
         raise RequestRefused(
-            f"a client-assigned group cannot be {what}, because its members decide; nothing was changed"
+            f"a client-assigned group cannot be {what}, because its members assign the partitions; nothing was changed"
         )
 
 
 def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
-    """Returns the document about the logged-in operator. ``actions`` says whether logins are possible."""
+    """Returns the document about the logged-in operator. ``actions`` says whether operators can log in."""
     groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
     return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
 

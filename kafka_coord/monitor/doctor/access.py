@@ -85,4 +85,6 @@ def _check_kafka(store: AclStore) -> Iterator[Finding]:
     ]
     if wide:
         what = f"anyone who can reach ZooKeeper may change Kafka's own {' and '.join(wide)}"
-        yield info(_CHECK, what, "to close them, set zookeeper.set.acl=true in Kafka and run zookeeper-security-migration.sh")
+        yield info(
+            _CHECK, what, "to close them, set zookeeper.set.acl=true in Kafka and run zookeeper-security-migration.sh"
+        )

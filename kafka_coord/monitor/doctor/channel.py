@@ -32,7 +32,9 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
     deaf = sorted(cluster.instances.keys() - listening.keys())
     if members and not listening:
         what = f"{members} consumers without ZooKeeper are registered, but no instance listens for them"
-        yield error(CHECK, what, "restart the instances with --listen-channel; until then, those consumers stay disconnected")
+        yield error(
+            CHECK, what, "restart the instances with --listen-channel; until then, those consumers stay disconnected"
+        )
         return
     if not listening:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
@@ -65,7 +66,7 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
     fewest = min((replicas for replicas, _ in topic.replicas.values()), default=0)
     needed = min(_MOST_REPLICAS, brokers)
     if fewest < needed:
-        what = f"{TOPIC} has partitions with {fewest} replicas; {brokers} brokers can hold {needed}"
+        what = f"{TOPIC} has partitions with only {counted(fewest, 'replica')}; {brokers} brokers can hold {needed}"
         todo = f"give each partition {needed} replicas with kafka-reassign-partitions.sh --bootstrap-server {address}"
         yield warning(CHECK, what, todo)
     in_sync = topic.settings.get("min.insync.replicas", "1")
@@ -82,7 +83,7 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
     missing = [number for number in range(PARTITIONS) if number not in directory.leaders]
     extra = [number for number in directory.leaders if number >= PARTITIONS]
     if missing:
-        what = f"{TOPIC} has no partition {ranges(missing)}, so their groups have no coordinator"
+        what = f"{TOPIC} has no {_named(missing)}, so some groups have no coordinator"
         todo = f"kafka-topics.sh --bootstrap-server {address} --alter --topic {TOPIC} --partitions {PARTITIONS}"
         yield error(CHECK, what, todo)
     if extra:
@@ -90,12 +91,16 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
         yield warning(CHECK, what, "do nothing: Kafka cannot remove partitions, and the unused partitions stay empty")
     leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
-        what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader, so its groups have no coordinator"
-        yield error(CHECK, what, "start the brokers that hold its replicas")
+        what = f"{TOPIC} has no live leader for {_named(leaderless)}, so some groups have no coordinator"
+        yield error(CHECK, what, "start the brokers that hold the replicas")
     behind = [number for number, (replicas, in_sync) in topic.replicas.items() if in_sync < replicas]
     if behind and not leaderless:
-        what = f"partition {ranges(behind)} of {TOPIC} has replicas that are not in sync"
+        what = f"{TOPIC} has out-of-sync replicas in {_named(behind)}"
         yield warning(CHECK, what, "start the brokers that are down, or wait until they have caught up")
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"partition{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
 
 
 def _set(address: str, name: str, value: str) -> str:

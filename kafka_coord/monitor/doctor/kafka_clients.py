@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, MalformedValue
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
@@ -27,7 +28,7 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Checks the setup for Kafka clients, if any instance has ever served them. ``properties`` are librdkafka settings."""
+    """Checks the setup for Kafka clients if an instance has ever served one. ``properties`` are librdkafka settings."""
     instances = Instances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
@@ -136,7 +137,8 @@ def _check_native_groups(
         return
     both = {group: len(found.members) for group, found in seen.items() if found.members}
     for group, members in list(both.items())[:20]:
-        what = f"group {group} has {members} members in the brokers' own coordinator, but is {kinds[group]} here"
+        where = f"has {counted(members, 'member')} in the brokers' own coordinator"
+        what = f"group {group} {where}, but is {kinds[group]} here"
         todo = "stop the clients whose bootstrap.servers lists brokers, and restart them with the instances' addresses"
         yield error(check, what, todo)
     if len(both) > 20:

@@ -86,8 +86,8 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
         f" {_since(seen, rows, now_ms)}; {_records(rows)} waiting"
     )
     todo = (
-        f"see the log of {owner}, which is stuck on a record or does not commit. Restart it"
-        " (an eviction does not help, because it registers again)"
+        f"see the log of {owner}, which is stuck on a record or does not commit; then restart {owner}"
+        " (evicting it does not help, because it would register again)"
     )
     return warning(CHECK, what, todo, seen.group)
 

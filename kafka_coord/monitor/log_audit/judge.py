@@ -143,7 +143,7 @@ class PartitionJudge:
         if state.value is not None and members:
             topics = subscribed_topics(one.metadata(state.value.protocol_name) for one in members)
             if state.value.protocol_type != CONSUMER or where[0] in topics:
-                what = f"the offset of {where[0]}-{where[1]} was removed, although {len(members)} members might still use it"
+                what = f"the offset of {where[0]}-{where[1]} was removed, but {len(members)} members might still use it"
                 self._violated(LogRule.LIVE_OFFSET_REMOVED, what, record, group)
         state.offsets.pop(where, None)
 

@@ -21,7 +21,7 @@ RESULTS = "history"
 PARTS = ("rebalances", "without_owner", "decisions", "holds", "positions")
 
 UNKNOWN = "unknown"
-"""The cause given to decisions from releases that did not record causes."""
+"""The cause assigned to decisions from releases that did not record causes."""
 
 _SCHEMAS: Mapping[type[Any], str] = {
     Decided: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
@@ -38,9 +38,9 @@ class HistoryReport:
     """The result of the job: the amount of evidence, and the ``directory`` with a parquet data set for each of
     :data:`PARTS`.
 
-    ``rebalances`` contains the decisions by group and ``cause``. A decision with several causes counts for each of
-    them. ``without_owner`` contains how long partitions had no owner, by group and by how the last hold ended. The
-    other data sets contain the evidence itself.
+    ``rebalances`` counts the decisions by group and ``cause``; a decision with several causes counts for each of
+    them. ``without_owner`` shows how long partitions had no owner, by group and by how the last hold ended. The other
+    data sets contain the evidence itself.
     """
 
     directory: Path
@@ -112,8 +112,8 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """Returns statistics on the gaps between the end of each hold and the beginning of the next (0 if that had already
-    begun). A partition whose last hold has ended counts as not taken up.
+    """Returns statistics on the gaps between the end of each hold and the beginning of the next (0 if they overlap). A
+    hold that has ended and has no successor counts as ``not_taken_up``.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -75,9 +75,9 @@ def require_key_columns(rows: DataFrame) -> None:
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """Returns the offsets that a batch covers: in each partition, every offset from the lowest to the highest. Gaps left by
-    transactions, compaction or a filter count as covered, because this source and Spark's own source guarantee that a
-    batch holds one contiguous range of each partition. Runs a Spark job.
+    """Returns the offsets that a batch covers: in each partition, every offset from the lowest to the highest. Gaps
+    left by transactions, compaction or a filter count as covered, because this source and Spark's own source guarantee
+    that a batch holds one contiguous range of each partition. Runs a Spark job.
     """
     from pyspark.sql import functions as f
 

@@ -32,8 +32,7 @@ def local_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def create(target: Path, content: bytes) -> bool:
-    """Creates the file durably, with all of its content in one step. If the file already exists, leaves it unchanged
-    and returns false."""
+    """Creates the file atomically and durably. If the file already exists, leaves it unchanged and returns false."""
     draft = _draft(target, content)
     try:
         os.link(draft, target)

@@ -79,7 +79,7 @@ class Commit:
                 schema=str(value.get("schema", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedValue(where, f"not a commit of a table ({error!r})") from None
+            raise MalformedValue(where, f"not a table commit ({error!r})") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,15 +137,20 @@ def healthy(**settings: str) -> Topic:
             "min.insync.replicas=2",
         ),
         (healthy(min_insync_replicas="3"), range(50), "one dead broker stops commits", "min.insync.replicas=2"),
-        (healthy(), range(12), "has no partition 12-49", "--alter --topic __kafka_coord_groups --partitions 50"),
+        (healthy(), range(12), "has no partitions 12-49", "--alter --topic __kafka_coord_groups --partitions 50"),
         (healthy(), range(60), "has 60 partitions; only the first 50 are used", "nothing"),
         (
             Topic(healthy().settings, {0: (1, 1)}),
             range(50),
-            "partitions with 1 replicas",
+            "partitions with only 1 replica;",
             "kafka-reassign-partitions.sh",
         ),
-        (Topic(healthy().settings, {0: (3, 2)}), range(50), "partition 0 of", "start the brokers that are down"),
+        (
+            Topic(healthy().settings, {0: (3, 2)}),
+            range(50),
+            "out-of-sync replicas in partition 0",
+            "start the brokers that are down",
+        ),
     ],
 )
 def test_what_can_be_wrong_with_the_log(topic: Topic, leaders: range, what: str, todo: str) -> None:
@@ -157,7 +162,7 @@ def test_what_can_be_wrong_with_the_log(topic: Topic, leaders: range, what: str,
 def test_partitions_without_a_leader() -> None:
     leaders = dict.fromkeys(range(50), 1) | {7: -1}
     (found,) = check_topic(healthy(), InstanceDirectory({}, leaders), 3, "broker1:9092")
-    assert "partition 7 of __kafka_coord_groups has no live leader" in found.what
+    assert "__kafka_coord_groups has no live leader for partition 7" in found.what
 
 
 def test_a_group_with_members_in_both_coordinators(front: Front) -> None:
@@ -170,7 +175,7 @@ def test_a_group_with_members_in_both_coordinators(front: Front) -> None:
     there.subscribe([name])
     eventually(lambda: there.poll(0.05) or there.assignment())
     (found,) = bad(front)
-    assert found.what == "group in-both has 1 members in the brokers' own coordinator, but is client-assigned here"
+    assert found.what == "group in-both has 1 member in the brokers' own coordinator, but is client-assigned here"
     assert "stop the clients whose bootstrap.servers lists brokers" in found.todo
     there.close()
     assert not bad(front)
