@@ -175,7 +175,8 @@ def wait_until(
     timeout_s: float,
 ) -> None:
     """Polls the group until ``done`` returns true. Raises :class:`NotFound` and, after ``timeout_s`` seconds,
-    :class:`Timeout` with the outstanding commands. ``what`` completes the error's sentence "the group did not …".
+    :class:`Timeout` with the outstanding commands. ``what`` completes the error's sentence "waiting for the
+    group to …".
     """
     deadline = store.clock.monotonic() + timeout_s
     while True:
@@ -186,7 +187,7 @@ def wait_until(
         if store.clock.monotonic() >= deadline:
             waiting = ", ".join(f"{c} ({len(ids)})" for c, ids in snapshot.pending.items()) or "none"
             raise Timeout(
-                f"group {group!r} did not {what} within {timeout_s:g} s; its state is {state};"
+                f"timed out after {timeout_s:g} s waiting for group {group!r} to {what}; its state is {state};"
                 f" unacknowledged commands: {waiting}"
             )
         time.sleep(_LOOK_AGAIN_S)

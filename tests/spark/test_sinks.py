@@ -170,7 +170,7 @@ def test_a_table_says_who_may_write_it_and_what(spark, batch, tmp_path):
         table.append(batch({0: (2, 4)}).drop("offset"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "somebody's").touch()
-    with pytest.raises(RequestRefused, match="not a table and not empty"):
+    with pytest.raises(RequestRefused, match="neither a table nor empty"):
         ParquetTable(spark, tmp_path / "full", group="delays").append(batch({0: (0, 2)}))
     with pytest.raises(SettingsError, match="all machines have mounted"):
         ParquetTable(spark, "s3a://bucket/table", group="delays")

@@ -325,7 +325,8 @@ def _wait_client_group_settled(instances: Instances, group: str, timeout_s: floa
     while (found := read_client_group(instances, group)).state not in AT_REST:
         if time.monotonic() >= deadline:
             raise Timeout(
-                f"group {group!r} did not become stable within {timeout_s:g} s; its state is {found.kafka_state}"
+                f"timed out after {timeout_s:g} s waiting for group {group!r} to become stable;"
+                f" its state is {found.kafka_state}"
             )
         time.sleep(_LOOK_AGAIN_S)
 

@@ -307,10 +307,10 @@ def operator_document(operator: User | None, *, actions: bool = True) -> dict[st
 
 
 def _body(environ: Mapping[str, Any]) -> Body:
-    """Reads the JSON object in a request's body. Rejects cross-site requests. Raises :class:`Denied`."""
+    """Reads the JSON object in a request's body. Rejects cross-origin requests. Raises :class:`Denied`."""
     origin = environ.get("HTTP_ORIGIN")
     if origin is not None and str(origin).partition("://")[2] != environ.get("HTTP_HOST"):
-        raise Denied(HTTPStatus.FORBIDDEN, "cross-site requests are not allowed")
+        raise Denied(HTTPStatus.FORBIDDEN, "cross-origin requests are not allowed")
     if str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower() != "application/json":
         raise Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with Content-Type: application/json")
     length = str(environ.get("CONTENT_LENGTH", ""))

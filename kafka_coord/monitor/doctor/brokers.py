@@ -99,8 +99,8 @@ def check_elections(history: ClusterHistory, now_ms: int) -> Iterator[Finding]:
     )
     todo = (
         "rebalances are delayed while there is no coordinator. The log of the instance that was elected most often"
-        " shows the cause: a process that restarts (its supervisor, its memory), a lost session (network, a paused"
-        " host, slow ZooKeeper), or an operator who runs kafka-coord coordinator resign"
+        " shows the cause: restarts of the process (supervisor, memory), lost sessions (network, paused host, slow"
+        " ZooKeeper), or an operator running kafka-coord coordinator resign"
     )
     yield warning("elections", what, todo)
 

@@ -57,8 +57,8 @@ def examine(
     Writes and removes one ephemeral znode to check the clock, unless ``writes`` is false. If ``groups`` is given,
     checks only the managed groups in it. If ``lag`` is ``None``, does not check the lag. ``servers`` holds what
     ZooKeeper's servers reported to the previous examination, and is updated. ``earlier`` is an earlier view of the
-    cluster, which saves listing the groups again if the list has not changed. ``access_findings`` replaces the check of
-    the ACLs. A check that cannot be completed is also reported as a finding.
+    cluster, which saves listing the groups again if the list has not changed. ``access_findings`` replaces the ACL
+    check. A check that cannot be completed is also reported as a finding.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls, earlier=servers))
     yield from _made("zookeeper speed", lambda: zookeeper.check_speed(store))

@@ -54,7 +54,7 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         rows = behind[Verdict.REWOUND]
         when = ago(_began(seen, rows) or now_ms, now_ms)
         what = f"group {seen.group}: the offsets of {_partitions(rows)} were moved back {when}"
-        todo = f"the group reads {_records(rows)} again; to see who did this: kafka-coord groups history {seen.group}"
+        todo = f"the group rereads {_records(rows)}; to see who did this: kafka-coord groups history {seen.group}"
         yield info(CHECK, what, todo, seen.group)
 
 
