@@ -97,6 +97,23 @@ def test_a_probe_is_not_called_heard_before_an_earlier_one_is_answered() -> None
     assert house.state(member).heard == second.number
 
 
+def test_a_probe_is_not_called_heard_while_a_commit_that_replaced_its_offset_is_waiting() -> None:
+    house = House()
+    member = house.holding(house.register(), 0)
+    house.tell(stimuli.CommitWanted(1, 7, {tp(0): 5}))
+    earlier = house.one(instructions.WriteMember)
+    house.pass_time(2.0)
+    house.answer_probes({0: 10})
+    house.pass_time(0.25)
+    house.tell(stimuli.CommitWanted(1, 8, {tp(0): 20}))
+    house.written(earlier)
+    assert house.state(member).heard == 0
+    house.written(house.one(instructions.WriteMember))
+    house.pass_time(2.0)
+    house.answer_probes()
+    assert house.state(member).heard > 0
+
+
 def test_an_acknowledgement_is_called_done_once_it_is_stored() -> None:
     house = House()
     member = house.register()

@@ -104,7 +104,9 @@ class Writes:
             write = member.writing = member.writes.popleft()
             if isinstance(write, OffersWrite):
                 write.offsets, member.reported = member.reported, {}
-                write.connection, write.probe = member.connection, member.answered_up_to
+                write.connection = member.connection
+                # a reported offset that another queued write includes is not stored yet
+                write.probe = 0 if any(later.offsets for later in member.writes) else member.answered_up_to
                 if not write.offsets:  # other writes, done or pending, include every reported offset
                     self._done(member, stimuli.MemberWritten(member.id, member.write_number))
                     continue
@@ -165,7 +167,7 @@ class Writes:
         if outcome.trouble is not None:
             for tp, offset in write.offsets.items():
                 self._take_back(member, tp, offset)
-        elif member.connection is not None and member.connection == write.connection:
+        elif write.probe and member.connection == write.connection:
             member.heard = max(member.heard, write.probe)
             self._machine.probe(member, confirms=True)
 
