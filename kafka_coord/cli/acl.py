@@ -91,7 +91,7 @@ def plan_command(path: tuple[str, ...], output: Format) -> None:
 @output_option
 @connection_options
 def check(output: Format) -> None:
-    """Compare every znode's ACL with the plan, and exit with code 10 if any ACL deviates. Nothing is changed.
+    """Compare every znode's ACL with the plan, and exit with code 10 if any ACL differs. Nothing is changed.
 
     \b
     kafka-coord acl check -o json
@@ -123,7 +123,7 @@ def check(output: Format) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connection_options
 def apply_command(yes: bool) -> None:
-    """Set every ACL that deviates from the plan, and create the znodes that consumers need but cannot create.
+    """Set every ACL that differs from the plan, and create the znodes that consumers need but cannot create.
 
     First give every instance and every consumer credentials, and list their identities in the identities file: any
     process without an identity is locked out. Sessions stay open while the command runs.

@@ -191,7 +191,7 @@ def show_history(output: Format, report: HistoryReport) -> None:
     metavar="DIR",
     help="Where to write the archive. [default: the current directory]",
 )
-@click.option("--environment", is_flag=True, help="Pack a whole Python environment, with the requirements.")
+@click.option("--environment", is_flag=True, help="Pack a whole Python environment, including the requirements.")
 def package(directory: Path, environment: bool) -> None:
     """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 

@@ -63,8 +63,8 @@ _OPTIONS = {
     "--http-cert-file FILE": "A PEM certificate, which turns on TLS for HTTP. [default: off]",
     "--http-key-file FILE": "The PEM private key. [default: in the certificate file]",
     "--http-client-ca-file FILE": "The PEM certificates of the CA that signs operator certificates. [default: none]",
-    "--listen-channel HOST:PORT": "Serve consumers without ZooKeeper at this address. [default: off]",
-    "--advertise-channel HOST:PORT": "The address to which consumers connect. [default: the listening address]",
+    "--listen-channel HOST:PORT": "Serve consumers that do not connect to ZooKeeper at this address. [default: off]",
+    "--advertise-channel HOST:PORT": "The address that consumers connect to. [default: the listening address]",
     "--channel-cert-file FILE": "A PEM certificate, which turns on TLS for consumers. [default: off]",
     "--channel-key-file FILE": "The PEM private key. [default: in the certificate file]",
     "--channel-client-ca-file FILE": (

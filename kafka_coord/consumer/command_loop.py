@@ -139,8 +139,8 @@ class CommandLoop:
             if command.incarnation > registration.incarnation:
                 # Deleting the command would acknowledge it on behalf of the consumer that has taken over the name.
                 raise MembershipLost(
-                    f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
-                    f" {registration.consumer!r} since"
+                    f"{command_id.name} is for incarnation {command.incarnation}, but another consumer has since"
+                    f" registered as {registration.consumer!r}"
                 )
             if command.incarnation < registration.incarnation:
                 self._channel.drop(command_id)

@@ -235,7 +235,7 @@ class Fetcher:
 
     def fetch_ahead(self, until: Callable[[], bool]) -> None:
         """Waits until records have been fetched, the application must see an error, or ``until`` returns true. Call
-        this on a thread that does not take records. Raises :class:`BrokerError`."""
+        this on a thread that does not consume. Raises :class:`BrokerError`."""
         while not (self._runs or self._failing or self.stopped or until()):
             self._fill(1.0, _BATCH)
 

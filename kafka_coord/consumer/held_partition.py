@@ -48,7 +48,7 @@ class HeldPartition:
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
-        """The reason why the partition cannot be read until the application seeks, or ``None`` if it can be read."""
+        """Why the partition cannot be read until the application seeks, or ``None`` if it can be read."""
         self.serial = next(_serials)
         """The serial of the current fetch. Records with another serial were fetched before a seek, a pause or a stop,
         so they are dropped."""

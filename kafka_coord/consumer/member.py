@@ -145,7 +145,7 @@ class GroupMember(Generic[K, V]):
         return cls(**arguments_of(config, arguments))
 
     def _open(self) -> None:
-        """Connects and joins the group. Raises the errors of opening a ZooKeeper session."""
+        """Connects and joins the group. Raises any error raised while opening a ZooKeeper session."""
         self._transport = self._open_transport(self._endpoint, self._membership, self._how, self._wakeup.set)
         self._assemble(self._how, self._told)
         self._transport.start()

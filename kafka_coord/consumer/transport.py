@@ -72,8 +72,8 @@ class Transport(Protocol):
 
 
 def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> Transport:
-    """Opens the transport that the endpoint selects. Raises :class:`SettingsError`, and the errors of opening a
-    ZooKeeper session."""
+    """Opens the transport that the endpoint selects. Raises :class:`SettingsError`, and any error raised while
+    opening a ZooKeeper session."""
     endpoint.session_timeout()
     if endpoint.bootstrap is None:
         return ZooKeeperTransport(endpoint, member, reading, wake)

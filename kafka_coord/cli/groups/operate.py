@@ -131,7 +131,7 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
 
 @click.command()
 @click.argument("group", type=GROUP, required=False)
-@click.option("--all", "everywhere", is_flag=True, help="End the pause of all groups.")
+@click.option("--all", "everywhere", is_flag=True, help="Lift the pause set with pause --all.")
 @reason_option
 @click.option("--wait", is_flag=True, help="Wait until the group is stable again (with --all: every group).")
 @timeout_option(60.0, "How long to wait with --wait, for each group.")

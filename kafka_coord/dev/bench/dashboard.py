@@ -136,7 +136,7 @@ def _fill(testbed: FailoverTestbed, address: str) -> dict[str, float]:
 
     began = time.monotonic()
     with Meter(testbed.elected.process.pid or 0) as meter:
-        awaited(known, _FILL_S, "every group in the overview", every_s=0.5)
+        awaited(known, _FILL_S, "every group to appear in the overview", every_s=0.5)
         return {"seconds": round(time.monotonic() - began, 1), "cpu_s": round(meter.cpu_s(), 1)}
 
 
@@ -149,7 +149,7 @@ def bars(found: Sequence[Watched]) -> list[Bar]:
     per_page = max((one.cpu_percent - cpu_percent) / one.pages for one in watched)
     later_ms = max(one.join_p50_ms - join_ms for one in watched)
     return [
-        Bar.at_most("each open page, of one core", _BAR_PERCENT, round(per_page, 2), " %"),
+        Bar.at_most("each open page, as a share of one core", _BAR_PERCENT, round(per_page, 2), " %"),
         Bar.at_most("a join takes longer by", _BAR_MS, round(later_ms, 1), " ms"),
     ]
 

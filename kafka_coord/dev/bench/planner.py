@@ -22,7 +22,7 @@ STICKY = "sticky"
 _TOPICS = 100
 _MIXED = 5
 _GROUP = "bench"
-_JOINER = "c99999"  # the last by name, so an assignor that works in order of names handles all others first
+_JOINER = "c99999"  # sorts last, so an assignor that works in name order handles all others first
 _BAR_MEMBERS, _BAR_MOST_MEMBERS, _BAR_EACH = 1_000, 5_000, 50
 _BAR_MS, _BAR_MOST_MS, _BAR_GROWTH = 100.0, 1_000.0, 2.3
 

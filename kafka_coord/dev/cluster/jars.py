@@ -102,7 +102,7 @@ KAFKA = kafka_release(
 )
 """The last line of releases that keeps its metadata in ZooKeeper."""
 
-# Written last, so a cache without this file, or with other contents than it lists, is incomplete.
+# Written last, so a cache is incomplete if it lacks this file or does not match it.
 _MANIFEST = "manifest.json"
 
 

@@ -154,12 +154,12 @@ def spark(only: tuple[str, ...], **given: Any) -> None:
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="Compare with other groups while all groups fetch records. Kafka's own protocols (classic, cooperative, "
-    "kip848) run with their default and fastest settings, all others with their default settings: the same clients in "
-    "managed groups (managed-classic, managed-cooperative, managed), Kafka's Java client, which needs a JDK "
-    "(kip848-java, managed-java, managed-java-classic, managed-java-cooperative), and the libraries aiokafka and "
-    "kafka-python, also with client-assigned- or managed- before the name. By default, events are repeated 5 times, "
-    "but cold starts and kills happen only once.",
+    help="Compare with groups of other kinds; all members then fetch records. Kafka's own protocols (classic, "
+    "cooperative, kip848) run with both their default and their fastest settings. The others run with their default "
+    "settings: the same clients in managed groups (managed-classic, managed-cooperative, managed), Kafka's Java "
+    "client, which needs a JDK (kip848-java, managed-java, managed-java-classic, managed-java-cooperative), and the "
+    "libraries aiokafka and kafka-python, also with the prefix client-assigned- or managed-. By default, each event "
+    "is repeated 5 times, but cold starts and kills happen only once.",
 )
 @_bench_options
 def rebalance(

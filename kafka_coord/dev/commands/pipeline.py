@@ -194,8 +194,8 @@ def show_report(output: Format, report: DelayReport) -> None:
 
 
 def _source_options(settings: Settings) -> dict[str, str]:
-    """Returns the connection settings as options of the source. It omits secrets in the settings file and the
-    environment, because Spark stores options; the source reads the file and the environment itself."""
+    """Returns the connection settings as options of the source. Omits secrets from the settings file and the
+    environment: Spark would store them, and the source reads the file and the environment itself."""
     zookeeper, config = settings.zookeeper, given_config()
     kafka = {
         f"kafka.{name}": str(value)

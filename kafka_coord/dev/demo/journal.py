@@ -82,7 +82,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """A consumer was killed at ``at_ms`` (ms since 1970). ``committed`` are its committed offsets at that time."""
+    """A consumer was killed at ``at_ms`` (ms since 1970). ``committed`` holds the offsets it had committed by then."""
 
     consumer: str
     at_ms: int

@@ -28,7 +28,7 @@ class Clients(StrEnum):
 
 
 class Kind(StrEnum):
-    """The kind of a consumer: this project's, a stock client of one of Kafka's group protocols, or a Spark query."""
+    """A kind of consumer: this project's, a stock client that uses one of Kafka's group protocols, or a Spark query."""
 
     OWN = "own"
     CONSUMER = "consumer"

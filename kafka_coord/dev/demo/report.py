@@ -169,7 +169,7 @@ def _rebalances(report: RunReport) -> Markup:
     return section(
         "Rebalances",
         "For each decision, the group's history in ZooKeeper records the reason, the number of moved partitions, and "
-        "how long it took until all stops were acknowledged and until all partitions had owners.",
+        "how long it took for all stops to be acknowledged and for all partitions to have owners.",
         table(heads, [_rebalance_row(report.timeline, decision) for decision in report.timeline.decisions]),
     )
 
@@ -192,7 +192,7 @@ def _rebalance_row(timeline: Timeline, decision: Decision) -> list[str]:
 
 _BARS = {
     False: "a start-fetcher to a stop-fetcher command",
-    True: "the moment when the client was given a partition until it was taken away",
+    True: "the moment when the client was given a partition to the moment when it was taken away",
 }
 _PROMISE = (
     " Stock clients are promised at-least-once delivery: an acknowledged commit is never lost, and after a crash, the "
@@ -216,8 +216,8 @@ def _verification(verification: Verification) -> Markup:
         )
     return section(
         "Verification",
-        "The evidence is each consumer's journal of its records, the offsets as an operator reads them, and the counts "
-        "of the input file.",
+        "The evidence is each consumer's journal of its records, the offsets that an operator sees, and the counts of "
+        "the input file.",
         scroll(tag("table", tag("tbody", *rows))),
     )
 

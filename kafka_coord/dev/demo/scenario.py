@@ -91,7 +91,7 @@ class Scenario:
         at_ms = now_ms()
         names = [self._workforce.hire() for _ in range(self._options.consumers)]
         info = self._wait_for(lambda view: view.coordinator is not None, "a coordinator", 30.0).coordinator
-        where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
+        where = f"; the coordinator runs beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
         self._wait_until_settled(
             lambda found: len(_owners(found)) == len(names), f"{len(names)} members to own partitions"
@@ -139,7 +139,7 @@ class Scenario:
         if after is not None:
             elected_ms = self._watcher.elected_ms(after.epoch) or now_ms()
             took_s = (elected_ms - at_ms) / 1000
-            told = f"the one beside broker {after.broker_id} is elected, epoch {after.epoch}, {took_s:.1f} s later"
+            told = f"the instance beside broker {after.broker_id} is elected, epoch {after.epoch}, {took_s:.1f} s later"
             self._note(EventKind.COORDINATOR_ELECTED, told, elected_ms)
         victim.launch()
         self._wait_until_settled(
@@ -203,7 +203,7 @@ class Scenario:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
     def _wait_until_settled(self, condition: Callable[[GroupNow], bool], what: str) -> None:
-        """Waits until the group is stable and fulfils the condition. Reads the group directly, because the last sample
+        """Waits until the group is stable and meets the condition. Reads the group directly, because the last sample
         may be stale.
         """
         deadline = time.monotonic() + _SETTLE_S

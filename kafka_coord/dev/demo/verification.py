@@ -34,7 +34,7 @@ MAX_DIFFERENCES = 20
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The input of the verification. ``ends`` are the partitions' end offsets, ``committed`` are the group's committed
-    offsets as an operator reads them, ``written`` is the number of records produced, and ``expected`` are the input's
+    offsets as an operator sees them, ``written`` is the number of records produced, and ``expected`` are the input's
     totals by airline.
     """
 

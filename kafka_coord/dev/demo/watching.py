@@ -120,7 +120,7 @@ class Watcher:
             return next((reign.from_ms for reign in self._reigns if reign.epoch == epoch), None)
 
     def wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
-        """Waits for a view that fulfils the condition, and returns it. Raises :class:`~kafka_coord.errors.Timeout`."""
+        """Waits for a view that meets the condition, and returns it. Raises :class:`~kafka_coord.errors.Timeout`."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self._crash is not None:

@@ -21,8 +21,8 @@ _MODULES = {
 
 
 class Workforce:
-    """Starts, kills and stops consumers, which are named ``consumer-1``, ``consumer-2``, … in the order of their start.
-    Their journals and logs are in ``directory``. The end of the ``with`` block stops all of them.
+    """Starts, kills and stops consumers, which are named ``consumer-1``, ``consumer-2``, … in the order they start.
+    Their journals and logs are in ``directory``. When the ``with`` block ends, all of them are stopped.
     """
 
     def __init__(self, directory: Path, zookeeper: str, bootstrap: str, options: DemoOptions) -> None:

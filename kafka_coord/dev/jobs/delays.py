@@ -90,7 +90,7 @@ class DelayReport:
 
     ``airlines``, ``airports`` and ``hours`` have a row for each window (``begin``, ``end``, UTC; ``final``) and
     ``carrier``, ``origin`` or ``hour``, with ``flights``, ``departed``, ``arrived``, ``departure_delay`` and
-    ``arrival_delay`` (both the sum of all minutes). ``routes`` has the busiest routes, by ``rank``.
+    ``arrival_delay`` (total minutes). ``routes`` has the busiest routes, by ``rank``.
     """
 
     directory: Path

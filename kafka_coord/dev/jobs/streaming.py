@@ -123,7 +123,7 @@ def run_stream(
 
 
 class _Counted:
-    """Appends to the table, counts, and reports progress."""
+    """Appends micro-batches to the table, counts them and their records, and reports progress."""
 
     def __init__(self, table: ParquetTable, transform: Transform, on_progress: OnProgress) -> None:
         self._table = table

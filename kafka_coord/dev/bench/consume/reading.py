@@ -191,7 +191,7 @@ def _bare(task: Task) -> Iterator[Batches]:
 def _ours(task: Task) -> Iterator[Batches]:
     reset = "latest" if task.latency else "earliest"
     with Consumer(task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset=reset) as consumer:
-        if task.latency:  # the partitions must start at their ends, before the benchmark writes to them
+        if task.latency:  # wait until the consumer starts at the end of each partition; new records follow
             awaited(lambda: len(consumer.assignment()) == task.partitions, _GIVES_UP_S, "the consumer's partitions")
 
         def by_batch() -> Batches:

@@ -211,7 +211,7 @@ def bars(reads: Sequence[Read]) -> list[Bar]:
     found = {row["way"]: row["share_of_bare"] for row in throughput(reads).rows}
     return [
         Bar(
-            f"{way}, of the bare client's records/s",
+            f"{way}, as a share of the bare client's records/s",
             f"at least {least:.0%}",
             "not measured" if found.get(way) is None else f"{found[way]:.0%}",
             None if found.get(way) is None else found[way] >= least,

@@ -308,7 +308,7 @@ def bars(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Bar]:
         Bar.at_most(f"{_BAR_GROUPS:,} groups read after an election", _BAR_LOOKED_MS, looked, " ms"),
         Bar.at_most("rewritten although nothing changed", 0, sum(one.rewritten for one in failovers)),
         Bar.at_most(f"memory with {_BAR_GROUPS:,} groups", _BAR_MIB, peak, " MiB"),
-        Bar.at_most("1,000 settled groups, of one core", 2.0, percent, " %"),
+        Bar.at_most("1,000 settled groups, as a share of one core", 2.0, percent, " %"),
         Bar.at_most("1,000 settled groups, writes", 0, max((one.transactions for one in resting), default=None)),
     ]
 

@@ -28,7 +28,7 @@ _WITHIN_S = 600.0
 def measure_listing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Measures client-assigned groups with ten offsets each. For the lag, adds as many managed groups, also with ten
+    """Measures client-assigned groups with ten offsets each. To measure lag, adds as many managed groups, also with ten
     offsets each. There is no target, because only humans wait for these commands."""
     servers.make_topic(_TOPIC, _PARTITIONS)
     groups = [f"listed-{number}" for number in range(options.groups)]

@@ -29,8 +29,8 @@ _BAR_RECORDS, _BAR_S = 1_000_000, 10.0
 def measure_loading(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Commits a hundred offsets in each of as many groups as necessary, so that all keys differ, and restarts the
-    instance."""
+    """Commits offsets under distinct keys, a hundred per group, and measures how long a restarted instance takes to
+    load them."""
     instance = servers.instance
     groups = list(islice(groups_in(_PARTITION), -(-options.records // _EACH)))
     on_progress(f"committing {len(groups) * _EACH:,} offsets")

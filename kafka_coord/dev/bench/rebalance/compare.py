@@ -88,9 +88,9 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
     """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     versions = {
         "kafka": KAFKA_VERSION,
-        "kafka of kip848": KAFKA_4_VERSION,
+        "kafka for kip848": KAFKA_4_VERSION,
         "librdkafka": libversion()[0],
-        "confluent-kafka of kip848": NEWER_CLIENT,
+        "confluent-kafka for kip848": NEWER_CLIENT,
     }
     setup = Setup.here(java=find_java().version, **versions)
     found: list[Found] = []
@@ -290,7 +290,7 @@ def fetching_group(
 
 
 def systems(found: Sequence[Found]) -> dict[str, Any]:
-    """Returns each contender's settings and cost of each event, in the form of ``bench rebalance``."""
+    """Returns each contender's settings and its costs by event, in the format of ``bench rebalance``."""
     return {
         one.contender.name: {
             "setup": {name: getattr(one.contender, name) for name in ("protocol", "variant", "client", "broker")},
@@ -392,7 +392,7 @@ _MANAGED_MS = {
     Protocol.MANAGED_JAVA_CLASSIC: (150, 1_200),
     Protocol.MANAGED_JAVA_COOPERATIVE: (200, 1_200),
 }
-"""The highest allowed p50 and maximum for a join and for a leave, in ms."""
+"""The limits on the p50 and on the maximum for a join or a leave, in ms."""
 _EAGER = (Protocol.MANAGED_CLASSIC, Protocol.MANAGED_JAVA_CLASSIC)
 _MANAGED_TIMES = 50
 

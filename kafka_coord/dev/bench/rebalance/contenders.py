@@ -31,7 +31,7 @@ class Protocol(StrEnum):
     """Kafka's own client in a managed group, with its default assignors. All its partitions stop before any starts."""
     MANAGED_JAVA_COOPERATIVE = "managed-java-cooperative"
     AIOKAFKA = "aiokafka"
-    """Other libraries with their default settings, in classic groups of the broker in ZooKeeper mode."""
+    """Other libraries with their default settings, in classic groups on a broker in ZooKeeper mode."""
     KAFKA_PYTHON = "kafka-python"
     ASSIGNED_AIOKAFKA = "client-assigned-aiokafka"
     """aiokafka or kafka-python in a client-assigned group of an instance."""

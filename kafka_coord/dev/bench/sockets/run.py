@@ -138,9 +138,9 @@ class _SocketTestbed:
                     min(each, options.consumers - first),
                 )
                 self._crowds.append(_Crowd(place, self._logs / f"crowd-{number}.log"))
-            connected_ns = self._await(lambda state: state.connected >= options.consumers, on_progress, "registered")
+            connected_ns = self._await(lambda state: state.connected >= options.consumers, on_progress, "register")
             await_groups(elected, options.groups, _STABLE, _WITHIN_S)
-            held_ns = self._await(lambda state: state.held >= self._partitions, on_progress, "reading")
+            held_ns = self._await(lambda state: state.held >= self._partitions, on_progress, "read")
             cpu_s = meter.cpu_s()
         return {
             "consumers": options.consumers,
@@ -190,7 +190,7 @@ class _SocketTestbed:
         goes.process.kill()
         with Meter(comes.process.pid or 0) as meter:
             _, elected_ns = self._elected.other_than(elected, _WITHIN_S)
-            back_ns = self._await(self._everybody_reads, on_progress, "back", elected_ns)
+            back_ns = self._await(self._everybody_reads, on_progress, "read again", elected_ns)
             stable_ns = await_groups(comes, self._options.groups, _STABLE, _WITHIN_S)
             cpu_s = meter.cpu_s()
         after = self._owned()
@@ -238,7 +238,7 @@ class _SocketTestbed:
     def _await(
         self, reached: Callable[[CrowdState], bool], on_progress: OnProgress, what: str, since_ns: int = 0
     ) -> int:
-        """Waits for the first report after ``since_ns`` that fulfils the condition, and returns its time."""
+        """Waits for the first report after ``since_ns`` that meets the condition, and returns its time."""
         told = time.monotonic()
 
         def done() -> int:

@@ -15,7 +15,7 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """One query's triggers with few rows (``small``) and with none (``empty``). CPU is in cores (seconds a second)."""
+    """One query's triggers with few rows (``small``) and with none (``empty``). CPU is in cores."""
 
     source: str
     partitions: int
