@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
     """Returns the addresses to connect to, and why no broker can be used ("" if one can, or if none is live). Picks
-    each broker's first listener that is named ``listener`` or, if no name is given, its first that speaks ``protocol``.
+    each broker's first listener named ``listener`` or, if no name is given, the first that speaks ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:

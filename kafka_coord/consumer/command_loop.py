@@ -132,7 +132,7 @@ class CommandLoop:
             try:
                 command = self._channel.read(command_id)
             except MalformedValue as error:
-                self._report(command_id.name, f"blocks this and all later commands: {error.reason}")
+                self._report(command_id.name, f"it blocks all later commands: {error.reason}")
                 return False
             if command is None:
                 return True

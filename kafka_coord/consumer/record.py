@@ -59,12 +59,12 @@ class Record(Generic[K, V]):
 
     @property
     def raw_key(self) -> bytes | None:
-        """The key as bytes, as it is in Kafka."""
+        """The key's bytes, as stored in Kafka."""
         return self._message.key()  # type: ignore[no-any-return]
 
     @property
     def raw_value(self) -> bytes | None:
-        """The value as bytes, as it is in Kafka."""
+        """The value's bytes, as stored in Kafka."""
         return self._message.value()  # type: ignore[no-any-return]
 
     @property

@@ -56,5 +56,5 @@ class SocketBrokers:
         return changed
 
     def look_again(self) -> None:
-        """Requests the brokers from the coordinator. Every new connection also requests them from its host."""
+        """Requests the brokers from the coordinator. Every new connection to a host also requests them."""
         self._ask()

@@ -161,7 +161,7 @@ def test_a_partition_nothing_was_committed_for_is_found() -> None:
     world = SmallRun()
     del world.committed[tp(0)]
 
-    assert "flights-0: committed nothing, its end is 100" in differences(verify(world.evidence()), COMMITTED)
+    assert "flights-0: committed nothing, end offset 100" in differences(verify(world.evidence()), COMMITTED)
 
 
 def test_an_empty_partition_needs_no_commit() -> None:

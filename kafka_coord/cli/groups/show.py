@@ -246,8 +246,8 @@ def _described(
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
-    """Restricts the offsets of each group to the scope. A group that has none there is left out or, with
-    ``must_be_there``, raises :class:`NotFound`."""
+    """Restricts the offsets of each group to the scope. Leaves out groups without offsets in the scope or, with
+    ``must_be_there``, raises :class:`NotFound` for the first."""
     cut = [replace(one, offsets=tuple(row for row in one.offsets if _is_in(row, scope))) for one in found]
     absent = [one.group for one in cut if not one.offsets]
     if must_be_there and absent:

@@ -27,9 +27,9 @@ _BAR_PERCENT, _BAR_MS = 1.0, 50.0
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions(BenchOptions):
-    """There are ``groups`` groups of ``consumers`` each. Besides the overview, the pages of ``pages`` groups are open.
-    Each measurement starts after ``rest_s`` without a write and takes ``watch_s``. Then a member joins ``repeat``
-    times."""
+    """There are ``groups`` groups with ``consumers`` consumers each. Besides the overview, the pages of ``pages``
+    groups are open. Each measurement starts after ``rest_s`` seconds without a write and takes ``watch_s`` seconds.
+    Then a member joins ``repeat`` times."""
 
     groups: int = 10_000
     consumers: int = 10

@@ -269,8 +269,12 @@ def bars(found: Sequence[Timed]) -> list[Bar]:
         Bar.at_most(
             f"a join, {_BAR_MOST_MEMBERS:,} members x {_BAR_EACH}", _BAR_MOST_MS, worst(_BAR_MOST_MEMBERS), " ms"
         ),
-        Bar.at_most("a join, twice the group: the whole decision", _BAR_GROWTH, growth(What.DECIDE), " times as long"),
-        Bar.at_most("a join, twice the group: the assignor alone", _BAR_GROWTH, growth(What.ASSIGN), " times as long"),
+        Bar.at_most(
+            "a join, with the group doubled: the whole decision", _BAR_GROWTH, growth(What.DECIDE), " times as long"
+        ),
+        Bar.at_most(
+            "a join, with the group doubled: the assignor alone", _BAR_GROWTH, growth(What.ASSIGN), " times as long"
+        ),
     ]
 
 

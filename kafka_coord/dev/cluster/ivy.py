@@ -94,7 +94,7 @@ def _not_fetched(artifacts: Sequence[Artifact], reasons: Sequence[str]) -> DevCl
     proxy = (
         ""
         if os.environ.get("JAVA_TOOL_OPTIONS")
-        else " (JAVA_TOOL_OPTIONS may name a proxy, -Dhttps.proxyHost=…, or certificates, -Djavax.net.ssl.trustStore=…)"
+        else " (JAVA_TOOL_OPTIONS can set a proxy, -Dhttps.proxyHost=…, or certificates, -Djavax.net.ssl.trustStore=…)"
     )
     return DevClusterError(
         f"{len(artifacts)} jars could not be fetched: {'; '.join(reasons)}. Check the network{proxy} and the free disk "

@@ -44,7 +44,7 @@ class ServerRecord:
     def from_json(cls, value: json_fields.Json, where: str) -> ServerRecord:
         kind = json_fields.text(value, "kind", where)
         if kind not in KINDS:
-            raise MalformedValue(where, f"field 'kind' is {kind!r}, none of {', '.join(KINDS)}")
+            raise MalformedValue(where, f"field 'kind' is {kind!r}, not one of {', '.join(KINDS)}")
         process = None
         if value.get("pid") is not None:
             process = ProcessIdentity(

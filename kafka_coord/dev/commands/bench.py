@@ -343,7 +343,7 @@ def dashboard(**given: Any) -> None:
     "steady_s",
     type=click.FloatRange(1),
     metavar="S",
-    help="Seconds with pings and commits only. [default: 60]",
+    help="Seconds of steady state, with only pings and commits. [default: 60]",
 )
 @_bench_options
 def sockets(**given: Any) -> None:

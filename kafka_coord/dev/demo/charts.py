@@ -271,7 +271,7 @@ def _value_axis(frame: _Frame, highest: float) -> tuple[float, Markup]:
 
 
 def _nice_step(highest: float, wanted: int = 4) -> float:
-    """Returns 1, 2 or 5 times a power of ten, of which about ``wanted`` steps reach ``highest``."""
+    """Returns a step of 1, 2 or 5 times a power of ten that reaches ``highest`` in about ``wanted`` steps."""
     step = 1.0
     factors: Iterable[float] = (2.0, 2.5, 2.0)
     while True:

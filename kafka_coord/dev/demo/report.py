@@ -65,9 +65,9 @@ def _top(report: RunReport) -> tuple[Markup, ...]:
         tag("h1", _headline(report)),
         tag(
             "p",
-            f"{consumers} consumers of the group {report.group} worked through {report.records:,} records of "
-            f"{len(report.timeline.partitions)} partitions in {report.timeline.duration_ms / 1000:.0f} seconds, while "
-            f"the events below happened. {report.setting}",
+            f"{consumers} consumers in the group {report.group} consumed {report.records:,} records from "
+            f"{len(report.timeline.partitions)} partitions in {report.timeline.duration_ms / 1000:.0f} seconds, "
+            f"despite the events below. {report.setting}",
             class_="lead",
         ),
     )
@@ -242,13 +242,13 @@ def _airlines(report: RunReport) -> Markup:
         )
     heads = (
         ("Airline", ""),
-        ("Flights, by the group", "n"),
-        ("in the input", "n"),
+        ("Flights, from the group", "n"),
+        ("from the input", "n"),
         ("", "bar-cell"),
         ("Mean arrival delay, by the group", "n"),
         ("in the input", "n"),
     )
-    about = "Each record counts once. Next to the group's numbers are those of the input."
+    about = "Each record counts once. The input's numbers are next to the group's."
     return section("The group's results: flights and delays per airline", about, table(heads, rows))
 
 

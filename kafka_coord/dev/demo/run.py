@@ -51,7 +51,7 @@ _CHANNEL_WORDS = {
 
 _CLIENT_WORDS = {
     Clients.KAFKA: ", a stock Kafka client (confluent-kafka)",
-    Clients.MIXED: ": stock Kafka clients (confluent-kafka) of both group protocols, a Spark query, and this project's",
+    Clients.MIXED: ": stock Kafka clients (confluent-kafka) on both group protocols, a Spark query, and this project's",
 }
 
 
@@ -175,7 +175,7 @@ def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
 
 def _load(options: DemoOptions, cluster: DevCluster, view: PlainView) -> None:
     topic = f"{options.topic} ({options.partitions} partitions)"
-    with view.step(f"Writing {options.records:,} flights into the topic {topic}", Part.LOAD) as loading:
+    with view.step(f"Writing {options.records:,} flights to the topic {topic}", Part.LOAD) as loading:
         admin = TopicAdmin(cluster.bootstrap_servers)
         admin.create(options.topic, options.partitions, replication=min(options.brokers, 2))
         produce(

@@ -280,7 +280,7 @@ def all_committed(
     name: str = "the committed offsets add up to the number of records",
 ) -> Check:
     differences = [
-        f"{tp}: committed {committed.get(tp, 'nothing')}, its end is {ends.get(tp, 'unknown')}"
+        f"{tp}: committed {committed.get(tp, 'nothing')}, end offset {ends.get(tp, 'unknown')}"
         for tp in sorted(ends.keys() | committed.keys())
         if committed.get(tp) != ends.get(tp) and (ends.get(tp) or committed.get(tp))
     ]

@@ -58,8 +58,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What went into a report. The table's ``records`` are ``flights`` or ``undecodable``. ``late`` flights exceeded
-    the allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC), which is None without flights."""
+    """What went into a report. Each of the table's ``records`` is either one of the ``flights`` or ``undecodable``.
+    ``late`` flights exceeded the allowed delay. Windows are final up to ``watermark`` (event time, ISO, UTC), which is
+    None without flights."""
 
     records: int
     flights: int
@@ -78,7 +79,7 @@ class Summary:
         try:
             given = dict(value)
             if given.pop("version") != 1:
-                raise MalformedValue(where, f"is of version {value['version']!r}; this release supports 1")
+                raise MalformedValue(where, f"has version {value['version']!r}; this release supports only 1")
             return cls(**given | {"windows": Windows(**given["windows"])})
         except (KeyError, TypeError) as error:
             raise MalformedValue(where, f"not the summary of a report ({error!r})") from None

@@ -253,7 +253,7 @@ def failover_testbed(
     with zookeeper(directory, settings, session_timeout_ms=600_000) as (server, store):
         write_topic(store, _TOPIC, options.consumers)
         many = ManyGroups(store, _TOPIC, groups, options.consumers)
-        watched = f"{many.names[groups // 2]}-watched"  # its name is in the middle of all names
+        watched = f"{many.names[groups // 2]}-watched"  # sorts in the middle of the groups
         journal = str(directory / "journals" / "members.journal")
         place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
         timeout_ms = options.session_timeout_ms

@@ -88,7 +88,7 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
     with RawClient(address) as client:
 
         def coordinates() -> bool:
-            # Kafka creates its offsets topic at the first request for a coordinator.
+            # Kafka creates its offsets topic on the first coordinator request.
             client.ask("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=groups[0]))
             answer = client.ask("OffsetFetch", FETCH, offset_fetch(groups, 1))
             codes = {one.error_code for one in answer.groups}
@@ -100,8 +100,8 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
 
 
 def join_all(members: Sequence[Member]) -> None:
-    """Makes all members join within the initial rebalance delay, so that each group has them in one generation. Group
-    leaders do not assign any partitions.
+    """Makes all members join within the initial rebalance delay, so that all members of a group end up in one
+    generation. Group leaders do not assign any partitions.
     """
     for member in members:
         member.client.send(member.join_request())

@@ -40,8 +40,8 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 @dataclass(frozen=True, slots=True)
 class SocketsOptions(BenchOptions):
     """``consumers`` consumers in ``groups`` groups run in ``processes`` processes. All groups read one topic, which has
-    a partition for each member of the largest group. After the registration, the benchmark waits ``rest_s`` seconds,
-    watches the consumers for ``steady_s`` seconds, and then kills the elected coordinator.
+    a partition for each member of the largest group. Once all consumers read, the benchmark waits ``rest_s`` seconds,
+    watches them for ``steady_s`` seconds, and then kills the elected coordinator.
     """
 
     consumers: int = 5_000

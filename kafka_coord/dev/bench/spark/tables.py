@@ -13,9 +13,9 @@ from kafka_coord.dev.bench.spark.triggers import Ticks
 from kafka_coord.monitor.sequences import grouped
 
 MICRO_BATCH_BAR = 1.3
-"""The highest allowed ratio of a small or empty micro-batch's time to that of Spark's own source."""
+"""How many times as long as with Spark's own source a small or empty micro-batch may take."""
 ACKNOWLEDGING_MS = 100
-"""How long, in ms, an acknowledgement may take after its micro-batch: one write to ZooKeeper, and noticing it."""
+"""How long after its micro-batch an acknowledgement may arrive, in ms: one write to ZooKeeper, and noticing it."""
 
 
 def throughput(drains: Sequence[Drain]) -> Table:
