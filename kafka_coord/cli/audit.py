@@ -83,7 +83,7 @@ def audit(
     with_history = bool(partition or group or consumer)
     report = run_audit(directories, chroot=chroot, running=running, watch=history if with_history else None)
     events = [event.to_json() for event in history.events] if with_history else None
-    checked = "{transactions} transactions, {grants} grants of partitions, {commands} commands, {commits} commits"
+    checked = "{transactions} transactions, {grants} partition grants, {commands} commands, {commits} commits"
     _show(output, report, _FINDINGS, checked, events)
 
 

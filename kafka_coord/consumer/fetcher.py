@@ -62,7 +62,7 @@ class Fetcher:
     ) -> None:
         self.number = number
         self.reader: threading.Thread | None = None
-        """The thread that last took records."""
+        """The thread that last consumed."""
         self._hands_out_until = hands_out_until
         self._check = check
         self._wake = wake
@@ -249,7 +249,7 @@ class Fetcher:
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
         """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch. Drops
-        all others. A partition that is still held has a new serial, so the client fetches its records again.
+        all others. If their partition is still held, it has a new serial, so the client fetches them again.
         """
         with self._lock:
             if any(map(self._error, messages)):

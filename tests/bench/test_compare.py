@@ -124,8 +124,8 @@ def test_stock_clients_in_managed_groups_have_bars_of_their_own_and_beside_kafka
     assert judged(managed, costs(90, 20)) == [True] * 6
     assert judged(managed, costs(110, 20)) == [False, True, False, True, True, True]
     found = [Found(OURS, costs(50, 20)), Found(managed, costs(90, 20)), Found(kafka, costs(5_000, 200))]
-    (beside,) = [bar for bar in bars(found) if "beside" in bar.name]
-    assert beside.met
+    (compared,) = [bar for bar in bars(found) if "compared with" in bar.name]
+    assert compared.met
 
 
 def test_an_unknown_protocol_is_refused_with_those_there_are():

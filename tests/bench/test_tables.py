@@ -49,7 +49,7 @@ def test_whole_topics_are_compared_by_their_medians_for_each_number_of_partition
         (12, OURS, 200),
         (12, SPARKS, 250),
     ]
-    found = bar(tables.bars(drains, [], [], []), "rows/s of a whole topic")
+    found = bar(tables.bars(drains, [], [], []), "rows/s over a whole topic")
     assert found.met is False, "slower with 12 partitions"
     assert found.found == "2.00 times (raw, partitions: 1), 0.80 times (raw, partitions: 12)"
 
@@ -60,7 +60,7 @@ def test_a_micro_batch_may_take_1_3_times_as_long_as_sparks_own() -> None:
     judged = tables.bars([], found, [], [])
     assert bar(judged, "time of a small micro-batch").met is True
     assert bar(judged, "time of an empty micro-batch").met is False
-    assert bar(judged, "time of an empty micro-batch").found == "14 to 10 ms, 1.40 times (partitions: 1)"
+    assert bar(judged, "time of an empty micro-batch").found == "14 vs. 10 ms, 1.40 times (partitions: 1)"
     assert [row["micro_batch"] for row in tables.micro_batches(found).rows] == ["small", "empty"] * 2
 
 

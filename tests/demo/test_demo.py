@@ -40,7 +40,7 @@ def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) 
         "grows from 12 to 16",
         "leaves the group cleanly",
         "39,000 records consumed",
-        *("spark-1 is killed (kill -9)", "spark-3 joins", "24,000 rows", "Spark's report equals the input"),
+        *("spark-1 is killed (kill -9)", "spark-3 joins", "24,000 rows", "Spark's report matches the input"),
         str(tmp_path / "report.html"),
     ):
         assert happened in done.stdout

@@ -50,7 +50,7 @@ from kafka_coord.zk.store import Store
 _LOOK_AGAIN_S = 0.25
 _SETTINGS = columns("setting value origin=FROM")
 
-wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, at most for --timeout.")
+wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, for at most --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 

@@ -96,7 +96,7 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
         watch()
         open_page("/overview", "/cluster/findings", "/cluster/history")
         filled = _fill(testbed, address)
-        on_progress(f"the overview knows all groups after {filled['seconds']} s, {filled['cpu_s']} s of CPU")
+        on_progress(f"the overview shows all groups after {filled['seconds']} s ({filled['cpu_s']} s of CPU)")
         watch()
         for number in range(options.pages):
             group = f"/groups/g{number % options.groups:05}"
@@ -111,7 +111,7 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
 
 
 def _watch(testbed: FailoverTestbed, pages: Sequence[_Page], options: DashboardOptions) -> Watched:
-    """Measures the idle instance, and then the joins of a member."""
+    """Measures the idle instance, and then a member's joins."""
     if options.judged:
         testbed.at_rest()
     received = pages[0].received if pages else 0

@@ -61,8 +61,8 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
         for size in options.sizes:
             found.append(_commit(channel, registration, size, options.seconds, server.pid or 0))
             on_progress(
-                f"{size:,} partitions a commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
-                f"{Spread.some(found[-1].ms).median:.1f} ms a commit"
+                f"{size:,} partitions per commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
+                f"{Spread.some(found[-1].ms).median:.1f} ms per commit"
             )
     return BenchReport.of("offsets", setup, options, [table(found)], [bar(found)])
 

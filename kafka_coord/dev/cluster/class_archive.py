@@ -45,7 +45,7 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
 
 
 def keep_archives(directory: Path) -> None:
-    """Moves the archive that a cleanly ended server wrote to ``directory`` into the cache."""
+    """Moves the archive that a server wrote to ``directory`` when it ended cleanly into the cache."""
     home = cache_directory() / "classes"
     for written in directory.glob(f"*.jsa{_NEW}"):
         archive = home / written.name.removesuffix(_NEW)

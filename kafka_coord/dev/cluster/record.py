@@ -131,8 +131,8 @@ def save(directory: Path, record: ClusterRecord) -> None:
 
 
 def processes_mentioning(directory: Path) -> list[tuple[int, str]]:
-    """Returns the processes whose command lines contain a path below ``directory``, with the start of the command
-    line."""
+    """Returns the processes whose command lines contain a path below ``directory``, each with the beginning of its
+    command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -58,7 +58,7 @@ smoke_option = click.option(
 
 
 def _bench_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of every benchmark that starts servers."""
+    """Adds the options that all benchmarks with servers have."""
     return smoke_option(directory_option(html_option(output_option(command))))
 
 
@@ -290,7 +290,7 @@ def offsets(**given: Any) -> None:
     type=click.IntRange(1, 50_000),
     metavar="N",
     multiple=True,
-    help="How many groups; repeatable. [default: 10, 1,000 and 10,000]",
+    help="Number of groups; repeatable. [default: 10, 1,000 and 10,000]",
 )
 @click.option("--consumers", type=click.IntRange(1, 1_000), metavar="N", help="Consumers per group. [default: 10]")
 @click.option(
@@ -316,7 +316,7 @@ def failover(**given: Any) -> None:
 
 
 @bench.command()
-@click.option("--groups", type=click.IntRange(1, 50_000), metavar="N", help="How many groups. [default: 10,000]")
+@click.option("--groups", type=click.IntRange(1, 50_000), metavar="N", help="Number of groups. [default: 10,000]")
 @click.option("--pages", type=click.IntRange(1, 50), metavar="N", help="Open pages of groups. [default: 10]")
 @_bench_options
 def dashboard(**given: Any) -> None:

@@ -221,5 +221,5 @@ def _tell_how_to_look(options: DemoOptions, directory: Path) -> None:
         f"  kafka-coord groups describe {options.group}\n"
         f"{stock if found.instance_servers else own}"
         "  kafka-coord coordinator status\n"
-        f"To end it: kafka-coord dev down --dir {directory}"
+        f"To stop it: kafka-coord dev down --dir {directory}"
     )

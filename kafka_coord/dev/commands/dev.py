@@ -76,7 +76,7 @@ def dev() -> None:
     "--coordinators/--no-coordinators",
     default=True,
     show_default=True,
-    help="Start an instance beside each broker, which Kafka clients can use.",
+    help="Start an instance beside each broker, with an address for Kafka clients.",
 )
 @click.option(
     "--channel-port",

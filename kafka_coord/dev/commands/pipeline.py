@@ -99,7 +99,9 @@ def flights(
         ended = run_stream(spark, options, decoded, stopping.event, _SeldomNotes())
     note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
     if not ended.clean:
-        note("the last micro-batch took too long and was interrupted; its records will be read again, but written once")
+        note(
+            "the last micro-batch took too long and was interrupted; its records are read again, but written only once"
+        )
     return stopping.exit_code
 
 

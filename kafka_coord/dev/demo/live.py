@@ -32,8 +32,8 @@ _OBEYED_SHOWN_S = 4.0
 
 
 class Acknowledged:
-    """The commands that consumers executed recently. Most commands are outstanding for only a few tens of ms, too short
-    to be seen, so they are inferred from changes of owners. ``verbs`` are the names of the stop and start commands.
+    """The commands that consumers executed recently. Most commands are outstanding for only a few tens of ms, too
+    briefly to be seen, so they are inferred from ownership changes. ``verbs`` names the stop and start commands.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:

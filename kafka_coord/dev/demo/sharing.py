@@ -58,7 +58,7 @@ class Shared:
     by_airline: Mapping[str, AirlineTotal]
     report: DelayReport
     owned: tuple[tuple[str, Mapping[str, int]], ...]
-    """(time, consumer → number of partitions) for each time at which the group was stable."""
+    """(when, consumer → number of partitions) for each moment at which the group was stable."""
 
 
 class Sharing:
@@ -116,7 +116,7 @@ class Sharing:
                 all_written(ends, self._records, "Spark's topic holds every written record"),
                 _once(self._table, ends),
                 _agrees(by_airline, count_input(self._records)),
-                all_committed(ends, committed, self._records, "the group has committed every record of the table"),
+                all_committed(ends, committed, self._records, "the group has committed every record in the table"),
             )
             group, topic = self._options.spark_group, self._options.spark_topic
             self._say("")
@@ -254,7 +254,9 @@ def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:
     for tp, times in sorted(seen.items()):
         wrong = [(offset, count) for offset, count in enumerate(times) if count != 1]
         if wrong:
-            differences.append(f"{tp}: offset {wrong[0][0]} is there {wrong[0][1]} times, and {len(wrong) - 1} others")
+            differences.append(
+                f"{tp}: offset {wrong[0][0]} appears {wrong[0][1]} times, not once; {len(wrong) - 1} more are wrong"
+            )
     name = "Spark and plain consumer: every record is in the table exactly once"
     return Check(name, f"{rows.num_rows:,} rows", tuple(differences[:20]))
 
@@ -266,4 +268,6 @@ def _agrees(found: Mapping[str, AirlineTotal], expected: Mapping[str, AirlineTot
         if seen != there
     )
     minutes = sum(total.delay_minutes for total in found.values())
-    return Check("Spark's report equals the input", f"{len(found)} airlines, {minutes:,} minutes of delay", differences)
+    return Check(
+        "Spark's report matches the input", f"{len(found)} airlines, {minutes:,} minutes of delay", differences
+    )

@@ -133,7 +133,7 @@ class Watcher:
             time.sleep(_POLL_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:
-        """Reads the group, waiting while ZooKeeper does not answer. Without ``lag``, the brokers are not asked. Raises
+        """Reads the group, waiting while ZooKeeper is unavailable. Without ``lag``, does not ask the brokers. Raises
         :class:`~kafka_coord.errors.NotFound` and ``StoreError``.
         """
         ends = self._offsets.latest if lag else None

@@ -1,1 +1,1 @@
-"""``kafka-coord bench failover``: measures how long many groups have no coordinator, and what a takeover costs."""
+"""``kafka-coord bench failover``: measures how long groups go without a coordinator, and what a takeover costs."""

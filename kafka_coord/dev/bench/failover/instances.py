@@ -21,7 +21,7 @@ from kafka_coord.zk.store import Store
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 _ASK_S = 5.0
 _ASK_EVERY_S_PER_GROUP = 20e-6
-"""Seconds between scrapes, per group. A scrape counts every group, so scrapes every 20 ms would slow a coordinator of
+"""Seconds between scrapes, per group. A scrape counts every group, so scrapes every 20 ms would slow a coordinator with
 10,000 groups.
 """
 

@@ -27,7 +27,7 @@ from kafka_coord.wire.messages import message
 _API_VERSIONS, _HEARTBEAT = 3, 0
 _TOPIC, _GROUPS = "managed", 50
 _AT_ONCE = 250
-"""The number of members that register at the same time. The next batch follows when all of them have their share."""
+"""How many members register at the same time. The next batch follows when all of them have their shares."""
 _WITHIN_S, _TIMES, _BETWEEN_JOINS_S = 300.0, 5, 1.0
 _REBALANCE_TIMEOUT_MS = 300_000
 _LEAVE, _AGAIN_S = -1, 0.1

@@ -102,7 +102,7 @@ def _led_by(address: str, broker_id: int) -> int:
 
 
 def moving_bars(row: dict[str, float]) -> list[Bar]:
-    name, enough = f"{_BAR_GROUPS:,} groups move after the election of leaders", row["groups"] >= _BAR_GROUPS
+    name, enough = f"{_BAR_GROUPS:,} groups move after leaders are elected", row["groups"] >= _BAR_GROUPS
     return [
         Bar.at_most(name, _BAR_S, row["beyond_s"], " s", counts=enough),
         Bar.at_most("offsets that differ from the committed ones", 0, row["wrong_offsets"]),

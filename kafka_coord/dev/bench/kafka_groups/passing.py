@@ -90,7 +90,7 @@ def _lanes(address: str, topic: str, connections: int, running: ExitStack) -> Se
 
 
 def _request(topic: str) -> Any:
-    """Returns a fetch from the beginning, of up to one MiB of each partition."""
+    """Returns a request that fetches up to one MiB of each partition, from the beginning."""
     form = message("FetchRequest")
     part = form.struct("FetchPartition")
     parts = tuple(

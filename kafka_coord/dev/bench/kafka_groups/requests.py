@@ -1,4 +1,5 @@
-"""Measures how many commits, offset fetches and heartbeats a core can answer, and their latency at a moderate rate."""
+"""Measures how many commits, offset fetches and heartbeats a core can answer per second, and their latency at a
+moderate rate."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class FetchingGroup(MeasuredGroup):
     def _await_settled(
         self, event: Event, members: int, at_ns: int, killed: str, answered_ns: int
     ) -> tuple[Cost, Owners]:
-        """Waits until the members fetch all partitions again, evenly, and there is no more activity."""
+        """Waits until all partitions are fetched again, evenly spread over the members, and activity has ceased."""
         lines: list[Line] = []
         still_s = _STILL_S[self._contender.variant]
         deadline = time.monotonic() + _WITHIN_S
@@ -415,12 +415,14 @@ def _bars_of_managed(found: Sequence[Found]) -> Iterator[Bar]:
     theirs = by_name.get(f"{Protocol.KIP848}, {DEFAULTS}", {})
     if costs.get(Event.JOIN) and theirs.get(Event.JOIN):
         times = _times(theirs[Event.JOIN], costs[Event.JOIN])["settle"]
-        yield _bar(f"{Protocol.KIP848}, {DEFAULTS}: {Event.JOIN}, beside {Protocol.MANAGED}", _MANAGED_TIMES, times)
+        yield _bar(
+            f"{Protocol.KIP848}, {DEFAULTS}: {Event.JOIN}, compared with {Protocol.MANAGED}", _MANAGED_TIMES, times
+        )
 
 
 def _bar(name: str, wanted: float, found: float | None) -> Bar:
     told = "not measured" if found is None else f"{found:g} times"
-    return Bar(name, f"at least {wanted:g} times this", told, None if found is None else found >= wanted)
+    return Bar(name, f"at least {wanted:g} times ours", told, None if found is None else found >= wanted)
 
 
 def _told(contender: Contender, event: Event, costs: Sequence[Cost]) -> str:

@@ -22,7 +22,7 @@ class Event(StrEnum):
     """All members join at once."""
     JOIN = "join"
     STUCK = "join beside a stuck group"
-    """A join, while a member of another group is alive and ignores its commands."""
+    """A join, while a member of another group is alive but ignores its commands."""
     LEAVE = "leave"
     REBALANCE = "operator rebalance"
     GROW = "partitions +10 %"

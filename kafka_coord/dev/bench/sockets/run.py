@@ -296,7 +296,7 @@ def partitions_of(options: SocketsOptions) -> int:
 
 
 def _round_trips(instance: Instance) -> dict[float, int]:
-    """Reads from the instance how many pings were answered within each bound (s)."""
+    """Maps each bound (s) to the number of pings that the instance has answered within it."""
     return {float(bound): int(float(count)) for bound, count in _BUCKET.findall(instance.metrics())}
 
 

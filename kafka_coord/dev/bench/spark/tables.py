@@ -125,7 +125,7 @@ def late(one: Handovers) -> int:
 
 
 def _throughput_bar(drains: Sequence[Drain]) -> Bar:
-    name, wanted = "rows/s of a whole topic", "at least those of Spark's own source"
+    name, wanted = "rows/s over a whole topic", "at least as many as with Spark's own source"
     ratios = {}
     for (partitions, work), found in grouped(drains, lambda one: (one.partitions, one.work)).items():
         ours = [one.rows_per_s for one in found if one.source == OURS]
@@ -151,7 +151,7 @@ def _micro_batch_bar(kind: str, ticks: Sequence[Ticks], of: Callable[[Ticks], Se
     if not found:
         return _not_measured(name, wanted)
     told = ", ".join(
-        f"{ours:.0f} to {sparks:.0f} ms, {ours / max(sparks, 1):.2f} times (partitions: {count})"
+        f"{ours:.0f} vs. {sparks:.0f} ms, {ours / max(sparks, 1):.2f} times (partitions: {count})"
         for count, (ours, sparks) in found.items()
     )
     return Bar(name, wanted, told, all(ours <= MICRO_BATCH_BAR * max(sparks, 1) for ours, sparks in found.values()))
