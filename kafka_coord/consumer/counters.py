@@ -15,11 +15,11 @@ class ConsumerStats:
     starts: int = 0
     stops: int = 0
     dropped_commands: int = 0
-    """The number of commands that were dropped because they were for an earlier incarnation."""
+    """The number of commands dropped because they were for an earlier incarnation."""
     malformed_commands: int = 0
     """The number of znodes in the channel that are not readable commands."""
     commits: int = 0
     losses: int = 0
-    """The number of times that the membership was lost."""
+    """How many times the membership was lost."""
     last_loss: str = ""
     """Why the membership was last lost, or "" if it never was."""

@@ -270,8 +270,8 @@ class GroupMember(Generic[K, V]):
     def beginning_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """Returns the offset of the first record of each given partition (default: all held), as the brokers report it.
-        Like the following methods, raises :class:`NotFound` for a partition that does not exist, and
+        """Returns the first offset in each given partition (default: all held), as reported by the brokers. Like the
+        following methods, raises :class:`NotFound` for a partition that does not exist, and
         :class:`BrokerError` if a broker does not respond within ``timeout_s``.
         """
         return self._fetchers.log_offsets.beginnings(self._these(partitions), timeout_s)
@@ -279,8 +279,8 @@ class GroupMember(Generic[K, V]):
     def end_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
-        """Returns the offset that the next record of each given partition (default: all held) will get, as the brokers
-        report it. Records of open transactions count only with ``isolation.level=read_uncommitted``."""
+        """Returns the offset that the next record of each given partition (default: all held) will get, as reported by
+        the brokers. Records of open transactions count only with ``isolation.level=read_uncommitted``."""
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:

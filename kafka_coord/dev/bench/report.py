@@ -129,8 +129,8 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind. In JSON, they appear under the table's name, with underscores for all non-letters. The keys of
-    the first row are the columns, and end with the unit of the numbers.
+    """Rows of one kind. In JSON, they appear under the table's name, with underscores instead of non-letters. The keys
+    of the first row are the columns, and end with the unit of the numbers.
     """
 
     name: str

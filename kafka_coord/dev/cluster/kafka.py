@@ -19,7 +19,7 @@ _MAIN_CLASS = "kafka.Kafka"
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """The options that differ between brokers for daily use and brokers for tests.
+    """The options that differ between brokers for daily use and for tests.
 
     A killed broker stays listed for ``zookeeper_session_ms``, and cannot restart before then. ``properties`` are
     additional lines of ``server.properties``. ``jars_directory`` is passed to

@@ -20,7 +20,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """The options that differ between a ZooKeeper for daily use and a ZooKeeper for tests.
+    """The options that differ between ZooKeeper servers for daily use and for tests.
 
     The server grants session timeouts between ``min_session_ms`` (default: two ticks) and ``max_session_ms``.
     ``properties`` are additional lines of ``zoo.cfg``, and ``jvm_properties`` are additional ``-D`` flags.

@@ -28,7 +28,7 @@ def now_ms() -> int:
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive records of one partition from offset ``first`` on, with their airlines and arrival delays in minutes.
-    A delay is None if the flight was cancelled or diverted. ``at_ms`` is when the consumer had processed the records,
+    A delay is None if the flight was cancelled or diverted. ``at_ms`` is when the consumer finished processing them,
     in ms since 1970.
     """
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class RunReport:
     """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election, during
     which the group consumed ``failover_records`` records; both are None if no coordinator was killed. ``steps`` are the
-    demo's steps and their seconds. ``setting`` is a sentence about the servers. ``shared`` describes the second group.
-    ``stock`` is true if the consumers were stock Kafka clients.
+    demo's steps and their durations in seconds. ``setting`` is a sentence about the servers. ``shared`` describes the
+    second group. ``stock`` is true if the consumers were stock Kafka clients.
     """
 
     group: str

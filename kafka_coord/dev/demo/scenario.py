@@ -129,7 +129,7 @@ class Scenario:
         victim.kill()
         at_ms = now_ms()
         self.coordinator_killed[before.epoch] = at_ms
-        told = f"the coordinator, beside broker {before.broker_id}, is killed (kill -9)"
+        told = f"the coordinator beside broker {before.broker_id} is killed (kill -9)"
         self._note(EventKind.COORDINATOR_KILLED, told, at_ms)
 
         def succeeded(view: GroupView) -> bool:

@@ -120,7 +120,7 @@ def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser
 
 
 def membership(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arguments of a :class:`~kafka_coord.Consumer` that reads its topic from the beginning."""
+    """Returns the arguments for a :class:`~kafka_coord.Consumer` that reads its topic from the beginning."""
     return {
         **({"bootstrap": given.bootstrap} if given.bootstrap else {"zookeeper": given.zookeeper}),
         "group": given.group,

@@ -108,7 +108,7 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
 
 
 class FailoverTestbed:
-    """Two instances. The elected one coordinates many settled groups, and another group with real members."""
+    """Two instances. The elected one coordinates many settled groups, plus one group with real members."""
 
     def __init__(
         self, store: Store, many: ManyGroups, instances: Sequence[Instance], place: Place, options: FailoverOptions

@@ -43,7 +43,7 @@ def groups_in(partition: int) -> Iterator[str]:
 
 
 def groups_everywhere() -> list[str]:
-    """Returns the name of a group in each partition of the groups log."""
+    """Returns one group name for each partition of the groups log."""
     return [next(groups_in(partition)) for partition in range(PARTITIONS)]
 
 

@@ -301,7 +301,7 @@ def systems(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def ratios(found: Sequence[Found]) -> dict[str, Any]:
-    """Returns the ratio of each contender's time to the time of this project's consumer, by contender and event."""
+    """Returns the ratio of each contender's time to that of this project's consumer, by contender and event."""
     ours = _ours(found)
     return {
         one.contender.name: {

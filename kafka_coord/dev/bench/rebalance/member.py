@@ -123,7 +123,7 @@ class TimedFetchers(ModelFetchers):
 
 
 class TimedChannel(ConsumerChannel):
-    """Records when ZooKeeper has confirmed a command's acknowledgement."""
+    """Records when ZooKeeper confirms a command's acknowledgement."""
 
     note: Note = staticmethod(lambda _what, _partitions: None)
 

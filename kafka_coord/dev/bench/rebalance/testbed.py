@@ -213,7 +213,8 @@ class Quiet:
         return None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:
-        """Waits until the last decision after ``generation``, for a group of ``members``, has settled. Returns it."""
+        """Waits until the latest decision is later than ``generation``, is for ``members`` members, and has settled.
+        Returns it."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             found = self._newest()

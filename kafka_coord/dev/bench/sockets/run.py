@@ -185,7 +185,7 @@ class _SocketTestbed:
         goes = self._now()
         elected = goes.broker_id
         comes = next(one for one in self._instances if one.broker_id != elected)
-        on_progress(f"killing the elected coordinator, beside broker {elected}")
+        on_progress(f"killing the elected coordinator beside broker {elected}")
         killed = time.monotonic_ns()
         goes.process.kill()
         with Meter(comes.process.pid or 0) as meter:

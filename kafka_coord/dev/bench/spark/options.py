@@ -20,8 +20,8 @@ class Part(StrEnum):
 class SparkBenchOptions(BenchOptions):
     """Whole topics: each source reads ``rows`` rows ``repeat`` times, after ``warm_up`` runs that do not count.
 
-    Micro-batches: each of ``rounds`` rounds measures ``seconds`` of small ones (``burst`` rows a second), and
-    ``seconds`` of empty ones. A measurement starts ``settling_s`` seconds after its query.
+    Micro-batches: each of ``rounds`` rounds measures small ones (``burst`` rows a second) and empty ones, each for
+    ``seconds`` seconds. A measurement starts ``settling_s`` seconds after its query.
 
     Handovers: for each of ``triggers`` (intervals in ms), another member joins ``joins`` times, at ``load`` rows a
     second. The soak takes ``minutes`` (0 for none) at the same load.

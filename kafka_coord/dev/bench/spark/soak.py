@@ -56,7 +56,7 @@ def soak(
 
 def growth(samples: Sequence[MemorySample]) -> float | None:
     """Returns the mean memory in the last third divided by the mean in the second third, or None if there are too few
-    samples. The first third, in which caches fill, does not count.
+    samples. The first third does not count, because caches are still filling.
     """
     third = len(samples) // 3
     if not third:

@@ -40,7 +40,7 @@ def _protocol(given: argparse.Namespace) -> dict[str, Any]:
 
 
 class StockConsumer:
-    """A member of the group from the first :meth:`turn` to :meth:`leave`. It writes its events to the journal."""
+    """Belongs to the group from the first :meth:`turn` until :meth:`leave`. Writes its events to the journal."""
 
     def __init__(self, given: argparse.Namespace, journal: JournalWriter) -> None:
         self._journal = journal
@@ -66,7 +66,7 @@ class StockConsumer:
         )
 
     def turn(self) -> int:
-        """Reads records until a batch is full or no more arrive, and processes them. Returns their number."""
+        """Reads records until a batch is full or no more arrive, and processes them. Returns how many."""
         while len(self._pending) < BATCH:
             message = self._consumer.poll(0 if self._pending else WAIT_S)
             if message is None:
