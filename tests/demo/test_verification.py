@@ -154,7 +154,7 @@ def test_an_offset_not_committed_to_the_end_is_found() -> None:
 
     assert failed(found) == {COMMITTED}
     assert "add up to 199, but 200 records were written" in differences(found, COMMITTED)
-    assert "flights-1: committed 99, its end is 100" in differences(found, COMMITTED)
+    assert "flights-1: committed 99, end offset 100" in differences(found, COMMITTED)
 
 
 def test_a_partition_nothing_was_committed_for_is_found() -> None:

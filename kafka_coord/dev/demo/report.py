@@ -245,8 +245,8 @@ def _airlines(report: RunReport) -> Markup:
         ("Flights, from the group", "n"),
         ("from the input", "n"),
         ("", "bar-cell"),
-        ("Mean arrival delay, by the group", "n"),
-        ("in the input", "n"),
+        ("Mean arrival delay, from the group", "n"),
+        ("from the input", "n"),
     )
     about = "Each record counts once. The input's numbers are next to the group's."
     return section("The group's results: flights and delays per airline", about, table(heads, rows))

@@ -88,9 +88,9 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
     """Runs the benchmark in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     versions = {
         "kafka": KAFKA_VERSION,
-        "kafka for kip848": KAFKA_4_VERSION,
+        "kafka of kip848": KAFKA_4_VERSION,
         "librdkafka": libversion()[0],
-        "confluent-kafka for kip848": NEWER_CLIENT,
+        "confluent-kafka of kip848": NEWER_CLIENT,
     }
     setup = Setup.here(java=find_java().version, **versions)
     found: list[Found] = []

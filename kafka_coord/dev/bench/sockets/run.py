@@ -138,9 +138,9 @@ class _SocketTestbed:
                     min(each, options.consumers - first),
                 )
                 self._crowds.append(_Crowd(place, self._logs / f"crowd-{number}.log"))
-            connected_ns = self._await(lambda state: state.connected >= options.consumers, on_progress, "register")
+            connected_ns = self._await(lambda state: state.connected >= options.consumers, on_progress, "registered")
             await_groups(elected, options.groups, _STABLE, _WITHIN_S)
-            held_ns = self._await(lambda state: state.held >= self._partitions, on_progress, "read")
+            held_ns = self._await(lambda state: state.held >= self._partitions, on_progress, "reading")
             cpu_s = meter.cpu_s()
         return {
             "consumers": options.consumers,
@@ -190,7 +190,7 @@ class _SocketTestbed:
         goes.process.kill()
         with Meter(comes.process.pid or 0) as meter:
             _, elected_ns = self._elected.other_than(elected, _WITHIN_S)
-            back_ns = self._await(self._everybody_reads, on_progress, "read again", elected_ns)
+            back_ns = self._await(self._everybody_reads, on_progress, "reading again", elected_ns)
             stable_ns = await_groups(comes, self._options.groups, _STABLE, _WITHIN_S)
             cpu_s = meter.cpu_s()
         after = self._owned()
