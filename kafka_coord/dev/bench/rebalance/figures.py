@@ -16,7 +16,7 @@ _MS = 1_000_000
 
 
 class Event(StrEnum):
-    """The events that the benchmark causes, each in a settled group."""
+    """The events that the benchmark causes. All but ``COLD`` happen in a settled group."""
 
     COLD = "cold start"
     """All members join at once."""
