@@ -141,7 +141,7 @@ def test_the_table_of_errors_and_the_schema_say_the_same_of_the_connection() -> 
     table = PAGE.split("| the connection |\n")[1].split("\n\n")[0].splitlines()[1:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     fates = {
-        code: {"stays": "stays", "is closed": "closes"}[fate]
+        code: {"stays open": "stays", "is closed": "closes"}[fate]
         for codes, _, _, fate in rows
         for code in codes.split("`")[1::2]
     }
