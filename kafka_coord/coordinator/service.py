@@ -142,15 +142,15 @@ class CoordinatorService:
         elif self.coordinator is not None and self.coordinator.handler.deposed:
             self._step_down(f"{layout.COORDINATOR_EPOCH} was changed or deleted (by an election or by hand)")
         if self._store.session.state is not SessionState.CONNECTED:
-            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, so I am not deciding anything")
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected, and making no decisions")
             return
         self._register()
         self._election.step()
         if self.coordinator is not None and not self._election.still_leads():
             if self._election.is_mine():
                 self._say(
-                    f"waiting. I am {self._broker_id}, elected, but my session is uncertain, "
-                    "so I am not deciding anything"
+                    f"waiting. I am {self._broker_id}, elected, but my session is uncertain, so I am "
+                    "making no decisions"
                 )
             else:
                 self._step_down(self._election.why_lost())

@@ -65,8 +65,8 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     held = sum(one.held_ms is not None for one in presences)
     yield gauge(
         "kafka_held_requests",
-        "Requests from members of managed groups that this instance holds until it has news for them. An idle member "
-        "has one.",
+        "Requests from members of managed groups that this instance holds until it has news for the member. "
+        "An idle member has one held request.",
         held,
     )
     yield from _of_log(listener)
@@ -86,10 +86,10 @@ _LOG_COUNTERS = (
     (
         "appends",
         "figures.appends",
-        "Batches written in this term. Divide the records and seconds by this for averages.",
+        "Batches written in this term. To get averages, divide the records and the seconds by this.",
     ),
     ("appended_records", "figures.records", "Records written in this term."),
-    ("append_seconds", "figures.append_s", "Total time until the batches had reached all in-sync replicas."),
+    ("append_seconds", "figures.append_s", "Total time that batches took to reach all in-sync replicas."),
 )
 """For each metric by log partition: its name, the attribute of :class:`LogTerm`, and the help text."""
 
@@ -104,6 +104,8 @@ def _of_log(listener: KafkaListener) -> Iterator[Metric]:
             values = {str(partition): attrgetter(attribute)(one) for partition, one in terms}
             yield labelled(kind, f"kafka_log_{name}", text, "partition", values)
     yield gauge(
-        "kafka_log_loading_partitions", "Partitions being claimed or loaded. Their groups wait.", len(manager.loading)
+        "kafka_log_loading_partitions",
+        "Partitions being claimed or loaded. Meanwhile, their groups have to wait.",
+        len(manager.loading),
     )
     yield gauge("kafka_groups", "Client-assigned groups that this instance coordinates.", len(manager.groups_cache))

@@ -119,7 +119,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
     )
     yield gauge(
         "unreadable_znodes",
-        "Znodes that the coordinator does not change because it cannot read them. kafka-coord doctor lists them.",
+        "Znodes that the coordinator cannot read, and therefore leaves unchanged. kafka-coord doctor names them.",
         handler.unreadable,
     )
     yield counter("passes", "Passes over groups.", handler.passes)

@@ -86,7 +86,7 @@ def test_a_hot_partition_is_the_cause_and_more_consumers_are_no_remedy() -> None
     first, second = told([row(2)], trends={"partitions": partitions, "hot": hot}, members={"c1": ""})
     assert first.what == (
         "group delays: flights[2] is hot: it gets 99 % of the new records of flights (412 a second);"
-        " the rest goes to its 11 neighbours"
+        " the rest goes to 11 other partitions"
     )
     assert "more consumers do not help" in first.todo
     assert second.todo == "most of them are in flights[2], which is hot (see its finding)"

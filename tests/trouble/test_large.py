@@ -100,7 +100,7 @@ def test_a_registration_as_large_as_a_request_is_read_or_refused_and_others_go_o
     put(world, layout.registration("delays", "large"), large)
     put(world, layout.registration("delays", "larger"), larger)
     said("cannot read path=", layout.registration("delays", "larger"), "the limit is 900000")
-    said("group=delays", "the registration of large is too large for its place to be kept")
+    said("group=delays", "the registration of large is too large, so its rejoin_grace_ms is ignored")
     world.consumer("c1").join()
     eventually(lambda: world.owned().get("c1", PartitionSet()) == PartitionSet({"flights": range(4)}))
     bystander()

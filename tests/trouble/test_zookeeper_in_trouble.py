@@ -105,7 +105,7 @@ def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zo
         c1.channel.commit(c1.registration, c1.position)
         generation, epoch = world.target().generation, world.value(layout.COORDINATOR)["epoch"]
         server.kill()
-        said("waiting for ZooKeeper. I am 1", "I am not deciding anything")
+        said("waiting for ZooKeeper. I am 1", "making no decisions")
         eventually(lambda: not first.service.leads)
         eventually(lambda: world.store.session.state is not SessionState.CONNECTED)
         with pytest.raises(StoreUnavailable, match=r"not connected to ZooKeeper at 127\.0\.0\.1:\d+ for"):

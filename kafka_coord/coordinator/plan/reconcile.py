@@ -259,4 +259,6 @@ def _summarise(staying: Mapping[str, MemberUpdate], target: Assignment | None, r
         if busy or owned != mine:
             reconciled.in_line = False
         if update.place_too_large:
-            reconciled.complaints.append(f"the registration of {consumer} is too large for its place to be kept")
+            reconciled.complaints.append(
+                f"the registration of {consumer} is too large, so its rejoin_grace_ms is ignored"
+            )

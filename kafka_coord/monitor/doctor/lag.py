@@ -126,7 +126,7 @@ def _hot(seen: Lags, hot: Hot) -> Finding:
     topic, number = hot.partition
     what = (
         f"group {seen.group}: {topic}[{number}] is hot: it gets {math.floor(100 * hot.share)} % of the new records of"
-        f" {topic} ({_rate(hot.records_s)}); the rest goes to its {counted(hot.others, 'neighbour')}"
+        f" {topic} ({_rate(hot.records_s)}); the rest goes to {counted(hot.others, 'other partition')}"
     )
     todo = "let the producers spread their keys evenly; more consumers do not help, because only one reads a partition"
     verdicts = {seen.trends.of(topic, number).verdict, seen.trends.total.verdict}
