@@ -44,9 +44,13 @@ def a_handover_nobody_acknowledges(world: World) -> None:
     ("defect", "play", "found"),
     [
         ("no token check", one_member, {Rule.ACK_UNFENCED}),
-        ("stale start offset", a_handover, {Rule.START_ELSEWHERE}),
-        ("only owned partitions are held", a_handover_nobody_acknowledges, {Rule.TWO_HOLDERS, Rule.START_WHILE_HELD}),
-        ("release while a stop is outstanding", a_handover_nobody_acknowledges, {Rule.RELEASED_EARLY}),
+        ("a start with an outdated offset", a_handover, {Rule.START_ELSEWHERE}),
+        (
+            "only owned partitions count as held",
+            a_handover_nobody_acknowledges,
+            {Rule.TWO_HOLDERS, Rule.START_WHILE_HELD},
+        ),
+        ("partitions released while a stop is outstanding", a_handover_nobody_acknowledges, {Rule.RELEASED_EARLY}),
     ],
 )
 def test_a_defect_shows_in_the_log(

@@ -109,28 +109,28 @@ def _commits_of_any_generation() -> Patch:
 
 
 KAFKA_MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
-    "a Kafka client's commit of any epoch": _commits_of_any_epoch,
-    "a Kafka client's commit of any epoch and partition": _commits_of_what_is_not_held,
+    "a Kafka client's commit accepted with any epoch": _commits_of_any_epoch,
+    "a Kafka client's commit accepted with any epoch, for any partition": _commits_of_what_is_not_held,
     "a Kafka client's stop acknowledged when it is sent": lambda: _acknowledged_when_told(StopFetcher),
     "a Kafka client's start acknowledged when it is sent": lambda: _acknowledged_when_told(StartFetcher),
     "a Kafka client's start acknowledged by any commit": _started_by_any_commit,
     "a term's writes continue under the next term": _writes_under_the_next_term,
-    "a Kafka client's stop judged by the current topic ids": _stopped_by_the_present_ids,
-    "current topic ids sent to a Kafka client": _told_the_present_ids,
+    "a Kafka client's stop judged by the current ids of recreated topics": _stopped_by_the_present_ids,
+    "the current ids of recreated topics sent to a Kafka client": _told_the_present_ids,
     "heartbeats of Kafka clients do not count as signs of life": _heartbeats_do_not_count_as_life,
     "a classic client's JoinGroup acknowledges whatever it owns": _stopped_by_any_join,
-    "a classic client's commit of any generation": _commits_of_any_generation,
+    "a classic client's commit accepted with any generation": _commits_of_any_generation,
 }
 
 _LOSE_MEMBERSHIP = frozenset({MOVE, "evict", "expire", "rebalance"})
 
 KAFKA_TELLING = dict.fromkeys(KAFKA_MUTATIONS, KAFKA_FAULTS) | {
-    "a Kafka client's commit of any epoch": _LOSE_MEMBERSHIP,
-    "a Kafka client's commit of any epoch and partition": _LOSE_MEMBERSHIP,
+    "a Kafka client's commit accepted with any epoch": _LOSE_MEMBERSHIP,
+    "a Kafka client's commit accepted with any epoch, for any partition": _LOSE_MEMBERSHIP,
     "a term's writes continue under the next term": frozenset({MOVE, "grow", "freeze"}),
-    "a Kafka client's stop judged by the current topic ids": frozenset({MOVE, "topic"}),
-    "current topic ids sent to a Kafka client": frozenset({MOVE, "topic"}),
+    "a Kafka client's stop judged by the current ids of recreated topics": frozenset({MOVE, "topic"}),
+    "the current ids of recreated topics sent to a Kafka client": frozenset({MOVE, "topic"}),
     "a classic client's JoinGroup acknowledges whatever it owns": CLASSIC_FAULTS,
-    "a classic client's commit of any generation": _LOSE_MEMBERSHIP | {CLASSIC},
+    "a classic client's commit accepted with any generation": _LOSE_MEMBERSHIP | {CLASSIC},
 }
 """The faults to run these defects with."""

@@ -27,14 +27,14 @@ TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
 
 FAULTS_UNDER = TELLING | {
-    "a step with an unreadable offset left out of its plan": frozenset({UNREADABLE, "kill", "close", "grow"}),
+    "a step with an unreadable offset is left out of its plan": frozenset({UNREADABLE, "kill", "close", "grow"}),
     "an unreadable offset counts as no offset": frozenset({UNREADABLE, "kill", "close", "grow"}),
     "offsets reset while a partition is held": frozenset({"reset", "kill", "cut"}),
     "a recreated topic starts at the old offsets": frozenset({"topic", "kill"}),
-    "members of a paused group are commanded": frozenset({"pause", "pause-group", "grow", "kill"}),
-    "partitions of a kept place are started elsewhere": frozenset({"kill", "close", "grow"}),
-    "an epoch without compare-and-set": frozenset({"resign", "depose", "freeze", "cut"}),
-    "no grace": frozenset({"kill", "close"}),
+    "members of a paused group receive commands": frozenset({"pause", "pause-group", "grow", "kill"}),
+    "partitions kept during a grace period are started elsewhere": frozenset({"kill", "close", "grow"}),
+    "an epoch written without compare-and-set": frozenset({"resign", "depose", "freeze", "cut"}),
+    "no grace period": frozenset({"kill", "close"}),
 }
 """The faults to run a defect with, if other faults hide it for long."""
 

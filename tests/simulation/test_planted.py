@@ -26,9 +26,9 @@ def _quiet() -> Iterator[None]:
         ("partitions that stay are stopped", "needless-stop"),
         ("offsets reset while a partition is held", "operator-write-while-held"),
         ("a recreated topic starts at the old offsets", "earlier-topic"),
-        ("members of a paused group are commanded", "pause-ignored"),
-        ("a ledger and its command in two transactions", "split-unit"),
-        ("a step with an unreadable offset left out of its plan", "two-holders"),
+        ("members of a paused group receive commands", "pause-ignored"),
+        ("a ledger and its command written in two transactions", "split-unit"),
+        ("a step with an unreadable offset is left out of its plan", "two-holders"),
     ],
 )
 def test_the_audit_sees_a_fault_in_the_code(fault: str, rule: str) -> None:
@@ -42,17 +42,17 @@ def test_the_documented_table_has_every_fault_that_breaks_a_rule() -> None:
 
 def test_the_table_is_written_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    old = "| no grace | 1 | `pure` | `chaos` | old |\n| no epoch check | kept |"
+    old = "| no grace period | 1 | `pure` | `chaos` | old |\n| no epoch check | kept |"
     page.write_text(f"before\n{BEGIN}\n| a |\n|---|\n{old}\n{END}\nafter\n")
-    write_table([Seen("no grace", simulator=3, audit=1, rule="split-unit")], page)
+    write_table([Seen("no grace period", simulator=3, audit=1, rule="split-unit")], page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "| no grace | 3 | `pure` | `chaos` | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
+    assert "| no grace period | 3 | `pure` | `chaos` | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
     assert "old" not in text
 
 
 def test_a_fault_ends_with_its_block() -> None:
-    with mutated("a ledger and its command in two transactions"):
+    with mutated("a ledger and its command written in two transactions"):
         pass
     assert look("no epoch check", range(5), budget_s=20).simulator is not None

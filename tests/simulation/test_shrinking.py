@@ -22,7 +22,7 @@ def _first_failure() -> Played:
 
 
 def test_the_shortest_story_fails_again_with_fewer_faults() -> None:
-    with mutated("acknowledge without stopping"):
+    with mutated("a stop acknowledged without stopping"):
         failed = _first_failure()
         shortest = shrink(failed, budget_s=20)
         again = play(shortest.history)
