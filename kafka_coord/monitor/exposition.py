@@ -225,7 +225,7 @@ class _QuietHandler(WSGIRequestHandler):
             try:
                 return write(data)
             except (TimeoutError, ssl.SSLError) as error:  # wsgiref would print a traceback for these, but not
-                raise BrokenPipeError("the client is gone or does not read") from error  # for BrokenPipeError
+                raise BrokenPipeError("the client is gone or is not reading") from error  # for BrokenPipeError
 
         setattr(self.wfile, "write", send)  # noqa: B010  a method, for mypy
 

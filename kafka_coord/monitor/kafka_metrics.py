@@ -38,9 +38,9 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
     yield counter("kafka_sent_bytes", "Bytes sent to Kafka clients.", statistics.sent_bytes)
     yield histogram(
         "kafka_request_seconds",
-        "Time from a complete request to its complete response, including waits, like Kafka's TotalTimeMs: Fetch waits "
-        "for records, JoinGroup for the group, Heartbeat and ConsumerGroupHeartbeat for news. To judge the instance, "
-        "use requests that do not wait, such as OffsetCommit.",
+        "Time from the complete request to the complete response, including waits, like Kafka's TotalTimeMs: Fetch "
+        "waits for records, JoinGroup for the group, Heartbeat and ConsumerGroupHeartbeat for changes. To judge the "
+        "instance, use requests that do not wait, such as OffsetCommit.",
         statistics.answered,
         "request",
     )

@@ -36,7 +36,7 @@ class Verdict(StrEnum):
     """There are too few samples, or the committed offset or the end offset is unknown."""
     KEEPING_UP = "keeping up"
     BEHIND = "behind"
-    """The offset moves, but the lag never shrank, or it grew overall."""
+    """The committed offset moves, but the lag has never shrunk, or has grown overall."""
     REWOUND = "rewound"
     """The committed offset was moved back."""
     STALLED = "stalled"
@@ -202,8 +202,8 @@ def _grows(lags: Sequence[int]) -> bool:
 
 def _grew(lags: Sequence[int]) -> bool:
     """Returns whether every lag in the last third of ``lags`` is larger than every lag in the first third. Burrow
-    measures at commits, so it does not need this rule. Here, samples fall between commits, and even a growing lag
-    shrinks at times."""
+    measures at commits, so it does not need this rule. Here, samples are taken between commits, so even a
+    growing lag shrinks at times."""
     third = max(1, len(lags) // 3)
     return max(lags[:third]) < min(lags[-third:])
 

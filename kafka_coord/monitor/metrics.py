@@ -183,7 +183,7 @@ MOST_TOLD = 20
 STUCK_S = 30.0
 """A thread that has not completed a step for this many seconds counts as hung. An idle thread completes a step at least
 once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take half
-as long as this limit."""
+this time."""
 
 
 def health(

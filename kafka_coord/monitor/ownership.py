@@ -34,8 +34,8 @@ def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed
 
 def lost(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
     """Returns the subscribed partitions that no one has held for longer than a session, or ``None`` if there are none.
-    Also returns ``None`` for a group that is paused, has no members, or has an unreadable ledger (whose owner may hold
-    them).
+    Also returns ``None`` for a group that is paused, has no members, or has an unreadable ledger, whose owner may
+    hold the partitions.
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)

@@ -21,7 +21,7 @@ def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[
 
 
 def open_zookeeper(settings: ZooKeeperSettings) -> Store:
-    """Opens a ZooKeeper session. Raises the errors of :func:`kafka_coord.zk.session.connect`."""
+    """Opens a ZooKeeper session. Raises the same errors as :func:`kafka_coord.zk.session.connect`."""
     from kafka_coord.zk.options_from_settings import zookeeper_options
     from kafka_coord.zk.session import connect
 
@@ -34,5 +34,5 @@ def open_zookeeper(settings: ZooKeeperSettings) -> Store:
 
 
 def without_secrets(settings: ZooKeeperSettings) -> ZooKeeperSettings:
-    """Returns ZooKeeper's address without credentials, for processes that do not connect."""
+    """Removes everything but the servers and the session timeout, for processes that do not connect."""
     return replace(ZooKeeperSettings(), hosts=settings.hosts, session_timeout_ms=settings.session_timeout_ms)

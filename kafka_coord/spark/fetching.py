@@ -72,8 +72,8 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Splits the ranges into groups with at most one range of each partition, since a client keeps only one position
-    per partition."""
+    """Splits the ranges into groups with at most one range per partition, since a client keeps only one position per
+    partition."""
     rounds: list[list[Range]] = []
     used: Counter[tuple[str, int]] = Counter()
     for topic, partition, first, end in ranges:
@@ -135,7 +135,8 @@ def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
 
 
 def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
-    """Advances the reading that an error belongs to, if it can continue. Otherwise, raises the error."""
+    """Advances the reading that an error belongs to, if it can continue. Ignores retriable errors, and raises all
+    others."""
     error, reading = fault.error(), left.get((fault.topic(), fault.partition()))
     if error.code() == KafkaError._PARTITION_EOF:
         if reading is None or reading.at >= reading.end:

@@ -48,7 +48,7 @@ _IDLE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _FinishedRange:
-    """The ranges of one partition in a micro-batch that the checkpoint counts as finished. It was planned at
+    """One partition's ranges in a micro-batch that the checkpoint counts as finished. The micro-batch was planned at
     ``planned_ms``. The group might not have stored the end offset of the ranges yet.
     """
 
@@ -203,7 +203,7 @@ class QueryMember:
             self.holdings.changed.wait(left_s)
 
     def done(self, batch: PlannedBatch) -> None:
-        """Records that the checkpoint has stored ``batch``, which was planned last."""
+        """Records that the checkpoint has stored ``batch``, the last one planned."""
         lost = self.holdings.done()
         self.resume_behind(batch)  # partitions may be lost and regained before the group has stored their offsets
         if not lost:
@@ -237,7 +237,12 @@ class QueryMember:
                     mine[partition] = [(position, end)]
         again = self.holdings.take(OffsetRanges(mine))
         left = batch.ranges - again
-        log.info("reading micro-batch %d again: %s; left to the group: %s", batch.number, again, left)
+        log.info(
+            "reading micro-batch %d again: %s; not reading (done, or left to other members): %s",
+            batch.number,
+            again,
+            left,
+        )
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
@@ -333,8 +338,8 @@ class QueryMember:
     def _positions(
         self, current: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Returns the offset where each partition continues. If the position is unknown or no longer in the log, the
-        options decide.
+        """Returns the offset at which to continue in each partition. If the current position is unknown or no longer in
+        the log, the options decide.
         """
         begins = self._begins_of(current, ends)
         positions: dict[TopicPartition, int] = {}

@@ -94,7 +94,7 @@ def spark_session(
 def _settings(master: str | None, scratch: Path) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others read INT96 as a time without a zone
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other tools read INT96 as a time without a zone
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.showConsoleProgress": "false",

@@ -192,7 +192,7 @@ def test_what_consumers_that_are_gone_left_behind(healthy: Tree, zk_hosts: str) 
     healthy.command("left", "dead", StopFetcher(1, 1, 1, PartitionSet({"flights": [0]}), ""))
     findings = examined(healthy, zk_hosts)
     assert "dead is gone, but still holds flights[0]" in only(findings, "ledgers").what
-    assert any("1 commands for dead, which is gone" in one.what for one in findings)
+    assert any("1 command for dead, which is gone" in one.what for one in findings)
 
 
 def test_a_registration_no_session_ends(healthy: Tree, zk_hosts: str) -> None:

@@ -36,7 +36,7 @@ def acknowledgement_faults(
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
         if command.incarnation < context.state.incarnations.get((session, group.name, consumer), 0):
-            return  # the incarnation that dropped the command has been evicted, so nobody waits for it any longer
+            return  # the incarnation that dropped the command has been evicted, so nobody is waiting for it any longer
         owner = context.state.names.of(registered.session_id) if registered is not None else ""
         why = f"is registered by {owner}" if owner else "is not registered"
         yield Rule.ACK_BY_ANOTHER, f"a session other than the consumer's removed {name} of {consumer}, which {why}"

@@ -283,7 +283,7 @@ class Auditor:
         context.evicted[key] = Evicted(registered.incarnation, before if lived else None, oldest)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """Records that the consumer's registration, if it was unreadable, is repaired or removed in this step."""
+        """If the consumer's registration was unreadable, records that this step repairs or removes it."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
@@ -383,7 +383,7 @@ class Auditor:
         del group.commands[consumer][removed.id.name]
         if context.by_instance and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
-        elif isinstance(removed.command, StopFetcher):  # the coordinator learns nothing from a deletion of its own
+        elif isinstance(removed.command, StopFetcher):  # the coordinator learns nothing from its own deletion
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 

@@ -76,9 +76,9 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
     """Reports a command for a paused group, unless the pass that wrote it may have read the group before the pause.
 
-    That is impossible if the pause is too long ago, or if the command responds to something that happened after the
-    pause: a new incarnation, or a partition that became free. A start for a departed consumer is not evidence that a
-    partition became free: the pass that wrote it had not even seen the departure.
+    It cannot have done so if the pause began too long ago, or if the command responds to something that happened after
+    the pause: a new incarnation, or a partition that became free. A start for a departed consumer is not evidence that
+    a partition became free: the pass that wrote it had not even seen the departure.
     """
     command = written.command
     since = context.paused_since(group)

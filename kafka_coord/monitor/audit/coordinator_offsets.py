@@ -68,8 +68,8 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
     if empty_ms + CLOCKS_DIFFER_MS < settings.offsets_retention_ms:
         yield (
             Rule.RETENTION_BROKEN,
-            f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s; its offsets must be kept for"
-            f" {settings.offsets_retention_ms / 1000:.0f} s",
+            f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s; its offsets should have been"
+            f" kept for {settings.offsets_retention_ms / 1000:.0f} s",
         )
 
 

@@ -69,7 +69,7 @@ def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iter
     if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
         yield (
             Rule.GRACE_BROKEN,
-            f"the place of {consumer} was given away {elapsed} ms after it left, but must be kept for"
+            f"the place of {consumer} was given away {elapsed} ms after it left, but should have been kept for"
             f" {ledger.place.rejoin_grace_ms} ms",
         )
 

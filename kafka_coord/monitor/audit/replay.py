@@ -133,8 +133,8 @@ class _Audit:
             newest = max(newest, shown)
         self._tree = tree
         # A deletion leaves no trace in a snapshot, so the snapshot may reflect deletions later than its newest znode.
-        # As a bound, assume that writing the rest of the snapshot took no longer than writing it up to that znode, so
-        # that at most as many transactions followed.
+        # To bound them, assume that writing the rest of the snapshot took no longer than writing it up to that znode,
+        # so at most as many transactions followed.
         return newest + (newest - zxid)
 
     # --- the end -----------------------------------------------------------------------------------------------------

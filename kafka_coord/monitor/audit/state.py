@@ -92,7 +92,7 @@ class GroupState:
     """consumer → the time when its unreadable registration was repaired or removed, and the incarnation of that
     registration"""
     given_up: set[str] = field(default_factory=set)
-    """The consumers that an operator asked to evict, so their place may be given away"""
+    """The consumers that an operator asked to evict, so their places may be given away"""
     paused_since: Instant | None = None
     target_since: Instant = NEVER
     settings: GroupSettings | None = field(default_factory=GroupSettings)
@@ -194,8 +194,7 @@ class ZooKeeperState:
     answered: list[str] = field(default_factory=list)
     """The names of the requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
-    """session → its timeout, where known. It is not taken from the log; where it is unknown, :data:`MAX_PASS_MS`
-    applies."""
+    """session → its timeout, if the caller supplied it. Otherwise, a pass may take up to :data:`MAX_PASS_MS`."""
     clock_set_back: int = 0
     """The last transaction at which the wall clock went backwards. Durations across it are unknown."""
 

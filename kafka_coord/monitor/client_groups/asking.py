@@ -99,7 +99,7 @@ class Instances:
                 return broker_id, asyncio.run(self._held(address, conversation))
             except Moving as moving:
                 if time.monotonic() >= deadline:
-                    problem = f"instance {broker_id} at {address} still did not serve group {group!r}"
+                    problem = f"instance {broker_id} at {address} still does not serve group {group!r}"
                     raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
             time.sleep(_AGAIN_S)
 

@@ -36,7 +36,7 @@ _STATES = {
 _STATUS = {
     "Stable": "every member knows its assignment",
     "PreparingRebalance": "PreparingRebalance: waiting for its members to join",
-    "CompletingRebalance": "CompletingRebalance: waiting for the leading member's assignment",
+    "CompletingRebalance": "CompletingRebalance: waiting for the group leader's assignment",
     "Empty": "no members; offsets are kept until their retention ends",
 }
 

@@ -62,7 +62,7 @@ class GroupRows:
         self._watched: set[str] = set()
         """The groups with a watch that has not fired."""
         self._as_of: dict[str, tuple[int, Zxids]] = {}
-        """Group at rest → the zxids that its row reflects: that of its record of rest, and all others."""
+        """Group at rest → the zxids that its row reflects: those of its ``settled`` znode and of its other znodes."""
         self._known_decisions: dict[str, int] = {}
 
     @property
@@ -215,7 +215,7 @@ def _reads(names: Sequence[str]) -> list[GetData]:
 
 
 def _row(name: str, node: Node, target: ReadResult, recorded: Node, now: Zxids, cluster: Cluster) -> GroupRow | None:
-    """Returns the row of the group, or ``None`` if the record that it is at rest is no longer valid."""
+    """Returns the row of the group, or ``None`` if its ``settled`` znode is no longer valid."""
     settled = decode_settled(layout.settled(name), recorded)
     if settled is None or settled.zxids != now:
         return None

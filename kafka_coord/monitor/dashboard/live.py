@@ -358,7 +358,7 @@ class Live:
 
 
 def _filled(other: str, path: str, route: Route) -> str:
-    """Returns the route ``other`` with its parameters filled in from ``path``, still quoted."""
+    """Returns the route ``other`` with its parameters filled in from ``path``, still percent-encoded."""
     parts = path.partition("?")[0].split("/")
     given = {part: parts[at] for at, part in enumerate(route.path.split("/")) if part.startswith("{")}
     return "/".join(given.get(part, part) for part in other.split("/"))

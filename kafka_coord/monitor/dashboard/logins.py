@@ -20,7 +20,7 @@ from kafka_coord.frontends.socket.access import Access, DenialLog, User
 log = logging.getLogger(__name__)
 
 SESSION_S = 8 * 3600.0
-"""The duration of a login, in seconds."""
+"""How long a login lasts, in seconds."""
 MAX_SESSIONS = 100
 """The maximum number of sessions. When it is reached, a new login ends the oldest session."""
 MAX_FAILURES = 5
@@ -162,8 +162,7 @@ class Logins:
 
 
 def _key(name: str) -> bytes:
-    """Returns the key of a session. It is a hash of the id, so that the timing of a lookup reveals nothing about the
-    id."""
+    """Returns the key of a session: a hash of its id, so that the timing of a lookup reveals nothing about the id."""
     return hashlib.sha256(name.encode()).digest()
 
 

@@ -105,7 +105,7 @@ _MATCHED = [(re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(one.p
 
 
 def found(written: str) -> tuple[Route, Mapping[str, str]]:
-    """Returns the route and the parameters of a quoted path and query below :data:`PREFIX`. Raises
+    """Returns the route and the parameters of a percent-encoded path and query below :data:`PREFIX`. Raises
     :class:`NotFound`."""
     path, _, query = written.partition("?")
     for pattern, route in _MATCHED:

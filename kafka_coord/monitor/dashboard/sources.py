@@ -293,7 +293,7 @@ class Sources:
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
     def read_rows(self) -> bool:
-        """Reads some of the changed groups. Returns whether a row changed or more groups may be due."""
+        """Reads some of the changed groups. Returns whether a row changed or more groups may be due for a read."""
         version = self.rows.version
         return self.rows.step(self._seen()) == AT_ONCE or self.rows.version != version
 

@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(slots=True)
 class Timeline:
-    """The ownerships in one group: for each partition, its spans in chronological order. Complete from ``since_ms``
+    """The ownership history of a group: each partition's spans, in chronological order. Complete from ``since_ms``
     on."""
 
     since_ms: int

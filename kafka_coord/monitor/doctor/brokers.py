@@ -123,13 +123,14 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     alone = sorted(set(cluster.brokers) - cluster.instances.keys())
     lost = sorted(cluster.instances.keys() - set(cluster.brokers))
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
-        yield warning(check, "only one instance runs, so no other can take over", "run an instance beside each broker")
+        what = "only one instance is running, so no other can take over"
+        yield warning(check, what, "run an instance beside each broker")
     elif alone and cluster.instances:
         yield info(
             check, f"no instance is running beside broker {some(alone, 20)}", "run 'kafka-coord serve' there as well"
         )
     if lost:
-        what = f"instance {some(lost, 20)} runs without its broker"
+        what = f"instance {some(lost, 20)} is running without its broker"
         yield info(check, what, "it can still coordinate; check its --broker-id, and whether the broker is up")
     if cluster.instances and not alone and not lost:
-        yield ok(check, f"{len(cluster.instances)} instances run, one beside each broker")
+        yield ok(check, f"{len(cluster.instances)} instances are running, one beside each broker")

@@ -81,11 +81,12 @@ def _check_group(
         yield finding("pauses", what, f"kafka-coord groups resume {group}", group)
     missing = snapshot.missing_topics
     if missing:
-        what = f"group {group} subscribes to {some(missing, 5)}, which does not exist"
-        yield info("subscriptions", what, "create it", group)
+        do, it = ("does", "it") if len(missing) == 1 else ("do", "them")
+        what = f"group {group} subscribes to {some(missing, 5)}, which {do} not exist"
+        yield info("subscriptions", what, f"create {it}", group)
 
 
-_RELEASED_LATER = "no decision is made until the other findings are resolved"
+_RELEASED_LATER = "no decisions are made until the other findings are resolved"
 
 
 def _see_the_log(group: str) -> str:
@@ -118,7 +119,9 @@ def _check_waiting(
             yield warning("commands", f"group {group}: {text}", todo, group)
     orphaned = [one.consumer for one in waiting if one.consumer not in snapshot.registrations]
     if orphaned:
-        what = f"group {group}: {len(orphaned)} commands for {some(sorted({*orphaned}), 5)}, which is gone"
+        gone = sorted({*orphaned})
+        are = "is" if len(gone) == 1 else "are"
+        what = f"group {group}: {counted(len(orphaned), 'command')} for {some(gone, 5)}, which {are} gone"
         yield info("channels", what, "the coordinator removes them with the consumer's ledger", group)
 
 

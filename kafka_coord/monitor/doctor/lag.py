@@ -18,8 +18,8 @@ CHECK = "lag"
 NEWS_MS = 3_600_000
 """How long an operator's change to offsets is reported as a warning."""
 REMEMBERED_MS = 24 * NEWS_MS
-"""How long an operator's change to offsets is reported at all, and how long a group with lag but no members is a
-warning."""
+"""How long an operator's change to offsets is reported at all, and how long lag in a group without members is reported
+as a warning."""
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 
@@ -149,11 +149,11 @@ def _began(seen: Lags, rows: Iterable[OffsetRow]) -> int | None:
 
 
 def _since(seen: Lags, rows: Iterable[OffsetRow], now_ms: int) -> str:
-    """Returns ``for 12 min (since 10:45:03 UTC)``."""
+    """Returns how long the trends have lasted: ``for 12 min (since 10:45:03 UTC)``, or ``""`` if unknown."""
     began = _began(seen, rows)
     return "" if began is None else lasting(began, now_ms)
 
 
 def _rate(records_s: float) -> str:
-    """Returns ``412 a second`` or ``9 a minute``."""
+    """Formats a rate as ``412 a second`` or ``9 a minute``."""
     return f"{records_s:,.0f} a second" if records_s >= 1 else f"{records_s * 60:,.0f} a minute"

@@ -88,14 +88,14 @@ def _check_server(server: ServerFacts, earlier: ServerFacts | None) -> Iterator[
         return
     shown = ".".join(map(str, server.version))
     if server.version < MULTI_READ_SINCE:
-        what = f"{server.server} is {shown}, {server.mode}, older than 3.6, so groups are read one znode at a time"
+        what = f"{server.server} runs {shown} ({server.mode}), older than 3.6, so groups are read one znode at a time"
         yield warning(check, what, "upgrade ZooKeeper; reads are slow with many groups")
     elif server.version < MAINTAINED_SINCE:
         yield info(
-            check, f"{server.server} is {shown}, {server.mode}, which is no longer maintained", "upgrade ZooKeeper"
+            check, f"{server.server} runs {shown} ({server.mode}), which is no longer maintained", "upgrade ZooKeeper"
         )
     else:
-        yield ok(check, f"{server.server} is {shown}, {server.mode}")
+        yield ok(check, f"{server.server} runs {shown} ({server.mode})")
     yield from _check_limits(server)
     yield from check_writes(server, earlier)
 

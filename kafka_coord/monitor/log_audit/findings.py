@@ -41,7 +41,7 @@ class LogRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """One violation or warning, at an offset of a partition of the log. ``time_ms`` is the time of the batch, in ms
+    """One violation or warning, at an offset in a partition of the log. ``time_ms`` is the time of the batch, in ms
     since 1970."""
 
     rule: LogRule

@@ -97,7 +97,7 @@ class PartitionJudge:
         if claim.term != self._term:
             self._violated(LogRule.WRONG_CLAIM, f"a claim of term {claim.term} in a batch of term {self._term}", record)
         elif self._claim is not None or record.offset != self._sequence_0_at:
-            self._violated(LogRule.WRONG_CLAIM, f"a claim of term {self._term} is not at its beginning", record)
+            self._violated(LogRule.WRONG_CLAIM, f"a claim of term {self._term} is not at the start of the term", record)
         self._claim = claim
 
     # --- records -----------------------------------------------------------------------------------------------------

@@ -102,10 +102,11 @@ class Evidence:
 
 
 def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
-    """Reads evidence. A path is the data directory of a ZooKeeper server, or a file with the output of 'kafka-coord
-    groups history GROUP -o json', named after its group. Several directories must belong to the same ensemble.
-    ``source`` names the ensemble (default: the first directory's name). The znodes are below the path ``chroot``.
-    Raises :class:`NotFound` for a path that does not exist, and :class:`MalformedValue` for any other kind of file.
+    """Reads the evidence in ``paths``. Each path is the data directory of a ZooKeeper server, or a file with the
+    output of 'kafka-coord groups history GROUP -o json', named after its group. All directories must belong to the same
+    ensemble. ``source`` names the ensemble (default: the first directory's name). ``chroot`` is the root of the
+    coordinator's znodes. Raises :class:`NotFound` for a path that does not exist, and :class:`MalformedValue` for any
+    other kind of file.
     """
     evidence = Evidence()
     logs = []

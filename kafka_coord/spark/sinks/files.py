@@ -1,7 +1,7 @@
 """The file operations that a table's commits need: create a file completely or not at all, and make files durable.
 
 On local file systems and on NFS, ``link(2)`` fails if the name is taken. Object stores offer no such operation, so they
-are refused.
+are not supported.
 """
 
 from __future__ import annotations

@@ -192,8 +192,8 @@ class TableWriter:
         return Piece(name, written, count), there
 
     def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
-        """Replaces the piece with a new one without the given offsets. Returns the new piece, or ``None`` if no row is
-        left."""
+        """Replaces the piece with a new one that omits the given offsets. Returns the new piece, or ``None`` if no row
+        is left."""
         import pyarrow.parquet as pq
 
         def write(folder: Path) -> None:
