@@ -21,7 +21,7 @@ class Unowned:
 
 
 def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed_ms: Mapping[str, int]) -> Unowned:
-    """Returns the existing partitions that members subscribe to or a ledger lists, but no registered member holds. In a
+    """Returns the existing partitions that members subscribe to or ledgers list, but no registered member holds. In a
     group without members, also includes those with a committed offset."""
     seen = snapshot.observation
     free = partitions_of(seen, Committed({}) if seen.members else committed)

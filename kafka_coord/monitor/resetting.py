@@ -64,8 +64,8 @@ Plan = tuple[Resettable, tuple[ResetRow, ...]]
 def read_resettable(
     instances: Instances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
 ) -> list[Resettable]:
-    """Reads all managed groups together, and several client-assigned groups at a time. ``asked_for`` is the rule, as
-    recorded in the history. Raises :class:`NotFound` if one of the groups does not exist.
+    """Reads the ``wanted`` groups: the managed groups all at once, and several client-assigned groups at a time.
+    ``asked_for`` is the rule, as recorded in the history. Raises :class:`NotFound` if one of the groups does not exist.
     """
     store, cluster = instances.store, read_cluster(instances.store)
     managed = [group for group, kind in wanted if kind is GroupKind.MANAGED]

@@ -86,7 +86,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: PlannedBatch | None = None
         """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
-        """The ranges of the last micro-batch that this query reads. In a replay, other members may own the rest."""
+        """The ranges that this query reads in the last micro-batch. In a replay, other members may own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False

@@ -118,7 +118,7 @@ class Auditor:
         self._after(context)
 
     def _after(self, context: StepContext) -> None:
-        """Checks the rules that look at the state after the step."""
+        """Checks the rules that concern the state after the step."""
         for (name, consumer), before in context.ledgers_before.items():
             self._violations(name, ledger_faults(context, self.state.group(name), consumer, before))
         for name, consumer, written in context.commanded:

@@ -132,7 +132,7 @@ class _Audit:
             tree.put(name, node)
             newest = max(newest, shown)
         self._tree = tree
-        # A deletion leaves no trace in a snapshot, so the snapshot may reflect deletions later than its newest znode.
+        # A deletion leaves no trace in a snapshot, so the snapshot may reflect deletions after its newest znode.
         # To bound them, assume that writing the rest of the snapshot took no longer than writing it up to that znode,
         # so at most as many transactions followed.
         return newest + (newest - zxid)

@@ -47,7 +47,7 @@ reconnects and receives whole documents again."""
 MAX_DOCUMENTS = 500
 
 Open = Callable[[Callable[[], None]], Sources]
-"""Opens a session that calls the argument when groups change."""
+"""Opens a session that calls the given function when groups change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Operating:
         self._dry_runs: dict[str, _DryRun] = {}
 
     def who(self, environ: Mapping[str, Any]) -> User | None:
-        """Returns the operator of the session in the request's cookie."""
+        """Returns the operator whose session the request's cookie names."""
         try:
             session = self._logins.session(_cookie(environ))
         except Denied:

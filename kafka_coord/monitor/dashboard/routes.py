@@ -57,7 +57,7 @@ TASKS = {
     LAGS: Route(LAGS, Sources.read_lags, lane="lag"),
     CLIENTS: Route(CLIENTS, Sources.read_clients, every_s=5.0, lane="lag"),
 }
-"""Reads that several documents share."""
+"""The reads shared by several documents."""
 
 ROUTES = (
     Route(

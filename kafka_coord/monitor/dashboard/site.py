@@ -101,7 +101,7 @@ class Site:
         )
 
     def _others(self) -> list[str]:
-        """Returns the instances' URLs, or an empty list if they cannot be read in time. Reading them already opens the
+        """Returns the instances' URLs, or an empty list if they cannot be read in time. Reading them also opens the
         session that the page will need."""
         event = self._live.get("/cluster", _SOON_S)
         instances = json.loads(event.data)["instances"] if event.status == HTTPStatus.OK else ()

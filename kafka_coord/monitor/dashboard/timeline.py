@@ -19,8 +19,8 @@ Owners = Mapping[TopicPartition, str]
 
 @dataclass(slots=True)
 class Span:
-    """One ownership, in ms since 1970. ``from_ms`` is ``None`` if it began before the history. ``to_ms`` is ``None``
-    for a current owner."""
+    """One period of ownership, in ms since 1970. ``from_ms`` is ``None`` if it began before the history. ``to_ms`` is
+    ``None`` for a current owner."""
 
     consumer: str
     from_ms: int | None

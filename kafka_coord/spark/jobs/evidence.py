@@ -45,7 +45,7 @@ class Decided(NamedTuple):
 
 class Held(NamedTuple):
     """A period in which a consumer held a partition. It begins when a start-fetcher is acknowledged, and ends when a
-    stop-fetcher is acknowledged or the registration is gone (``ending`` says which). ``members_left`` is how many
+    stop-fetcher is acknowledged or the registration is removed (``ending`` says which). ``members_left`` is how many
     members the group then has.
     """
 

@@ -60,7 +60,7 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
 
 
 def require_key_columns(rows: DataFrame) -> None:
-    """Raises :class:`SettingsError` if a column that identifies a record is missing or has another type."""
+    """Raises :class:`SettingsError` if a column that identifies a record is missing or has the wrong type."""
     types = dict(rows.dtypes)
     wrong = [
         f"{name} {kind} (is {types.get(name, 'missing')})"
