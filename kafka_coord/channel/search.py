@@ -123,14 +123,14 @@ class CoordinatorSearch:
             self._found = coordinator
 
     def failed(self, host: str, problem: object) -> None:
-        """Called when a host or the coordinator could not be reached or did not respond."""
+        """Records that a host or the coordinator could not be reached or did not respond."""
         self._problem = f"{host}: {problem}"
 
     def connected(self) -> None:
         self._waits, self._not_epoch = False, None
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
-        """Called when the connection has ended. ``silent`` means that the coordinator was silent for too long, and
+        """Records that the connection has ended. ``silent`` means that the coordinator was silent for too long, and
         ``lasted`` that the connection did not break immediately. If either is set, the search asks the hosts again
         without a pause, a silent coordinator's host last."""
         if silent:

@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 class BrokerLookup:
     """Looks up the brokers and passes their addresses to ``connect``. If the application gives ``bootstrap_servers``,
-    it passes those instead of looking anything up."""
+    passes those on instead, without a look-up."""
 
     def __init__(
         self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]

@@ -50,8 +50,8 @@ class _CommitRequest:
 
 @dataclass(slots=True)
 class _Closing:
-    """A requested close. ``in_hand`` returns whether the application is still working on records and will call
-    again."""
+    """A requested close. ``in_hand`` returns whether the application is still working on records and will call the
+    consumer again."""
 
     deadline: float
     also: tuple[Op, ...]

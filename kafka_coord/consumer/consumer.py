@@ -109,7 +109,7 @@ class Consumer(GroupMember[K, V]):
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
         """Like :meth:`consume`, but returns confluent-kafka's messages instead of records.
 
-        It is as fast as confluent-kafka's own consumer and suits programs written for it. Messages are never errors:
+        This is as fast as confluent-kafka's own consumer, and suits programs written for it. Messages are never errors:
         the consumer raises errors or recovers from them.
         """
         return self._only_stream().consume_messages(max_messages, timeout_s)
@@ -156,11 +156,12 @@ class Consumer(GroupMember[K, V]):
     def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
         """Leaves the group. No records are skipped, and only records still in hand are delivered again.
 
-        The consumer stops returning records, and waits up to ``timeout_s`` seconds for other threads to finish theirs,
-        which then count as consumed. Then a single write commits the consumed offset of each held partition and deletes
-        the registration. With ``auto_commit_interval_ms=None``, it stores only offsets that the application commits,
-        which is still possible while ``close`` waits. The next owner delivers any records still in hand again. If they
-        should count as consumed, commit before you close, or leave a ``with`` block normally.
+        The consumer stops returning records, and waits up to ``timeout_s`` seconds for other threads to finish the
+        records that they have in hand, which then count as consumed. Then a single write commits the consumed offset of
+        each held partition and deletes the registration. With ``auto_commit_interval_ms=None``, it stores only offsets
+        that the application commits, which is still possible while ``close`` waits. The next owner delivers any records
+        still in hand again. If they should count as consumed, commit before you close, or leave a ``with`` block
+        normally.
 
         The partitions move immediately. A consumer with ``rejoin_grace_ms`` keeps its place for that long, as a static
         member does in Kafka. ``leave=True`` gives the place up now. With ``zookeeper``, none of this needs a

@@ -141,8 +141,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record[Any, Any] | None:
-        """Returns the next record of the current run, so that the previous one counts as consumed. Returns ``None`` if
-        the run is exhausted or checks are due; the caller must then call :meth:`take_one`."""
+        """Returns the next record of the current run; the previous one then counts as consumed. Returns ``None`` if the
+        run is exhausted or checks are due; the caller must then call :meth:`take_one`."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -234,8 +234,9 @@ class Fetcher:
         return bool(self._runs)
 
     def fetch_ahead(self, until: Callable[[], bool]) -> None:
-        """Waits until records have been fetched, the application must see an error, or ``until`` returns true. Call
-        this on a thread that does not consume. Raises :class:`BrokerError`."""
+        """Waits until records have been fetched, there is an error to report to the application, the consumer is
+        stopped, or ``until`` returns true. Call this on a thread other than the one that takes the records. Raises
+        :class:`BrokerError`."""
         while not (self._runs or self._failing or self.stopped or until()):
             self._fill(1.0, _BATCH)
 
@@ -248,8 +249,9 @@ class Fetcher:
             self._errors.handle(*self._to_handle.pop())
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
-        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch. Drops
-        all others. If their partition is still held, it has a new serial, so the client fetches them again.
+        """Stores the records of partitions that have not been stopped, paused or moved by a seek since the fetch, and
+        drops all others. If the partition of a dropped record is still held, it has a new serial, so the client fetches
+        the record again.
         """
         with self._lock:
             if any(map(self._error, messages)):

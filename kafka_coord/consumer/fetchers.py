@@ -317,7 +317,7 @@ class KafkaFetchers:
         settings = self._settings | {"bootstrap.servers": ",".join(addresses)}
         if self._used:
             log.warning(
-                "connecting to new brokers=%s, because none of the previous brokers is listed any more previous=%s",
+                "connecting to new brokers, because none of the previous ones is still listed brokers=%s previous=%s",
                 ",".join(addresses),
                 ",".join(self._used),
             )

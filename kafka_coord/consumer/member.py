@@ -433,8 +433,8 @@ class GroupMember(Generic[K, V]):
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConsumerError(
-                f"consumer {self.consumer_id!r} belongs to process {self._pid} and process {os.getpid()} is its"
-                f" fork; connections cannot be shared, so create a consumer in each process"
+                f"consumer {self.consumer_id!r} belongs to process {self._pid}, and process {os.getpid()} is a"
+                " fork of it; connections cannot be shared across a fork, so create a consumer in each process"
             )
 
     def _check(self) -> None:

@@ -29,7 +29,7 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
     """Plans, reads the offsets of the partitions that the plan starts, and replans without any partitions whose offset
     is unreadable.
 
-    A plan is valid only as a whole, because one step may release partitions that the next one starts, so this function
+    A plan is valid only as a whole: one step may release partitions that the next one starts. So this function
     replans instead of dropping steps. Each round finds at least one more unreadable znode and leaves its partitions out
     of the next plan, so the loop terminates.
 

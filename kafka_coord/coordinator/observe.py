@@ -45,8 +45,8 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 class Snapshot:
     """The result of reading a group: the observation for ``plan``, and what else the executor needs. ``missing``
     contains the group's persistent parents that a write must create first. ``history`` is the group's history znode.
-    ``zxids`` were read before everything else, so the observed state is the one that they identify or a later one. Both
-    are read only on request (see :class:`GroupQuery`)."""
+    ``zxids`` were read before everything else, so the observed state is the one that they identify or a later one.
+    ``history`` and ``zxids`` are read only on request (see :class:`GroupQuery`)."""
 
     observation: Observation
     missing: frozenset[str]
@@ -84,8 +84,8 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Returns reads of the znodes whose children matter. Unlike a listing, such a read returns the zxid of the last
-    change to the children."""
+    """Returns reads of the znodes whose children matter. Unlike a listing, reading the znode itself returns the zxid
+    of the last change to the children."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 

@@ -98,9 +98,9 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
-        """Returns the units of the step, with the ledger and its commands in one unit. The other operations, mostly
-        removals of old commands and offsets, come first and may be split, because no consumer carries out the commands
-        of a dead incarnation or uses the offsets of a deleted topic."""
+        """Returns the units of the step. The last unit contains the ledger and its commands. The operations before it,
+        mostly deletions of old commands and offsets, may be split: it does no harm if only some of them are written,
+        because no consumer carries out the commands of a dead incarnation or uses the offsets of a deleted topic."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]

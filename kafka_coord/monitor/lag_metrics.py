@@ -67,7 +67,7 @@ class LagSampler:
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics of the last sample, or nothing if there is none yet or this instance does not lead. While
-        measurements fail, the lags are left out, and their age grows."""
+        measurements fail, the lags are left out, and the sample's age grows."""
         sample = self._sample
         if sample is None or not self._leads():
             return

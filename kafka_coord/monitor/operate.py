@@ -200,7 +200,7 @@ def settled(_: GroupSnapshot, state: GroupState) -> bool:
 
 def quiet(snapshot: GroupSnapshot, _: GroupState) -> bool:
     """Returns whether the members have acknowledged every command, for :func:`wait_until`. In a paused group, nothing
-    moves from then on."""
+    moves once they have."""
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 
 

@@ -55,7 +55,9 @@ def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
         except MalformedValue as error:
             raise SettingsError(f"--topic {written[:80]!r}: {error.reason}") from None
         if colon and not chosen:
-            raise SettingsError(f"--topic {written!r} has no partitions; write {name}:0,3-5, or {name} for all")
+            raise SettingsError(
+                f"--topic {written!r} lists no partitions; write {name}:0,3-5, or {name} for all of them"
+            )
         before = by_topic.get(name, frozenset())
         by_topic[name] = None if chosen is None or before is None else before | chosen
     return Scope(by_topic)

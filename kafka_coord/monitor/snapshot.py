@@ -30,8 +30,8 @@ T = TypeVar("T")
 class GroupSnapshot:
     """The planner's observation of one group, and facts that only operators need. ``registrations`` are the stats of
     the ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, and ``paused_everywhere`` is the pause of
-    all groups. If both exist, the observation contains the latter. ``decided_ms`` is when the target or one of the
-    ledgers was last written (ms since 1970).
+    all groups. If both exist, the observation contains the pause of all groups. ``decided_ms`` is when the target or
+    one of the ledgers was last written (ms since 1970).
     """
 
     observation: Observation

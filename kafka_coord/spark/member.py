@@ -339,7 +339,7 @@ class QueryMember:
         self, current: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Returns the offset at which to continue in each partition. If the current position is unknown or no longer in
-        the log, the options decide.
+        the log, the options determine it.
         """
         begins = self._begins_of(current, ends)
         positions: dict[TopicPartition, int] = {}

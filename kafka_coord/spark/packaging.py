@@ -69,9 +69,9 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
 
 def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
     """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
-    except PySpark. Returns its path. It is built for this machine's Python, operating system and processor, and expects
-    the same Python at the same path on the other machines. Raises :class:`SettingsError` with the last output if pip or
-    venv fails.
+    except PySpark. Returns the file's path. The environment is built for this machine's Python, operating system and
+    processor, and expects the same Python at the same path on the other machines. Raises :class:`SettingsError` with
+    the last output if pip or venv fails.
     """
     packages = requirements()
     target = directory / f"kafka_coord-{__version__}-environment.tar.gz"

@@ -52,7 +52,9 @@ def parse_identities(raw: bytes, where: str) -> AclPlan:
         raise SettingsError(f"{unknown[0][:60]!r} in {where} is not a role; the roles are {', '.join(_ROLES)}")
     coordinators = _role(table, "coordinators", where)
     if not coordinators:
-        raise SettingsError(f"{where} must name at least one coordinator, or no one could change the protected znodes")
+        raise SettingsError(
+            f"{where} must name at least one coordinator: otherwise, no one can change the protected znodes"
+        )
     for role, found in (("coordinators", coordinators), ("operators", _role(table, "operators", where))):
         _none_of_the_world(found, role, where)
     groups = table.get("consumers", {})

@@ -147,7 +147,7 @@ class MultiWrite:
         return self.body
 
     def deserialize(self, buffer: bytes, offset: int) -> list[OpResult | Exception]:
-        """Returns the result of each operation, with absolute paths, or kazoo's error."""
+        """Returns the result of each operation, with absolute paths, or a kazoo exception if it failed."""
         results: list[OpResult | Exception] = []
         while True:
             kind, done, _ = _HEADER.unpack_from(buffer, offset)

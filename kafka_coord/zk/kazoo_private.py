@@ -104,7 +104,7 @@ def remember_watches(
     client: KazooClient, data: Iterable[tuple[str, Watch]], children: Iterable[tuple[str, Watch]]
 ) -> None:
     """Makes kazoo call the given watches when the server reports a change to a path's data or children. Call it only on
-    kazoo's connection thread, because no other thread changes kazoo's tables."""
+    kazoo's connection thread, because kazoo itself changes its tables only there."""
     for found, watches in ((client._data_watchers, data), (client._child_watchers, children)):
         for path, watch in watches:
             found[path].add(watch)

@@ -13,9 +13,9 @@ A client may rely on its session only as long as no server can have ended it. Th
   request at *s1* <= s2 - lag and got a response, the leader has counted that request, and the session lasts at least
   until s1 + T.
 
-``lag`` is T/4, because a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4.
-The lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease extends
-at least 45 % of T into the future while the server responds.
+``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. The
+lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease extends at
+least 45 % of T into the future while the server responds.
 """
 
 from __future__ import annotations

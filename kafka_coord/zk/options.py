@@ -114,7 +114,7 @@ class ZkOptions:
                 )
 
     def acls(self) -> Sequence[Any]:
-        """Returns :attr:`acl` in kazoo's format. New znodes get these ACLs unless there is a plan."""
+        """Returns :attr:`acl` in kazoo's format. New znodes get these ACLs unless :attr:`plan` is set."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:

@@ -69,8 +69,7 @@ class PersistentWatches:
                 self._followed[path] = left
 
     def session_is(self, state: SessionState) -> None:
-        """Drops all watches if the connection has ended, because the server drops them too, and notifies the
-        watchers."""
+        """If the connection has ended, drops all watches, as the server does, and notifies the watchers."""
         if state is SessionState.CONNECTED:
             return
         with self._lock:

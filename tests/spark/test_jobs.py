@@ -121,7 +121,7 @@ def test_a_second_run_goes_on_and_another_group_is_refused(spark, elected, kafka
     again = options(kafka_cluster, tmp_path, "jobs-again", flights)
     assert again.checkpoint_location != chosen.checkpoint_location
     assert run_stream(spark, again, decoded, threading.Event()).records == 10
-    with pytest.raises(RequestRefused, match="the group 'jobs-again' writes the table"):
+    with pytest.raises(RequestRefused, match="the group 'jobs-again' already writes to the table"):
         run_stream(spark, options(kafka_cluster, tmp_path, "jobs-other", flights), decoded, threading.Event())
     other = replace(
         options(kafka_cluster, tmp_path / "other", "jobs-other", flights), checkpoint=chosen.checkpoint_location

@@ -135,7 +135,7 @@ def reset_offsets(
     the group, without restarting any process. As in Kafka's own tool, an offset outside the log is replaced by the
     nearest end of the log.
 
-    If some of several groups cannot be reset, the command names them, resets the others, and exits with code 6. With
+    If some of the groups cannot be reset, the command names them, resets the others, and exits with code 6. With
     --topic, --all-groups skips the groups that do not use the topic.
 
     \b
@@ -171,7 +171,7 @@ def reset_offsets(
             _create(instances, missing, reason, allowed=create and execute)
         wanted = [(group, kind_of(store, group, kind)) for group in named] or _every_group(instances, kind)
         if pause and any(of is not GroupKind.MANAGED for _, of in wanted):
-            raise SettingsError("--pause works only for managed groups; stop the members of a client-assigned group")
+            raise SettingsError("--pause works only for managed groups; for a client-assigned group, stop its members")
 
         acting = Acting(who(), reason, timeout_s, note)
 

@@ -31,7 +31,8 @@ class ClusterView:
 def view_of(address: str, timeout_s: float = 5.0) -> ClusterView | None:
     """Returns the metadata of the broker at ``address`` (``host:port``), or None if the broker does not answer."""
     try:
-        # librdkafka would retry and log a refused connection, so try a quick and quiet one first.
+        # If the connection is refused, librdkafka retries and logs it, so try a plain socket first: it fails fast and
+        # logs nothing.
         socket.create_connection(host_and_port(address), timeout=1).close()
         # A new client each time, because one that knows other brokers might ask any of them.
         answer = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=timeout_s)

@@ -70,7 +70,7 @@ class DemoOptions:
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
             raise SettingsError(
-                f"--records {self.records} must be between {_MINIMUM_RECORDS:,} (fewer are consumed too fast) "
+                f"--records {self.records} must be between {_MINIMUM_RECORDS:,} (fewer would be consumed too quickly) "
                 f"and {FLIGHTS:,} (all flights)"
             )
         if self.brokers < 2:

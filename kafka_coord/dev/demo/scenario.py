@@ -1,4 +1,4 @@
-"""Causes the events of the scenario, in order, while the group is running."""
+"""Triggers the scenario's events, in order, while the group is running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifies that the group consumed every record, from the consumers' journals and other facts. Pure.
+"""Verifies that the group consumed every record, from the consumers' journals and other facts. Does no I/O.
 
 The claim, for a topic whose partitions hold the offsets 0 … end - 1:
 
@@ -8,7 +8,7 @@ The claim, for a topic whose partitions hold the offsets 0 … end - 1:
   client that lost its session also counts as killed: the records after its last acknowledged commit may be repeated;
 - in those partitions, the next owner continued exactly at the committed offset, so it skipped none of the killed
   consumer's uncommitted records;
-- no two consumers owned a partition at the same moment, and no partition was interrupted without a change of owner;
+- no two consumers owned a partition at the same moment, and no partition that kept its owner was interrupted;
 - no acknowledged commit was lost: each later owner of the partition began at that offset or later, and the group ends
   at that offset or later (only stock clients record acknowledgements);
 - the consumed records, each counted once, equal the input: the same number of flights and the same delays by airline;
@@ -303,7 +303,7 @@ def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int
 
 
 def _commits_kept(evidence: Evidence, spans: Sequence[Span]) -> tuple[Check, ...]:
-    """Checks that no acknowledged commit was lost. Returns no check if no consumer recorded acknowledgements."""
+    """Checks that no acknowledged commit was lost. Returns no checks if no consumer recorded any."""
     commits = [
         (one.at_ms, tp, offset)
         for journal in evidence.journals

@@ -94,7 +94,7 @@ def run_stream(
     table = ParquetTable(spark, options.table, group=group)
     if (owner := table.state().group) not in {"", group}:
         raise RequestRefused(
-            f"the group {owner!r} writes the table {options.table}, so {group!r} needs its own directory"
+            f"the group {owner!r} already writes to the table {options.table}, so {group!r} needs its own directory"
         )
     counted = _Counted(table, transform, on_progress)
     sink = BetweenBatches(counted)

@@ -160,8 +160,8 @@ class ClientConnection(asyncio.Protocol):
             self._end_hold()
 
     def _end_hold(self) -> None:
-        """Called when the client has sent another request. Carries out an automatic commit during the hold; any other
-        request ends the hold."""
+        """Handles the arrival of another request while one is held: carries out an automatic commit during the hold,
+        and ends the hold for any other request."""
         if self._release is None:
             return
         if self._is_automatic_commit():

@@ -33,7 +33,7 @@ class Converted(NamedTuple):
 
 
 class GroupKinds:
-    """Knows the kind of each group and converts groups. Use only on the event loop. ``manager`` keeps the
+    """Determines the kind of each group, and converts groups. Use only on the event loop. ``manager`` keeps the
     client-assigned groups. ``managed`` handles the managed groups, or is ``None`` if they are not served.
     ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``."""
 
@@ -126,8 +126,8 @@ class GroupKinds:
     async def take_over(self, managed: ManagedGroups, group_id: str, why: str) -> Error:
         """Converts an empty client-assigned group to a managed group. The group is removed from the log only after its
         offsets have been written to ZooKeeper, so if the conversion fails halfway, the next join or request completes
-        it. If members already hold the partitions, the coordinator refuses to set their offsets, so the offsets in the
-        log stay there until they expire."""
+        it. If members in ZooKeeper already hold the partitions, the coordinator refuses to set the partitions' offsets,
+        so those in the log stay there until they expire."""
         if not is_legal(group_id):
             return Error.INVALID_GROUP_ID
         if group_id in self._changing or self._manager.is_writing(group_id):
@@ -193,8 +193,8 @@ class GroupKinds:
 
         The offsets are written to the log before the group is removed from ZooKeeper. The elected coordinator removes
         the group only if it has no members and no offset has changed since the request or, if members were evicted,
-        since the eviction. The group stays managed until it is removed. If the conversion fails halfway, the next run
-        completes it.
+        since the eviction. The group stays managed until it is removed. If the conversion fails halfway, the next
+        attempt completes it.
         """
         group_id, administration = asked.group, managed.administration
         with self._change(group_id):
@@ -242,7 +242,7 @@ class GroupKinds:
 
     async def _copy(self, group_id: str, offsets: Offsets) -> Error:
         """Writes the offsets to the log and returns the error. Leaves the group's other offsets in the log: if an
-        earlier run has removed part of the group from ZooKeeper, they are the only copies."""
+        earlier attempt removed part of the group from ZooKeeper, the log has the only copies of those."""
         manager, now_ms = self._manager, self._manager.now_ms()
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE

@@ -530,8 +530,8 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """Moves the timer only if it would otherwise fire too late. One that fires too early is simply set again, which
-        is cheap."""
+        """Sets the group's timer, unless the current one fires early enough. If it fires too early, it is simply set
+        again, which is cheap."""
         before, due = self._timers.get(group_id), group.due
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return

@@ -59,7 +59,7 @@ OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`.
 
-    ``broker_listener`` is the broker's listener for its instance, and ``security`` secures the connections to it.
+    ``broker_listener`` is the broker's listener for this instance, and ``security`` secures the connections to it.
     ``tls`` secures client connections. ``rewrite`` makes the listener put the instances' addresses into the broker's
     responses, in case the broker does not advertise them. If ``holds`` is set, heartbeats are held. Groups of classic
     clients are managed if their names match ``managed_groups``.

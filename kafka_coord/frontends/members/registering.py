@@ -162,7 +162,7 @@ def _decide(request: Registering, node: Node | None, channel: Stat | None) -> Re
         return Registration(group, consumer, node.stat.czxid, channel.version, 0)  # ZooKeeper's response was lost
     if channel is None or not _is_its_own(request.wanted, node):
         return _taken(consumer, _who(node), node.stat.czxid)
-    # the consumer is returning; this write fails if another one has registered since, which changes the channel
+    # the consumer is returning; if another one registers first, the channel's version changes and this write fails
     set_channel, create = register_ops(group, consumer, value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     request.ops = (token, Delete(layout.registration(group, consumer)), create)

@@ -52,7 +52,7 @@ class TermScope:
 
     @property
     def kind(self) -> str:
-        """The kind of the members, for log lines."""
+        """What kind of members the term serves, for log lines."""
         return "socket" if None in self.protocols else "Kafka"
 
 

@@ -251,8 +251,8 @@ class Gateway:
                 self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
-        """Closes the connection. Tells the client which instance is the coordinator, if that is known without asking
-        ZooKeeper."""
+        """Tells the client which instance is the coordinator, if that is known without asking ZooKeeper, and closes the
+        connection."""
         coordinator = self._metadata.known_coordinator()
         message = "this instance is not the coordinator" if coordinator else "the coordinator is unknown; retry"
         known = coordinator.to_json() if coordinator is not None else None

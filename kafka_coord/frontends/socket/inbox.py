@@ -49,7 +49,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """The lane in which one connection's input is queued, and how many of its items are in it."""
+    """The lane that queues one connection's input, and how many of that connection's items are waiting in it."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0

@@ -46,7 +46,7 @@ class Questions:
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers the requests that can be answered. Those that are already waiting are checked only at intervals.
+        """Answers new requests and, at intervals, those that are waiting; whatever cannot be answered yet waits.
         Returns when to call this method again, in monotonic seconds. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due

@@ -42,7 +42,9 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     for path in paths:
         directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
         if directory is None:
-            raise NotFound(f"{path} is not a directory; give a server's dataDir or dataLogDir, or its version-2")
+            raise NotFound(
+                f"{path} is not a directory; give a server's dataDir or dataLogDir, or its version-2 directory"
+            )
         logs: list[tuple[int, Path]] = []
         snapshots: list[tuple[int, Path]] = []
         for file in directory.iterdir():
@@ -53,7 +55,7 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     if not any(files.logs for files in found):
         raise NotFound(
             f"no transaction log (log.<hex>) in {', '.join(str(files.directory) for files in found)};"
-            " give a server's dataDir or dataLogDir, or its version-2"
+            " give a server's dataDir or dataLogDir, or its version-2 directory"
         )
     return tuple(found)
 

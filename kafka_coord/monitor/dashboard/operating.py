@@ -238,8 +238,8 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
-    """Without ``confirm``, only returns the changes that a reset would make. With ``confirm``, sets exactly the offsets
-    that were shown before, and returns the changes."""
+    """Resets the group's offsets and returns the changes. Without ``confirm``, only returns the changes that a reset
+    would make. With ``confirm``, sets exactly the offsets that were shown before."""
     wanted, acting = asked.confirmed, asked.acting
     if wanted is None:
         return _shown(asked, instances, kind)

@@ -22,8 +22,8 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The topic as a broker describes it: its settings and, for each partition, how many replicas it has and how many
-    of them are in sync."""
+    """The groups log's topic, as a broker describes it: its settings and, for each partition, how many replicas it has
+    and how many of them are in sync."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]
@@ -32,8 +32,8 @@ class Topic:
 def check_log(
     instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
-    """Checks the topic. Does nothing if it does not exist yet, since an instance will create it. ``listeners`` are the
-    brokers' listeners."""
+    """Checks the groups log's topic. Does nothing if the topic does not exist yet, since an instance will create it.
+    ``listeners`` are the brokers' listeners."""
     if not directory.leaders:
         return
     topics, _ = instances.ask_each(directory.addresses, _read)
@@ -47,8 +47,8 @@ def check_log(
 
 
 def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, address: str) -> Iterator[Finding]:
-    """Checks the topic's partitions and settings. ``address`` is a broker's address, for the commands in the
-    remedies."""
+    """Checks the partitions and settings of the groups log's topic. ``address`` is a broker's address, for the commands
+    in the remedies."""
     yield from _check_partitions(topic, directory, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {

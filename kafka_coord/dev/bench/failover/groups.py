@@ -42,7 +42,7 @@ class ManyGroups:
                 on_progress(f"registering: {number + 1:,} of {len(self.names):,} groups")
 
     def acknowledge_all(self, within_s: float, on_progress: OnProgress) -> None:
-        """Acknowledges the first command of each consumer, which starts its partitions.
+        """Acknowledges each consumer's first command, which starts its partitions.
 
         Raises :class:`Timeout`.
         """

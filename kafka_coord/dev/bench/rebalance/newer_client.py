@@ -16,7 +16,7 @@ NEWER_CLIENT = "2.16.1"
 
 
 def newer_client(on_progress: Callable[[str], None]) -> Path:
-    """Like :func:`fetched_client`, for the newer confluent-kafka."""
+    """Returns the directory from which to import the newer confluent-kafka (see :func:`fetched_client`)."""
     return fetched_client(f"confluent-kafka=={NEWER_CLIENT}", on_progress)
 
 

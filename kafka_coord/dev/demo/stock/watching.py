@@ -47,7 +47,7 @@ class StockWatcher(Watcher):
         return described([group], topics, ends)[0]
 
     def _look_at_coordinator(self) -> None:
-        """Does nothing, because each sample shows the coordinator."""
+        """Does nothing, because every sample already includes the coordinator."""
 
     def _take_sample(self) -> None:
         asked_ms = now_ms()

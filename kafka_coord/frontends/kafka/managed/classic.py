@@ -79,7 +79,7 @@ class Join(_ClassicRequest):
     @property
     def limit_s(self) -> float:
         """How long the request may be held, in seconds. This must be less than the session timeout, because the client
-        sends no other request in the meantime."""
+        sends no other request while it waits."""
         return min(self.rebalance_timeout_s, self.session_timeout_s * 2 / 3)
 
     def answered(self, error: Error, _message: str | None = None) -> Joined:
@@ -155,9 +155,9 @@ class Leave(_ClassicRequest):
 
 
 class ClassicMember(KafkaMember):
-    """One member. ``joined`` is its last JoinGroup in this term. ``generation`` is the last generation that the client
-    knows. ``sent`` is the share in the last response to a SyncGroup, or ``None`` while the member joins. If ``syncs``
-    is set, the client must send a SyncGroup next."""
+    """One member. ``joined`` is its latest JoinGroup in this term, and ``generation`` the latest generation that the
+    client knows of. ``sent`` is the share in the latest response to a SyncGroup, or ``None`` while the member is
+    joining. If ``syncs`` is set, the client must send a SyncGroup next."""
 
     protocol = PROTOCOL
     wrong_id = Error.FENCED_INSTANCE_ID
@@ -286,8 +286,8 @@ class ClassicMember(KafkaMember):
                 self.hold(sync, _WRITE_S)
 
     def settled(self) -> None:
-        """Answers a held SyncGroup. The acknowledgement has now been stored, so the client keeps its share even if this
-        instance fails."""
+        """Answers a held SyncGroup, now that the acknowledgement of its share has been stored: the client keeps the
+        share even if this instance fails."""
         if isinstance(self.waiting, Sync) and self.joined is not None:
             sync, self.waiting = self.waiting, None
             self._sync_answered(sync, self.joined)

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ConversionRequests:
     """Watches for unanswered requests to convert groups. Only :meth:`answer` is thread-safe.
 
-    While this instance serves a request's group, passes the request to ``carry_out`` once per term, with
-    ``unchanged_since`` set to the zxid of the request's creation.
+    Each request is passed to ``carry_out`` once in every term in which this instance serves the request's group. Its
+    ``unchanged_since`` is then the zxid at which it was created.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:

@@ -182,7 +182,7 @@ class Pace:
 class SteadyPace(Pace):
     """The pace of the Java client (see the top of the module). The client restarts its commit timer whenever it has
     carried out an assignment. So if it commits automatically, each heartbeat follows a commit and is held until the
-    next one. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client resend the
+    next commit. If another request, such as an OffsetFetch, ends a hold too early, an error makes the client resend the
     heartbeat."""
 
     joins_for_all: ClassVar[bool] = True  # otherwise, each part of the share would cost the application two polls

@@ -69,7 +69,7 @@ class Heartbeat(Request):
         return ConsumerGroupMember(members, self, number)
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
-        """Handles a join. A client that merely retries its join after a lost response stays the same incarnation. Any
+        """Handles a join. A client that merely retries its join after a lost response keeps its incarnation. Any
         other client that rejoins becomes a new incarnation, which holds no partitions."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
@@ -219,9 +219,9 @@ class ConsumerGroupMember(KafkaMember):
                 self.acknowledged()  # the commit shows that the client has started the partitions
 
     def resumed(self, topic_ids: Mapping[str, bytes], newest: int, *, is_settled: bool) -> None:
-        """Resumes the member at the epoch that the client sent. If all commands are acknowledged, the client may not
-        know the newest epoch yet, because the response may have been lost, so both epochs are valid. If not, it may
-        already know the newest epoch, because an acknowledgement may not have been written."""
+        """Resumes the member at the epoch that the client sent. If all commands are acknowledged, the ``newest`` epoch
+        is valid as well: the client does not know it yet if the response with that epoch was lost. Otherwise, only the
+        client's own epoch is valid. It may be the newest already, if the client's acknowledgement was not written."""
         self._learn(self.assignment, topic_ids)
         self.first_epoch = self.epoch = self.previous_epoch = min(self.epoch, newest)
         if is_settled:

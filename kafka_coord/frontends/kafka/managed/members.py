@@ -139,7 +139,7 @@ class KafkaMembers:
         return Error.NONE if member.knows(epoch) else member.wrong_epoch
 
     def key_of(self, key: Key, member_id: str) -> Key:
-        """Returns the key of the member with the given id, or ``key`` if there is no such member. The two can differ
+        """Returns the key of the member with the given id, or ``key`` if there is no such member. The keys can differ
         only if the member is static."""
         member = self._of_group.get(key[0], {}).get(member_id)
         if member is not None or key in self._machine.members:

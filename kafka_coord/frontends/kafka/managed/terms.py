@@ -121,8 +121,7 @@ class Served:
         self.term.close()
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
-        """Returns the topic ids in the member's ledger if the instruction is about topics. Raises
-        :class:`StoreError`."""
+        """Returns the topic ids that the instruction needs, from the member's ledger. Raises :class:`StoreError`."""
         if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
             topics = {tp.topic for tp in instruction.command.partitions}
         elif isinstance(instruction, instructions.Resumed):

@@ -30,8 +30,8 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """A write of the offsets that the member has reported since the last write of this kind. Once it is done,
-    ``probe`` is confirmed on ``connection``, unless it is 0."""
+    """A write of the offsets that the member has reported since the last write of this kind. Once the write
+    is done, ``probe`` is confirmed on ``connection``, unless ``probe`` is 0."""
 
     connection: int | None = None
     probe: int = 0

@@ -92,7 +92,7 @@ class CommandAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class CommitWanted:
-    """A client asks to commit ``offsets``. ``details`` contains the details of those that have any."""
+    """A client asks to commit ``offsets``. ``details`` contains those that carry a leader epoch or metadata."""
 
     connection: int
     request: Request
@@ -189,8 +189,8 @@ class CommandsListed:
 
 @dataclass(frozen=True, slots=True)
 class CommandRead:
-    """A command was read. ``command`` is ``None`` if the command no longer exists or cannot be read. In the latter
-    case, ``fault`` is the reason."""
+    """A command was read. ``command`` is ``None`` if the command no longer exists or cannot be read. If it cannot
+    be read, ``fault`` says why."""
 
     member: MemberId
     command_id: CommandId

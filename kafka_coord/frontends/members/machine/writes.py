@@ -105,7 +105,7 @@ class Writes:
             if isinstance(write, OffersWrite):
                 write.offsets, member.reported = member.reported, {}
                 write.connection = member.connection
-                # a reported offset that another queued write includes is not stored yet
+                # a reported offset is not stored yet if another queued write includes it
                 write.probe = 0 if any(later.offsets for later in member.writes) else member.answered_up_to
                 if not write.offsets:  # other writes, done or pending, include every reported offset
                     self._done(member, stimuli.MemberWritten(member.id, member.write_number))
