@@ -61,8 +61,8 @@ def show_command(changed: bool, output: Format) -> None:
     help="A regular expression for the groups that the operator may act on.",
 )
 def operator_command(name: str, groups: str) -> None:
-    """Create a token for an operator of the dashboard. The command prints an entry for the file given to
-    `serve --http-operators`, and the token itself, which is not stored anywhere, on standard error.
+    """Create a token for an operator of the dashboard. The command prints an entry for the file that
+    `serve --http-operators` reads, and on standard error the token itself. The token is not stored anywhere.
 
     \b
     kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml

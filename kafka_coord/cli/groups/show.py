@@ -186,7 +186,7 @@ def describe(
 
 
 def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
-    """Returns remarks about the output for humans, without duplicates."""
+    """Returns the notes below the human-readable output, without duplicates."""
     earlier = "not counted, because the topic has been deleted and recreated: "
     return dict.fromkeys(
         [

@@ -28,7 +28,7 @@ from kafka_coord.model import (
 @dataclass(slots=True)
 class MemberUpdate:
     """The update for one live member. ``seen`` is the observed ledger (or ``None``), and ``ledger`` is what remains of
-    it without the partitions that the update releases: those whose stop is acknowledged, and all those that a dead
+    it once the update has released partitions: those whose stop is acknowledged, and all those that a dead
     incarnation held."""
 
     member: Member

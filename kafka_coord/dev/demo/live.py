@@ -84,7 +84,7 @@ class LiveView(PlainView):
         if ticks:
             self._status = self.console.status(f"{what}  {self.left()}")
             self._status.start()
-        else:  # the next picture needs the whole terminal
+        else:  # the next screen takes up the whole terminal
             self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:

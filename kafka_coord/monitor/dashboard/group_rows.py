@@ -144,7 +144,7 @@ class GroupRows:
                 self.look_again([name], now + _AGAIN_S)
 
     def _watch(self, names: Sequence[str]) -> list[str]:
-        """Watches the history of each group that is not watched yet, and returns those of them whose history changed
+        """Watches the history of each group that is not watched yet, and returns the ones whose history changed
         recently."""
         names = [name for name in names if name not in self._watched]
         self._watched |= set(names)  # first, because a watch may fire before the call returns

@@ -88,7 +88,7 @@ def _measured(command: tuple[str, ...], servers: Servers) -> tuple[dict[str, Any
     ran = subprocess.run(arguments, capture_output=True, timeout=_WITHIN_S, check=False)
     took_s = time.monotonic() - began
     if ran.returncode:
-        raise BrokerError(f"{' '.join(command)} ended with {ran.returncode}: {ran.stderr.decode()[-500:]}")
+        raise BrokerError(f"{' '.join(command)} exited with code {ran.returncode}: {ran.stderr.decode()[-500:]}")
     row = {
         "command": " ".join(word for word in command if not word.startswith("listed-")),
         "took_s": round(took_s, 2),

@@ -135,7 +135,7 @@ def _throughput_bar(drains: Sequence[Drain]) -> Bar:
     if not ratios:
         return _not_measured(name, wanted)
     told = ", ".join(f"{ratio:.2f} times ({work}, partitions: {count})" for (count, work), ratio in ratios.items())
-    # The query's own work costs the same with either source, so the target is for the source alone.
+    # The query's own work costs the same with either source, so the target is for queries that only read.
     return Bar(name, wanted, told, all(ratio >= 1 for (_, work), ratio in ratios.items() if work is Work.RAW))
 
 

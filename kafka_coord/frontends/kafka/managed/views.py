@@ -151,7 +151,7 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
 
 
 def described_as_classic(view: GroupView) -> Any:
-    """Describes one group for DescribeGroups as if it were a classic group, for tools that do not know KIP-848."""
+    """Describes one group for DescribeGroups as if it were a classic group, for tools that do not support KIP-848."""
     form = message("DescribeGroupsResponse")
     of_group, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None:
