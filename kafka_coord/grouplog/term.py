@@ -298,7 +298,8 @@ class LogTerm:
         if result.error_code == _FENCED:
             raise BrokerError(
                 f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "
-                "has claimed the partition, or its znode was recreated (then each claim raises the term by 1, until it catches up)"
+                "has claimed the partition, or its znode was recreated (then each claim raises the term by 1, until it "
+                "catches up)"
             )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")

@@ -395,7 +395,7 @@ class KazooStore(Store):
                     lambda: kazoo_private.call(self._client, request),
                 )
             except Unsupported:
-                log.info("reading one by one reason='this ZooKeeper server does not support multi-read (ZooKeeper 3.6 or later)'")
+                log.info("reading one by one reason='multi-read requires ZooKeeper 3.6 or later'")
                 self._multi_read_refused_in = session_id
                 with suppress(StoreUnavailable):  # the server drops the connection after refusing, so retry below
                     return self._read_pipelined(reads)

@@ -199,7 +199,9 @@ def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartiti
             [*command, "--zookeeper", zookeeper], capture_output=True, text=True, timeout=_CLI_TIMEOUT_S, check=True
         )
     except subprocess.CalledProcessError as error:
-        raise VerificationFailed(f"{' '.join(command[2:])} exited with code {error.returncode}: {error.stderr}") from error
+        raise VerificationFailed(
+            f"{' '.join(command[2:])} exited with code {error.returncode}: {error.stderr}"
+        ) from error
     rows = json.loads(answer.stdout)["offsets"]
     ends = {TopicPartition(row["topic"], row["partition"]): row["end_offset"] for row in rows}
     unknown = sorted(tp for tp, end in ends.items() if end is None)
