@@ -281,7 +281,7 @@ def test_reset_is_refused_while_somebody_owns_the_partition(
         eventually(lambda: [row["lag"] for row in offsets(coord, group)] == [0, 0, 0])
         refused = coord("groups", "reset-offsets", group, "--topic", f"{loaded}:1", "--to-earliest", "--execute")
         assert refused.code == 6
-        assert f"{loaded}[1] of group '{group}' while owned by c1; nothing was changed" in refused.err
+        assert f"{loaded}[1] of group '{group}' while owned by c1: stop these consumers" in refused.err
         process.ended(by=signal.SIGTERM)
     assert all(row["committed_offset"] == row["end_offset"] for row in offsets(coord, group))
 

@@ -172,6 +172,23 @@ def test_sigterm_ends_the_command_between_two_micro_batches_and_it_leaves_the_gr
     assert sum(places(tmp_path).values()) == FLIGHTS
 
 
+def test_a_query_is_started_again_if_its_python_worker_starts_too_slowly(elected, kafka_cluster, flights, tmp_path):
+    slow = tmp_path / "python"
+    slow.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *streaming*) if mkdir "{tmp_path}/was-slow" 2>/dev/null; then sleep 12; fi;; esac\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    slow.chmod(0o755)
+    given = ("--group", "jobs-slow", "--topics", flights, "--output", str(tmp_path / "out"), "--master", "local[1]")
+    variables = {"KAFKA_COORD_ZOOKEEPER": kafka_cluster.zookeeper, "PYSPARK_PYTHON": str(slow)}
+    with started("pipeline", "run", "flights", *given, "--consumer-id", "one", "--once", **variables) as running:
+        ended = running.ended(within_s=200)
+    assert ended.code == 0, ended.err
+    assert ended.err.count("Python worker failed to connect back") == 1, ended.err
+    assert sum(places(tmp_path / "out").values()) == FLIGHTS
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -97,7 +97,8 @@ def flights(
     ):
         note(f"{name} joins the group {group}; press Ctrl-C to leave")
         ended = run_stream(spark, options, decoded, stopping.event, _SeldomNotes())
-    note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
+    plural = "" if ended.micro_batches == 1 else "es"
+    note(f"{ended.records:,} records in {ended.micro_batches} micro-batch{plural} written to {options.table}")
     if not ended.clean:
         note(
             "the last micro-batch took too long and was interrupted; its records are read again, but written only once"

@@ -28,6 +28,11 @@ RECORDS = "records"
 CHECKPOINTS = "checkpoints"
 
 _POLL_S = 0.2
+_SLOW_WORKER = "Python worker failed to connect back"
+"""Spark gives a new Python worker 10 s to connect, too little on a busy machine. It has no option for this time
+(SPARK-45245)."""
+_MOST_STARTS = 5
+"""How often a query is started if its Python worker is too slow."""
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 OnProgress = Callable[[str], None]
@@ -107,19 +112,25 @@ def run_stream(
         .foreachBatch(sink)
         .option("checkpointLocation", options.checkpoint_location)
     )
-    query = _triggered(writer, options.trigger).start()
-    try:
-        while query.isActive and not stopping.wait(_POLL_S):
-            pass
-        if query.isActive:
-            clean = sink.stop(query, options.stop_timeout_s)
-            return Ended(counted.batches, counted.records, clean)
-    except BaseException:
-        query.stop()
-        raise
-    if (failure := query.exception()) is not None:
-        raise ConsumerError(f"the query {options.checked.consumer_id!r} failed: {_cause(str(failure))}")
-    return Ended(counted.batches, counted.records, clean=True)
+    triggered = _triggered(writer, options.trigger)
+    starts = 0
+    while True:
+        query, starts = triggered.start(), starts + 1
+        try:
+            while query.isActive and not stopping.wait(_POLL_S):
+                pass
+            if query.isActive:
+                clean = sink.stop(query, options.stop_timeout_s)
+                return Ended(counted.batches, counted.records, clean)
+        except BaseException:
+            query.stop()
+            raise
+        if (failure := query.exception()) is None:
+            return Ended(counted.batches, counted.records, clean=True)
+        told = f"the query {options.checked.consumer_id!r} failed: {_cause(str(failure))}"
+        if starts == _MOST_STARTS or _SLOW_WORKER not in str(failure) or stopping.is_set():
+            raise ConsumerError(told)
+        on_progress(f"{told} Starting it again.")
 
 
 class _Counted:
