@@ -478,9 +478,13 @@ class Group:
             return self._late.may_come(beat.member_id, now)
         return beat.generation_id < self.metadata.generation_id and now < member.beats.again_until
 
-    def may_commit(self, member_id: str, instance_id: str | None, generation_id: int, now: float) -> Error:
+    def may_commit(
+        self, member_id: str, instance_id: str | None, generation_id: int, now: float, connection: int = 0
+    ) -> Error:
         """Returns NONE if the member may commit. A consumer that assigns its own partitions has generation -1 and no
-        member id."""
+        member id. ``connection`` is the number of the client's connection. Once the client has reconnected and
+        committed again, a commit that arrives late on an earlier connection is refused, because its offsets are older.
+        """
         group = self.metadata
         if group.state is DEAD:
             return Error.COORDINATOR_NOT_AVAILABLE
@@ -493,7 +497,11 @@ class Group:
             return error
         if group.state is COMPLETING:
             return Error.REBALANCE_IN_PROGRESS
-        self._heard_from(group.members[member_id], now)
+        member = group.members[member_id]
+        if connection < member.committed_on:
+            return Error.COORDINATOR_NOT_AVAILABLE
+        member.committed_on = connection
+        self._heard_from(member, now)
         return Error.NONE
 
     def _leave(self, leave: Leave, now: float) -> None:

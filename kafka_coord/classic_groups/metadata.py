@@ -35,7 +35,8 @@ class Protocol:
 @dataclass(slots=True)
 class MemberMetadata:
     """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that stays
-    silent is removed at ``expires_at``. ``is_new`` is true until the member's first join has been answered."""
+    silent is removed at ``expires_at``. ``is_new`` is true until the member's first join has been answered.
+    ``committed_on`` is the number of the newest connection on which it has committed."""
 
     member_id: str
     instance_id: str | None
@@ -51,6 +52,7 @@ class MemberMetadata:
     expires_at: float = 0.0
     beats: Beats = field(default_factory=Beats)
     is_new: bool = True
+    committed_on: int = 0
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")

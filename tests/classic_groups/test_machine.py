@@ -426,6 +426,13 @@ def test_only_members_of_the_generation_commit(member_id: str, generation: int, 
     assert played.may_commit(member_id, generation) is expected
 
 
+def test_a_commit_that_arrives_late_on_an_earlier_connection_is_refused() -> None:
+    group, now = Played().stable("m1").group, 0.0
+    assert group.may_commit("m1", None, 1, now, connection=2) is Error.NONE
+    assert group.may_commit("m1", None, 1, now, connection=1) is Error.COORDINATOR_NOT_AVAILABLE
+    assert group.may_commit("m1", None, 1, now, connection=2) is Error.NONE
+
+
 def test_nobody_commits_between_join_and_sync() -> None:
     played = Played()
     played.join(fresh="m1")

@@ -121,6 +121,7 @@ class _Peer:
     at a time. ``running`` is the current request, which waits for ``awaited``."""
 
     wire: Wire
+    number: int
     requests: deque[tuple[int, Ask]] = field(default_factory=deque)
     running: tuple[int, Coroutine[Any, Any, Any]] | None = None
     awaited: asyncio.Future[Any] | None = None
@@ -142,6 +143,7 @@ class SimulatedListener:
         self._store, self._broker_id = store, broker_id
         self._loop = _Loop()
         self._peers: list[_Peer] = []
+        self._accepted = 0
 
     def _lost(self, _partition: int, _why: str) -> None:
         self.serves = False
@@ -160,7 +162,8 @@ class SimulatedListener:
             self.terms.end(PARTITION)
 
     def accept(self, wire: Wire) -> None:
-        self._peers.append(_Peer(wire))
+        self._accepted += 1
+        self._peers.append(_Peer(wire, self._accepted))
 
     def is_awake(self) -> bool:
         return self._loop.has_news or any(peer.wire.to_read_above() for peer in self._peers)

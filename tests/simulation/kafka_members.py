@@ -443,10 +443,10 @@ class KafkaMember:
         identity = self.identity
         details = {tp: _committed(offset) for tp, offset in offsets.items()}
 
-        async def ask(terms: Any, _caller: Any, _broker_id: int) -> Any:
+        async def ask(terms: Any, caller: Any, _broker_id: int) -> Any:
+            key, member_id = (GROUP, identity.consumer), identity.member_id
             return await terms.commit(
-                GROUP,
-                lambda token: Commit(token, (GROUP, identity.consumer), identity.member_id, epoch, offsets, details),
+                GROUP, lambda token: Commit(token, key, member_id, epoch, offsets, details, caller.number)
             )
 
         self._committing = self._send(ask, take, _TIMEOUT_S)

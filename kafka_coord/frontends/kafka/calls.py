@@ -15,6 +15,10 @@ class Caller(typing.Protocol):
     """The client that sent a request."""
 
     @property
+    def number(self) -> int:
+        """The number of the client's connection. A later connection to this instance has a higher number."""
+
+    @property
     def host(self) -> str:
         """The client's IP address."""
 

@@ -13,6 +13,7 @@ accept data.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 import time
@@ -40,6 +41,7 @@ CONNECT_S = 10.0
 ANSWER_S = 60.0
 """How long the broker may take to answer a request from this instance itself, in seconds, including the time that it
 needs for the client's earlier requests."""
+_numbers = itertools.count(1)
 _LENGTH = 4
 _CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
@@ -68,6 +70,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._raw: asyncio.Transport | None = None
         """The transport, or the underlying transport during a TLS handshake."""
+        self.number = next(_numbers)
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0

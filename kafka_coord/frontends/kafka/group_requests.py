@@ -273,10 +273,10 @@ class GroupCoordinator:
         managed = self.kinds.managed(request.group_id)
         if offsets and managed is not None and self.kinds.availability(request.group_id) is Error.NONE:
             large = _take_out_large(offsets)
-            error, gone = await managed.commit(request, call.version, offsets)
+            error, gone = await managed.commit(request, call.version, offsets, call.client.number)
             errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
-        error = self._may_commit(request) if offsets else Error.NONE
+        error = self._may_commit(request, call.client.number) if offsets else Error.NONE
         if error is Error.NONE:
             errors |= _take_out_large(offsets)
             error = await self._manager.store_offsets(request.group_id, offsets)
@@ -293,7 +293,7 @@ class GroupCoordinator:
             return False
         return True
 
-    def _may_commit(self, request: Any) -> Error:
+    def _may_commit(self, request: Any, connection: int) -> Error:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
         error = self.kinds.availability(group_id)
         if error is not Error.NONE:
@@ -301,7 +301,7 @@ class GroupCoordinator:
         group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
         if group is None:
             return Error.ILLEGAL_GENERATION
-        return group.may_commit(request.member_id, request.group_instance_id, generation, _now())
+        return group.may_commit(request.member_id, request.group_instance_id, generation, _now(), connection)
 
     def _committed(self, topics: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
         offsets: Offsets = {}

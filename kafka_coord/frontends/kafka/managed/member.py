@@ -73,7 +73,8 @@ class Request(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An OffsetCommit from a member. In the classic protocol, ``epoch`` is the member's generation."""
+    """An OffsetCommit from a member. In the classic protocol, ``epoch`` is the member's generation. ``connection`` is
+    the number of the client's connection to this instance."""
 
     token: Hashable
     key: Key
@@ -81,6 +82,7 @@ class Commit:
     epoch: int
     offsets: Offsets = field(hash=False)
     details: OffsetDetails = field(default_factory=dict, hash=False)
+    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class KafkaMember(ABC):
         """The join of a client that takes the member's place."""
         self.held_since = self.answer_at = 0.0
         self.commits: set[Hashable] = set()
+        self.committed_on = 0
+        """The number of the newest connection on which the client has committed."""
 
     # --- protocol-specific -------------------------------------------------------------------------------------------
 

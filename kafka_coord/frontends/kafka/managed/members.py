@@ -117,10 +117,14 @@ class KafkaMembers:
         error = self.why_not(key, commit.member_id, commit.epoch)
         if error is Error.NONE and self.members[key].owns_nothing:
             error = self.members[key].not_held
+        if error is Error.NONE and commit.connection < self.members[key].committed_on:
+            # The client has reconnected and committed again: these offsets are older, and no one awaits the response.
+            error = Error.COORDINATOR_NOT_AVAILABLE
         if error is not Error.NONE:
             self.answer(Committed(commit.token, error))
             return
         member = self.members[key]
+        member.committed_on = commit.connection
         member.committed(commit)
         member.commits.add(commit.token)
         self.tell(stimuli.Heard(member.connection))

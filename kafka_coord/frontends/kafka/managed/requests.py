@@ -101,9 +101,11 @@ class ManagedGroups:
         )
         return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client), member_id)
 
-    async def commit(self, request: Any, version: int, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits offsets for a member or a tool. Returns an error for the whole commit, and errors for individual
-        partitions."""
+    async def commit(
+        self, request: Any, version: int, offsets: Offsets, connection: int
+    ) -> tuple[Error, dict[tuple[str, int], Error]]:
+        """Commits offsets for a member or a tool, which sent them on the connection with the given number. Returns an
+        error for the whole commit, and errors for individual partitions."""
         by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
@@ -116,7 +118,7 @@ class ManagedGroups:
         values = {tp: one.offset for tp, one in by_partition.items()}
         details = {tp: one for tp, one in by_partition.items() if not one.is_bare}
         committed = await self._terms.commit(
-            group, lambda token: Commit(token, key, request.member_id, epoch, values, details)
+            group, lambda token: Commit(token, key, request.member_id, epoch, values, details, connection)
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
         return committed.error, gone

@@ -106,10 +106,12 @@ class Play:
         self.members.tick(self.house.now)
         self.pump()
 
-    def commit(self, epoch: int, offset: int, partition: int = 0, member_id: str = "m1", **details: Any) -> Any:
+    def commit(
+        self, epoch: int, offset: int, partition: int = 0, member_id: str = "m1", connection: int = 0, **details: Any
+    ) -> Any:
         token, at = next(self.tokens), tp(partition)
         said = {at: CommittedOffset(offset, **details)} if details else {}
-        commit = Commit(token, ("delays", member_id), member_id, epoch, {at: offset}, said)
+        commit = Commit(token, ("delays", member_id), member_id, epoch, {at: offset}, said, connection)
         self.members.commit(commit, self.house.now)
         self.pump()
         while written := self.write():

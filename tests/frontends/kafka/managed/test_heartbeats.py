@@ -323,6 +323,15 @@ def test_a_commit_is_answered_when_it_is_stored() -> None:
     assert play.answers["c"] == Committed("c", Error.NONE)
 
 
+def test_a_commit_that_arrives_late_on_an_earlier_connection_does_not_replace_a_newer_one() -> None:
+    play = Beats()
+    epoch = play.holding(0)
+    assert play.commit(epoch, 10, connection=2).error is Error.NONE
+    assert play.commit(epoch, 9, connection=1).error is Error.COORDINATOR_NOT_AVAILABLE
+    assert play.write() == []
+    assert play.commit(epoch, 11, connection=2).error is Error.NONE
+
+
 def test_metadata_is_stored_with_the_commit_and_a_leader_epoch_when_the_partition_is_given_up() -> None:
     play = Beats()
     epoch = play.holding(0, 1)
