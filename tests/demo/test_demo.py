@@ -31,7 +31,7 @@ def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) 
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = done.stdout.index("consumer-4 joins"), done.stdout.index("python-1, a consumer without Spark, joins")
+    first, second = done.stdout.index("consumer-4 joins"), done.stdout.index("without Spark, joins")
     assert done.stdout.index("two Spark applications start") < first < second  # they start before the first group plays
     for happened in (
         "joins and takes its share",
