@@ -44,7 +44,7 @@ def reason_for_target(
     parts = [f"operator asked: {request.reason}" if request.reason else "operator asked" for request in requests]
     kinds = {Cause.OPERATOR} if parts else set()
     if changes:
-        parts.append(f"member{'s' if len(joined) + len(left) + len(out) > 1 else ''} {', '.join(changes)}")
+        parts.append(f"{plural('member', len(joined) + len(left) + len(out))} {', '.join(changes)}")
     kinds |= {
         cause
         for cause, consumers in (
@@ -109,7 +109,12 @@ def partitions_text(partitions: PartitionSet, chars: int = 60) -> str:
 
 def counted(number: int, thing: str) -> str:
     """Counts things: ``1 partition``, ``2 partitions``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {plural(thing, number)}"
+
+
+def plural(thing: str, number: int) -> str:
+    """Returns the noun in the form that ``number`` requires."""
+    return thing if number == 1 else f"{thing}s"
 
 
 def per_consumer(verb: str, found: Mapping[str, PartitionSet], most: int = 3) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, MemberMetadata
+from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.grouplog.records import Claim, GroupEntry
 from kafka_coord.model import NO_PARTITIONS, PartitionSet
 from kafka_coord.model.operations import Cause, Decision
@@ -81,7 +82,7 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
 
 
 def _named(members: Sequence[str]) -> str:
-    return f"member{'s' if len(members) > 1 else ''} {', '.join(members)}"
+    return f"{plural('member', len(members))} {', '.join(members)}"
 
 
 def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:

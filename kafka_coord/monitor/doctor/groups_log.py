@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
@@ -100,7 +100,7 @@ def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) 
 
 
 def _named(numbers: Sequence[int]) -> str:
-    return f"partition{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+    return f"{plural('partition', len(numbers))} {ranges(numbers)}"
 
 
 def _set(address: str, name: str, value: str) -> str:
