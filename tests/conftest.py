@@ -29,6 +29,7 @@ from kafka_coord.dev.cluster.server import JvmServer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
+from tests import spark_jvm
 
 # Allows sessions of 400 ms and more, so that tests of expiry are short; clients still choose their own timeout. Several
 # tests fill a server with values of 1 MB; with a heap of 64 MB, it would stop answering.
@@ -41,8 +42,7 @@ settings.load_profile("busy machine")
 # If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Spark's JVMs live for seconds here, so the second compiler of the JVM would cost more than it gives.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_jvm.options())
 
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)

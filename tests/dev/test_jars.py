@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_coord.dev.cluster.class_archive import keep_archives
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path, zookeeper_class_path
 from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
@@ -172,3 +174,20 @@ def test_a_damaged_archive_of_classes_does_not_keep_a_server_from_starting(
 
     with server:
         assert server.mode() == "standalone"
+
+
+def test_only_the_newest_archives_of_a_kind_are_kept(cache: Path, tmp_path: Path) -> None:
+    home = cache / "classes"
+    home.mkdir(parents=True)
+    for number in range(9):
+        for kind in ("kafka", "zookeeper"):
+            old = home / f"{kind}-{number}.jsa"
+            old.touch()
+            os.utime(old, (number, number))
+    (tmp_path / "kafka-new.jsa.new").touch()
+
+    keep_archives(tmp_path)
+
+    kept = {archive.name for archive in home.glob("kafka-*")}
+    assert kept == {"kafka-new.jsa", *(f"kafka-{number}.jsa" for number in range(4, 9))}
+    assert len(list(home.glob("zookeeper-*"))) == 9

@@ -8,10 +8,16 @@ import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.spark.session import spark_session
+from tests import spark_jvm
 from tests.end_to_end.conftest import numbered, reader
 from tests.end_to_end.parties import coordinator
 
 __all__ = ["numbered", "reader"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _archived_classes() -> None:
+    spark_jvm.archive_classes()
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ import pyspark
 
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess
+from tests import spark_jvm
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _READY_S = 120.0
-# One compiler tier and the simplest collector: these processes are small and live briefly.
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_JAVA = spark_jvm.options()
 
 
 class Standalone:

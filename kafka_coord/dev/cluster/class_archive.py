@@ -21,6 +21,7 @@ from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.spark.java import Java
 
 _NEW = ".new"
+_KEPT = 6
 _USE = "-XX:SharedArchiveFile="
 # Otherwise, Java logs every class that it leaves out of the archive.
 _QUIET = "-Xlog:cds*=off"
@@ -35,12 +36,27 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
     """
     if not archives_classes(java):
         return ()
-    archive = cache_directory() / "classes" / f"{name}-{_digest(java, class_path)}.jsa"
+    archive = archive_path(name, java, class_path)
     if archive.is_file():
-        return (f"{_USE}{archive}", _QUIET)
+        return use(archive)
     with _lock:
         if _being_written.setdefault(archive, directory) != directory:
             return ()
+    return write_at_exit(archive, directory)
+
+
+def archive_path(name: str, java: Java, class_path: Sequence[Path]) -> Path:
+    """Returns where the cache keeps the archive of programs of this kind. It may not exist yet."""
+    return cache_directory() / "classes" / f"{name}-{_digest(java, class_path)}.jsa"
+
+
+def use(archive: Path) -> tuple[str, ...]:
+    """Returns the Java flags that use an archive. Java does without it if it is missing or does not fit."""
+    return (f"{_USE}{archive}", _QUIET)
+
+
+def write_at_exit(archive: Path, directory: Path) -> tuple[str, ...]:
+    """Returns the Java flags that write an archive to ``directory``, where :func:`keep_archives` finds it."""
     return (f"-XX:ArchiveClassesAtExit={directory / archive.name}{_NEW}", _QUIET)
 
 
@@ -56,9 +72,17 @@ def keep_archives(directory: Path) -> None:
             try:
                 shutil.move(written, beside)
                 beside.replace(archive)
+                _drop_older(archive)
             finally:
                 beside.unlink(missing_ok=True)
     discard_archives(directory)
+
+
+def _drop_older(archive: Path) -> None:
+    """Keeps only the newest archives of a kind: each upgrade and each new virtual environment adds one."""
+    kind = archive.name.rpartition("-")[0]
+    for old in sorted(archive.parent.glob(f"{kind}-*.jsa"), key=lambda file: file.stat().st_mtime)[:-_KEPT]:
+        old.unlink()
 
 
 def discard_archives(directory: Path) -> None:
