@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ __all__ = ["numbered", "reader"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _archived_classes() -> None:
-    spark_jvm.archive_classes()
+def _class_archive() -> Iterator[None]:
+    """Writes the archive while the first tests run without it. If this fails, Spark only starts more slowly."""
+    with subprocess.Popen([sys.executable, "-m", spark_jvm.__name__], stdin=subprocess.DEVNULL):
+        yield
 
 
 @pytest.fixture(scope="session")
