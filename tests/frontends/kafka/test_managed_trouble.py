@@ -185,10 +185,11 @@ def test_the_metrics_count_the_requests_of_members(listener: KafkaListener, rest
 
 
 @pytest.mark.parametrize("every_s", [0.4, 1.0])
-def test_who_commits_often_sends_a_heartbeat_for_each_commit_or_second_at_most(
+def test_who_commits_often_sends_at_most_a_heartbeat_for_each_commit_and_each_second(
     front: Front, listener: KafkaListener, topic: str, group: str, every_s: float
 ) -> None:
-    """librdkafka 2.8 sends one after each commit, whatever interval it is told."""
+    """librdkafka 2.8 sends one after each commit, whatever interval it is told. If commits are irregular, a hold may also
+    end before the next commit."""
     settings = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group} | settings)
     consumer.subscribe([topic])
@@ -212,7 +213,7 @@ def test_who_commits_often_sends_a_heartbeat_for_each_commit_or_second_at_most(
         took_s = time.monotonic() - began
     finally:
         consumer.close()
-    assert 4 <= found <= max(took_s, made) + 2
+    assert 4 <= found <= made + took_s + 2
 
 
 def test_nothing_is_held_for_a_lost_connection(listener: KafkaListener, resting: Member, group: str) -> None:
