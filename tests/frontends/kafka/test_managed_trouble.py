@@ -188,8 +188,8 @@ def test_the_metrics_count_the_requests_of_members(listener: KafkaListener, rest
 def test_who_commits_often_sends_at_most_a_heartbeat_for_each_commit_and_each_second(
     front: Front, listener: KafkaListener, topic: str, group: str, every_s: float
 ) -> None:
-    """librdkafka 2.8 sends one after each commit, whatever interval it is told. If commits are irregular, a hold may also
-    end before the next commit."""
+    """librdkafka 2.8 sends one after each commit, whatever interval it is told. If commits are irregular, a hold may
+    also end before the next commit."""
     settings = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group} | settings)
     consumer.subscribe([topic])
