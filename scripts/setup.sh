@@ -173,7 +173,9 @@ ensure_packages() {
         IFS=,
         echo "${missing[*]}"
     )
-    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" ||
+    # Python compiles what it imports, which is little of what these packages contain.
+    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --no-compile \
+        --progress-bar off -e "${ROOT}[$extras]" ||
         die "cannot install the packages of setup.cfg: see above; pip uses this machine's settings (index, certificates, proxy)"
     for extra in "${missing[@]}"; do
         printf '%s\n' "$print" >"$VENV/.has-$extra"

@@ -78,7 +78,8 @@ def empty(home: Path) -> Environment:
 def install(environment: Environment, extra: str, *wheels: Path, index: bool = True) -> None:
     """Installs the first wheel with the extra (``""``: none), and the other wheels, from package indexes."""
     first, *others = map(str, wheels)
-    _pip(environment, *(() if index else ("--no-index",)), f"{first}[{extra}]" if extra else first, *others)
+    options = () if index else ("--no-index", "--no-compile")
+    _pip(environment, *options, f"{first}[{extra}]" if extra else first, *others)
 
 
 def install_without_index(environment: Environment, extra: str, *wheels: Path) -> None:
