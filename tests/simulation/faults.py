@@ -96,7 +96,8 @@ class FaultInjector:
             member.subscribe(by_name if member.takes_all else member.all_topics)
         elif isinstance(member, Connector) and process.alive:
             self.cluster.occurred["subscribed anew"] += 1
-            process.by_pattern, process.subscribed_anew = not process.by_pattern, True
+            process.by_pattern = not process.by_pattern
+            process.subscribed_anew = member.registration is not None  # otherwise, it has just lost its membership
             member.register_again()
 
     def _depose(self) -> None:
