@@ -42,7 +42,8 @@ settings.load_profile("busy machine")
 # If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ.setdefault(spark_jvm.OPTIONS, spark_jvm.options())
+if spark_jvm.OPTIONS not in os.environ:  # the processes of a run inherit them
+    os.environ[spark_jvm.OPTIONS] = spark_jvm.options()
 
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)

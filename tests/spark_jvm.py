@@ -1,4 +1,4 @@
-"""Makes Spark's JVMs cheap, because they live for seconds in tests. Each test starts its own.
+"""Makes Spark's JVMs cheap, because most of them live only for seconds in tests.
 
 With an archive of Spark's classes, a Spark application that does little costs 6 CPU seconds instead of 10.
 ``python -m tests.spark_jvm`` writes the archive.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from kafka_coord.dev.cluster import class_archive
 from kafka_coord.dev.cluster.jars import pyspark_jars_directory
-from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.java import find_java
 
@@ -23,12 +23,8 @@ _LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 def archive() -> Path | None:
     """Returns the path of the archive, or ``None`` if there is no Java that can write one."""
-    try:
-        java = find_java()
-        if archives_classes(java):
-            return class_archive.archive_path("spark", java, sorted(pyspark_jars_directory().glob("*.jar")))
-    except DevClusterError:
-        pass
+    with suppress(DevClusterError):
+        return class_archive.archive_path("spark", find_java(), sorted(pyspark_jars_directory().glob("*.jar")))
     return None
 
 

@@ -479,7 +479,7 @@ class Group:
         return beat.generation_id < self.metadata.generation_id and now < member.beats.again_until
 
     def may_commit(
-        self, member_id: str, instance_id: str | None, generation_id: int, now: float, connection: int = 0
+        self, member_id: str, instance_id: str | None, generation_id: int, now: float, connection: int
     ) -> Error:
         """Returns NONE if the member may commit. A consumer that assigns its own partitions has generation -1 and no
         member id. ``connection`` is the number of the client's connection. Once the client has reconnected and

@@ -129,7 +129,7 @@ class Histories(RuleBasedStateMachine):
     @rule(client=CLIENTS)
     def commit(self, client: str) -> None:
         known = self.clients.setdefault(client, Client())
-        error = self.group.may_commit(known.member_id, None, known.generation, self.now)
+        error = self.group.may_commit(known.member_id, None, known.generation, self.now, connection=1)
         current = self.group.metadata
         if known.member_id and error is Error.NONE:
             assert known.generation == current.generation_id or current.state is GroupState.EMPTY

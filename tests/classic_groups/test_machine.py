@@ -48,7 +48,7 @@ class Played:
         return self.answers.get(getattr(event, "token", None))
 
     def may_commit(self, member_id: str, generation: int) -> Error:
-        return self.group.may_commit(member_id, None, generation, self.now)
+        return self.group.may_commit(member_id, None, generation, self.now, connection=1)
 
     def _take(self, instructions: list[Any]) -> None:
         for one in instructions:

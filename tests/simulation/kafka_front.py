@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -143,7 +144,7 @@ class SimulatedListener:
         self._store, self._broker_id = store, broker_id
         self._loop = _Loop()
         self._peers: list[_Peer] = []
-        self._accepted = 0
+        self._numbers = itertools.count(1)
 
     def _lost(self, _partition: int, _why: str) -> None:
         self.serves = False
@@ -162,8 +163,7 @@ class SimulatedListener:
             self.terms.end(PARTITION)
 
     def accept(self, wire: Wire) -> None:
-        self._accepted += 1
-        self._peers.append(_Peer(wire, self._accepted))
+        self._peers.append(_Peer(wire, next(self._numbers)))
 
     def is_awake(self) -> bool:
         return self._loop.has_news or any(peer.wire.to_read_above() for peer in self._peers)

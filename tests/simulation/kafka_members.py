@@ -446,7 +446,7 @@ class KafkaMember:
         async def ask(terms: Any, caller: Any, _broker_id: int) -> Any:
             key, member_id = (GROUP, identity.consumer), identity.member_id
             return await terms.commit(
-                GROUP, lambda token: Commit(token, key, member_id, epoch, offsets, details, caller.number)
+                GROUP, lambda token: Commit(token, key, member_id, epoch, caller.number, offsets, details)
             )
 
         self._committing = self._send(ask, take, _TIMEOUT_S)

@@ -34,9 +34,9 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
     """Returns the Java flags that make a server use the class archive of its kind or, if there is none yet, write one
     to ``directory`` when it ends. Only one server of a kind writes at a time; the others do without an archive.
     """
-    if not archives_classes(java):
-        return ()
     archive = archive_path(name, java, class_path)
+    if archive is None:
+        return ()
     if archive.is_file():
         return use(archive)
     with _lock:
@@ -45,8 +45,11 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
     return write_at_exit(archive, directory)
 
 
-def archive_path(name: str, java: Java, class_path: Sequence[Path]) -> Path:
-    """Returns where the cache keeps the archive of programs of this kind. It may not exist yet."""
+def archive_path(name: str, java: Java, class_path: Sequence[Path]) -> Path | None:
+    """Returns where the cache keeps the archive of programs of this kind, which may not exist yet. Returns ``None`` if
+    this Java cannot archive classes."""
+    if not archives_classes(java):
+        return None
     return cache_directory() / "classes" / f"{name}-{_digest(java, class_path)}.jsa"
 
 

@@ -16,7 +16,7 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 
 _POLL_S = 0.05
 _AGAIN_S = 0.5
-_NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
+NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
 """Errors from a broker that has just become, or has just stopped being, the controller."""
 
 
@@ -104,7 +104,7 @@ class TopicAdmin:
                 return
             if cause.code() < KafkaError.UNKNOWN:  # librdkafka's own errors: no broker, no answer
                 raise BrokerError(f"cannot {what}: {cause.str()} ({self.bootstrap_servers})")
-            if cause.code() not in _NO_CONTROLLER or time.monotonic() > deadline:
+            if cause.code() not in NO_CONTROLLER or time.monotonic() > deadline:
                 raise RequestRefused(f"cannot {what}: {cause.str()}")
             time.sleep(_AGAIN_S)
             with contextlib.suppress(KafkaException):  # no broker answers at the moment

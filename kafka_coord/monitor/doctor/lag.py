@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_coord.coordinator.plan.reasons import counted, partitions_text
+from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
 from kafka_coord.model import Action, PartitionSet
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
@@ -140,7 +140,7 @@ def _partitions(rows: Iterable[OffsetRow]) -> str:
 
 def _records(rows: Iterable[OffsetRow]) -> str:
     lag = sum(row.lag or 0 for row in rows)
-    return f"{lag:,} record{'' if lag == 1 else 's'}"
+    return f"{lag:,} {plural('record', lag)}"
 
 
 def _began(seen: Lags, rows: Iterable[OffsetRow]) -> int | None:

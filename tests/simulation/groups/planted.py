@@ -92,9 +92,9 @@ def _static_member_not_fenced() -> Patch:
     original = Group.may_commit
 
     def may_commit(
-        self: Any, member_id: str, instance_id: str | None, generation_id: int, now: float, _connection: int = 0
+        self: Any, member_id: str, instance_id: str | None, generation_id: int, now: float, connection: int
     ) -> Error:
-        error = original(self, member_id, instance_id, generation_id, now)
+        error = original(self, member_id, instance_id, generation_id, now, connection)
         known = generation_id == self.metadata.generation_id and instance_id is not None
         return Error.NONE if known and error is Error.FENCED_INSTANCE_ID else error
 

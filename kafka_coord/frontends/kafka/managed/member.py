@@ -80,9 +80,9 @@ class Commit:
     key: Key
     member_id: str
     epoch: int
+    connection: int
     offsets: Offsets = field(hash=False)
     details: OffsetDetails = field(default_factory=dict, hash=False)
-    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)

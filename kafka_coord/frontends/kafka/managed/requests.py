@@ -118,7 +118,7 @@ class ManagedGroups:
         values = {tp: one.offset for tp, one in by_partition.items()}
         details = {tp: one for tp, one in by_partition.items() if not one.is_bare}
         committed = await self._terms.commit(
-            group, lambda token: Commit(token, key, request.member_id, epoch, values, details, connection)
+            group, lambda token: Commit(token, key, request.member_id, epoch, connection, values, details)
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
         return committed.error, gone

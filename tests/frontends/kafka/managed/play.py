@@ -111,7 +111,7 @@ class Play:
     ) -> Any:
         token, at = next(self.tokens), tp(partition)
         said = {at: CommittedOffset(offset, **details)} if details else {}
-        commit = Commit(token, ("delays", member_id), member_id, epoch, {at: offset}, said, connection)
+        commit = Commit(token, ("delays", member_id), member_id, epoch, connection, {at: offset}, said)
         self.members.commit(commit, self.house.now)
         self.pump()
         while written := self.write():

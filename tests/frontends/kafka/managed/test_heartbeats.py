@@ -316,7 +316,7 @@ def test_a_commit_is_answered_when_it_is_stored() -> None:
     play = Beats()
     epoch = play.holding(0)
     assert play.commit(epoch, 7).error is Error.NONE
-    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}), play.house.now)
+    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
     play.pump()
     assert "c" not in play.answers
     assert [store.offsets for store in play.write()] == [{tp(0): 8}]
@@ -532,7 +532,7 @@ def test_an_acknowledgement_that_was_answered_and_not_written_is_asked_for_again
 def test_who_is_evicted_is_told_and_what_waits_is_answered() -> None:
     play = Beats()
     epoch = play.holding(0)
-    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}), play.house.now)
+    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
     play.pump()
     play.house.tell(stimuli.RegistrationDeleted(play.house.machine.members["delays", "m1"].id))
     play.pump()
