@@ -54,15 +54,20 @@ _tick() {
     done
 }
 
-# apt_install PACKAGE...: returns 1 if it fails, or cannot be tried (not root, no apt-get).
+# apt_install PACKAGE...: returns 1 if it fails, or cannot be tried (not root, no apt-get). Waits for another script of this
+# checkout that runs apt-get, because apt-get itself refuses to update twice at once.
 apt_install() {
     can_apt || return 1
-    if [ -z "${_apt_updated:-}" ]; then
-        progress 'apt-get update' apt-get -q -o Acquire::Retries=3 update || say 'continuing with the existing package lists'
-        _apt_updated=1
-    fi
-    progress "apt-get install $*" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -q -y -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
+    mkdir -p "$STATE"
+    {
+        flock 9
+        if [ -z "${_apt_updated:-}" ]; then
+            progress 'apt-get update' apt-get -q -o Acquire::Retries=3 update 9>&- || say 'continuing with the existing package lists'
+            _apt_updated=1
+        fi
+        progress "apt-get install $*" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::Retries=3 \
+            -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@" 9>&-
+    } 9>"$STATE/apt.lock"
 }
 
 python_is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }

@@ -8,13 +8,14 @@ The whole session shares :func:`zookeeper` (one standalone server; every test wo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import signal
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
         _ORDER.index(group) if group in _ORDER else len(_ORDER),
         _LAST_OF_SPARK.index(file) if file in _LAST_OF_SPARK else -1,
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Lets one process collect before the others: it compiles the tests, and the others read its bytecode."""
+    with open(__file__, "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
