@@ -54,11 +54,23 @@ _shared_servers: list[JvmServer] = []
 _SPARK = "spark"
 """Tests that start Spark applications. One process runs all of them, because two applications at once slow each other
 down too much."""
+_BROKERS = "brokers"
+"""The other tests that share :func:`kafka_cluster`. One process runs all of them, so that only two start brokers for
+it."""
 _FRONT = "tests/frontends/kafka/"
 _FRONTS = ("front 1", "front 2")
 """Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
-_ORDER = ("tests/chaos/test_smoke.py", _SPARK, *_FRONTS)
+_ORDER = ("tests/chaos/test_smoke.py", _SPARK, _BROKERS, *_FRONTS)
 """The groups that take longest begin first; the others run beside them."""
+_IN_GROUP = {
+    _SPARK: ("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py"),
+    _BROKERS: (
+        *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
+        *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
+        *("tests/monitor/dashboard/test_browser.py", "tests/packaging/test_environments.py"),
+        "tests/frontends/kafka/test_rolling.py",
+    ),
+}
 _LAST_OF_SPARK = (
     "tests/spark/test_cluster.py",
     "tests/bench/test_command.py",
@@ -68,11 +80,12 @@ _LAST_OF_SPARK = (
 
 
 def _group(nodeid: str) -> str:
-    """The unit that one process runs as a whole: a file, because its tests share servers, or all Spark tests."""
+    """The unit that one process runs as a whole: a file, because its tests share servers, or several such files."""
     file = nodeid.partition("::")[0]
-    if file.startswith(_FRONT):
-        return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)]
-    return _SPARK if file.startswith("tests/spark/") or file == "tests/bench/test_command.py" else file
+    for group, begins in _IN_GROUP.items():
+        if file.startswith(begins):
+            return group
+    return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)] if file.startswith(_FRONT) else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, int]:

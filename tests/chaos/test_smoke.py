@@ -18,8 +18,9 @@ run."""
 
 @pytest.mark.timeout(900)
 def test_chaos_breaks_nothing(tmp_path: Path) -> None:
+    options = ("--minutes", "0.5", "--seed", "4", "--per-s", "100")  # few records, so that other tests get the machine
     run = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "run", "--minutes", "0.5", "--seed", "4", "--dir", str(tmp_path)],
+        [sys.executable, "-m", "tests.chaos", "run", *options, "--dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=900,
