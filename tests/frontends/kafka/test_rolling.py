@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -12,6 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.errors import NodeExists
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.zk import connect, layout
@@ -81,6 +83,14 @@ def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[st
             alter(cluster, broker.broker_id, dict.fromkeys(SETTINGS))
 
 
+def _is_registered(registration: InstanceRegistration) -> bool:
+    """Registers an instance. An earlier test's instance with the same id may still have its session."""
+    with contextlib.suppress(NodeExists):
+        registration.register()
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[str, str]]) -> Iterator[str]:
     """Step 2: an instance beside each broker; they serve all groups."""
@@ -92,9 +102,9 @@ def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[st
     registered = [
         InstanceRegistration(store, number, {"kafka": one.address}, lambda: None) for number, one in listeners.items()
     ]
-    for one in registered:
-        one.register()
     try:
+        for one in registered:
+            eventually(partial(_is_registered, one))
         eventually(lambda: sum(len(one.manager.terms) for one in listeners.values()) == PARTITIONS, within_s=60)
         yield ",".join(one.address for one in listeners.values())
     finally:

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from kafka_coord.errors import ConsumerError
 from kafka_coord.model import PartitionSet, TopicPartition
 
 COMMIT_MS = 500
-REPEAT_S = 3.0
 
 
 def _protocol(given: argparse.Namespace) -> dict[str, Any]:
@@ -40,13 +38,20 @@ def _protocol(given: argparse.Namespace) -> dict[str, Any]:
 
 
 class StockConsumer:
-    """Belongs to the group from the first :meth:`turn` until :meth:`leave`. Writes its events to the journal."""
+    """Belongs to the group from the first :meth:`turn` until :meth:`leave`. Writes its events to the journal.
+
+    It stores new offsets only after the last ones are committed. Otherwise, librdkafka could resend an older automatic
+    commit after a newer one when the coordinator is back.
+    """
 
     def __init__(self, given: argparse.Namespace, journal: JournalWriter) -> None:
         self._journal = journal
         self._work = Work()
         self._pending: list[Message] = []
-        self._idle_since_s = time.monotonic()
+        self._processed: dict[TopicPartition, int] = {}
+        """The ends of what was processed since the last store."""
+        self._stored: dict[TopicPartition, int] = {}
+        """The stored offsets that are not committed yet."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": given.bootstrap,
@@ -75,33 +80,38 @@ class StockConsumer:
                 self._pending.append(message)
             elif message.error().fatal():
                 raise ConsumerError(f"fatal client error: {message.error().str()}")
-        if self._pending:
-            self._idle_since_s = time.monotonic()
-        elif time.monotonic() - self._idle_since_s > REPEAT_S:
-            self._commit_again()
-        return self._finish_pending()
-
-    def _commit_again(self) -> None:
-        """Commits the offsets of all processed records again. While the coordinator is away, librdkafka may resend an
-        older automatic commit after a newer one, and would not correct that until another record arrives."""
-        self._idle_since_s = time.monotonic()
-        owned = self._consumer.position(self._consumer.assignment())
-        if known := [one for one in owned if one.offset >= 0]:
-            self._consumer.commit(offsets=known, asynchronous=True)
+        done = self._finish_pending()
+        if not self._stored:
+            self._store()
+        return done
 
     def leave(self) -> None:
         self._finish_pending()
+        self._store()
         self._consumer.close()
 
     def _finish_pending(self) -> int:
         taken, self._pending = self._pending, []
         if taken:
             self._journal.records(now_ms(), self._work.do(map(Record, taken)))
-            ends = {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
-            # The client refuses to store offsets of a partition that has been revoked in the meantime.
-            with contextlib.suppress(KafkaException):
-                self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in ends.items()])
+            self._processed |= {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
         return len(taken)
+
+    def _store(self) -> None:
+        """Stores the offsets for the next automatic commit. The client commits them as well before it gives partitions
+        up."""
+        if not self._processed:
+            return
+        # The client refuses to store offsets of a partition that has been revoked in the meantime.
+        with contextlib.suppress(KafkaException):
+            self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in self._processed.items()])
+            self._stored |= self._processed
+        self._processed = {}
+
+    def _forget(self, partitions: frozenset[TopicPartition]) -> None:
+        for where in partitions:
+            self._processed.pop(where, None)
+            self._stored.pop(where, None)
 
     def _noting(self, change: Change) -> Callable[[Consumer, list[Position]], None]:
         def note(_consumer: Consumer, partitions: list[Position]) -> None:
@@ -111,12 +121,15 @@ class StockConsumer:
         return note
 
     def _revoked(self, consumer: Consumer, partitions: list[Position]) -> None:
-        self._finish_pending()  # librdkafka commits the stored offsets before it gives the partitions up
+        self._finish_pending()
+        self._store()
+        self._forget(_named(partitions))
         self._noting(Change.STOPPED)(consumer, partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[Position]) -> None:
         gone = _named(partitions)
         self._pending = [one for one in self._pending if TopicPartition(one.topic(), one.partition()) not in gone]
+        self._forget(gone)
         self._noting(Change.LOST)(consumer, partitions)
 
     def _committed(self, error: KafkaError | None, partitions: Sequence[Position]) -> None:
@@ -125,6 +138,7 @@ class StockConsumer:
             for one in partitions
             if error is None and one.error is None and one.offset >= 0
         }
+        self._stored = {where: end for where, end in self._stored.items() if kept.get(where, -1) < end}
         if kept:
             self._journal.committed(now_ms(), kept)
 
