@@ -63,7 +63,7 @@ _FRONTS = ("front 1", "front 2")
 _ORDER = ("tests/chaos/test_smoke.py", _SPARK, _BROKERS, *_FRONTS)
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
-    _SPARK: ("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py"),
+    _SPARK: ("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py", "tests/demo/test_demo.py"),
     _BROKERS: (
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
         *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
@@ -75,6 +75,7 @@ _LAST_OF_SPARK = (
     "tests/spark/test_cluster.py",
     "tests/bench/test_command.py",
     "tests/spark/test_applications.py",
+    "tests/demo/test_demo.py",
 )
 """These do not run beside the first of :data:`_ORDER`."""
 

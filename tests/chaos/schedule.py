@@ -155,14 +155,15 @@ _ROLLING_S = 15.0
 
 def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Stretch, ...]:
     """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch. One
-    kind of rolling restart is measured after each of the first three stretches, or all kinds after a lone stretch.
+    kind of rolling restart is measured after each of the first three stretches, or all kinds after a lone stretch. A
+    run of less than two minutes has no rolling restarts.
     """
     randomness = random.Random(seed)
     total_s = minutes * 60.0
     count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))
     stretches = []
     for number in range(count):
-        rolling = ROLLING if count == 1 else ROLLING[number : number + 1]
+        rolling = _all_rolling(minutes) if count == 1 else ROLLING[number : number + 1]
         seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
         then = (CLEAN_STOP, KILLED, FROZEN, *rolling)
         stretches.append(Stretch(turmoil(randomness, seconds, sorts), seconds, then))
@@ -177,7 +178,11 @@ def schedule_of_clients(seed: int, minutes: float) -> tuple[Stretch, ...]:
     count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))
     stretches = []
     for number in range(count):
-        then = ROLLING if number == 0 and minutes >= 2.0 else ()
+        then = _all_rolling(minutes) if number == 0 else ()
         seconds = max(15.0, total_s / count - _ROLLING_S * (1 + len(then)))
         stretches.append(Stretch(turmoil(randomness, seconds, SORTS_OF_CLIENTS), seconds, then))
     return tuple(stretches)
+
+
+def _all_rolling(minutes: float) -> tuple[str, ...]:
+    return ROLLING if minutes >= 2.0 else ()

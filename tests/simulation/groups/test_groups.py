@@ -12,7 +12,7 @@ from tests.simulation.groups.history import FAULTS, TURMOIL_S, play
 from tests.simulation.groups.planted import PLANTED
 from tests.simulation.groups.run import caught_after, failing
 
-SEEDS = 60
+SEEDS = 30
 WITHIN_SEEDS = 300
 FOUND_BY = {
     "generations are not compared": 82,

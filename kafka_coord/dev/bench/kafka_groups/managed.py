@@ -143,7 +143,10 @@ def measure_managed(
     """Fills 50 groups and measures them at rest. Then another member joins one group after another and leaves it
     again."""
     on_progress(f"starting ZooKeeper and brokers ({options.brokers}), with an instance beside each")
-    with started(directory, brokers=options.brokers) as servers, ExitStack() as running:
+    with (
+        started(directory, brokers=options.brokers, as_in_production=options.judged) as servers,
+        ExitStack() as running,
+    ):
         servers.make_topic(_TOPIC, options.partitions)
         groups = [f"managed-{number}" for number in range(_GROUPS)]
         crowd, new = Crowd(), _Newcomers(coordinators(servers, groups), running)

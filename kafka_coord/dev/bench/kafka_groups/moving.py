@@ -30,7 +30,7 @@ def measure_moving(
 ) -> tuple[list[Table], list[Bar]]:
     """Creates groups of one member and ten offsets on two brokers, then kills one broker and its instance."""
     on_progress("starting ZooKeeper, two brokers and their instances")
-    with started(directory, brokers=2) as servers:
+    with started(directory, brokers=2, as_in_production=options.judged) as servers:
         servers.make_topic(TOPIC, _PARTITIONS)
         groups = [f"moving-{number}" for number in range(options.groups)]
         where = coordinators(servers, groups)

@@ -34,7 +34,7 @@ _SETTINGS = {
 }
 """All other settings are Kafka's defaults, because the settings of a development cluster would be unfair to Kafka."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
-"""Lets the JVM compile the broker's code fully, which a development cluster forgoes to start faster."""
+"""Lets the JVM compile the broker's code fully, which costs more than it gives in a short run."""
 
 
 def groups_in(partition: int) -> Iterator[str]:
@@ -93,12 +93,18 @@ class Servers:
 
 
 @contextmanager
-def started(directory: Path, brokers: int = 1, *, holds: bool = True) -> Iterator[Servers]:
+def started(
+    directory: Path, brokers: int = 1, *, holds: bool = True, as_in_production: bool = True
+) -> Iterator[Servers]:
     """Starts all servers. With a single broker, waits until its instance coordinates every group. With ``holds``, the
-    instances hold heartbeats."""
+    instances hold heartbeats. Only with ``as_in_production`` is the brokers' code compiled fully."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = KafkaSettings(
-        replication=brokers, heap_mb=512, for_instances=True, properties=_SETTINGS, jvm_flags=_AS_IN_PRODUCTION
+        replication=brokers,
+        heap_mb=512,
+        for_instances=True,
+        properties=_SETTINGS,
+        jvm_flags=_AS_IN_PRODUCTION if as_in_production else (),
     )
     with ExitStack() as running:
         zookeeper = running.enter_context(
