@@ -60,7 +60,10 @@ it."""
 _FRONT = "tests/frontends/kafka/"
 _FRONTS = ("front 1", "front 2")
 """Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
-_ORDER = ("tests/chaos/test_smoke.py", _SPARK, _BROKERS, *_FRONTS)
+_ORDER = (
+    *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0]),
+    *("tests/dev/test_cluster.py", _FRONTS[1], "tests/trouble/test_every_znode.py"),
+)
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
     _SPARK: ("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py", "tests/demo/test_demo.py"),
