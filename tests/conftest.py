@@ -62,18 +62,23 @@ _FRONTS = ("front 1", "front 2")
 """Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
 _ORDER = (
     *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0]),
-    *("tests/dev/test_cluster.py", _FRONTS[1], "tests/trouble/test_every_znode.py"),
+    *("tests/dev/test_cluster.py", _FRONTS[1], "tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
 )
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
-    _SPARK: ("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py", "tests/demo/test_demo.py"),
     _BROKERS: (
+        "tests/spark/test_trouble.py",  # this waits more than it computes
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
         *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
         *("tests/monitor/dashboard/test_browser.py", "tests/packaging/test_environments.py"),
         "tests/frontends/kafka/test_rolling.py",
     ),
+    _SPARK: (
+        *("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py"),
+        *("tests/demo/test_demo.py::test_spark", "tests/demo/test_demo.py::test_every_kind"),
+    ),
 }
+"""How the names of a group's tests begin. The first group that fits counts."""
 _LAST_OF_SPARK = (
     "tests/spark/test_cluster.py",
     "tests/bench/test_command.py",
@@ -84,11 +89,11 @@ _LAST_OF_SPARK = (
 
 
 def _group(nodeid: str) -> str:
-    """The unit that one process runs as a whole: a file, because its tests share servers, or several such files."""
-    file = nodeid.partition("::")[0]
+    """The unit that one process runs as a whole: tests that share servers, at least those of a file."""
     for group, begins in _IN_GROUP.items():
-        if file.startswith(begins):
+        if nodeid.startswith(begins):
             return group
+    file = nodeid.partition("::")[0]
     return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)] if file.startswith(_FRONT) else file
 
 
@@ -96,7 +101,7 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
     file, group = item.nodeid.partition("::")[0], _group(item.nodeid)
     return (
         _ORDER.index(group) if group in _ORDER else len(_ORDER),
-        _LAST_OF_SPARK.index(file) if file in _LAST_OF_SPARK else -1,
+        _LAST_OF_SPARK.index(file) if group == _SPARK and file in _LAST_OF_SPARK else -1,
     )
 
 
