@@ -51,6 +51,6 @@ def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[Topic
                     where,
                     f"'streams' names a partition of {topic[:60]!r} twice, or one that the consumer does not have",
                 )
-            for partition in numbers:
-                streams[TopicPartition(topic, partition)] = int(stream)
+            if int(stream):
+                streams |= {TopicPartition(topic, partition): int(stream) for partition in numbers}
     return streams

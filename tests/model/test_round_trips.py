@@ -24,6 +24,7 @@ from kafka_coord.model import (
     Pause,
     Request,
     RequestType,
+    TopicPartition,
     actions_from_json,
     command_from_json,
     history_from_json,
@@ -59,6 +60,14 @@ def test_a_ledger(ledger):
 @given(values.assignments())
 def test_a_target(assignment):
     assert Assignment.from_json(through_bytes(assignment), assignment.znode_version, "/x") == assignment
+
+
+def test_stream_0_is_implied_and_not_kept():
+    written = {"incarnation": 1, "owned": {"t": "0-3"}, "streams": {"t": {"0": "0-1", "2": "3"}}}
+
+    ledger = Ledger.from_json(written, "c", 0, "/x")
+
+    assert dict(ledger.streams) == {TopicPartition("t", 3): 2}
 
 
 @_SETTINGS
