@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import time
 import uuid
 from collections.abc import Iterator
@@ -67,6 +68,15 @@ class Member:
         owned = self.joined.assignment.topic_partitions
         assert self.beat(topic_partitions=owned).error_code == Error.NONE
         self.peer.send(BEAT, 1, **self.fields())
+
+    def rests(self, listener: KafkaListener) -> bool:
+        """Whether its heartbeat is held. Sends another one if the last one was answered."""
+        if held(listener, self.group):
+            return True
+        if select.select([self.peer.socket], [], [], 0)[0]:
+            self.epoch = max(self.epoch, self.told().member_epoch)
+            self.peer.send(BEAT, 1, **self.fields())
+        return False
 
     def told(self) -> Any:
         """The answer to the heartbeat that is held."""
@@ -163,7 +173,7 @@ def test_a_version_newer_than_ours_ends_its_connection_only(
 def resting(listener: KafkaListener, peer: Peer, group: str, topic: str) -> Member:
     member = Member(peer, group, subscribed_topic_names=(topic,))
     member.rest()
-    eventually(lambda: held(listener, group))
+    eventually(lambda: member.rests(listener))
     return member
 
 
