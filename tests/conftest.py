@@ -52,8 +52,8 @@ _shared_servers: list[JvmServer] = []
 
 
 _SPARK = "spark"
-"""Tests that start Spark applications. One process runs all of them, because two applications at once slow each other
-down too much."""
+"""Tests that start Spark applications. One process runs all of them that compute much, because two applications at once
+slow each other down too much."""
 _BROKERS = "brokers"
 """The other tests that share :func:`kafka_cluster`. One process runs all of them, so that only two start brokers for
 it."""

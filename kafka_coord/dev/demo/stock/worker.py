@@ -138,8 +138,8 @@ class StockConsumer:
             for one in partitions
             if error is None and one.error is None and one.offset >= 0
         }
-        self._stored = {where: end for where, end in self._stored.items() if kept.get(where, -1) < end}
         if kept:
+            self._stored = {where: end for where, end in self._stored.items() if kept.get(where, -1) < end}
             self._journal.committed(now_ms(), kept)
 
 
