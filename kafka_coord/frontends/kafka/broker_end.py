@@ -33,10 +33,12 @@ class _Question:
 
 class BrokerEnd(asyncio.Protocol):
     """One connection to the broker. Passes on the bytes of a response as they arrive, or all at once if the response
-    must be changed."""
+    must be changed. Is in ``connected`` until it is fully closed."""
 
-    def __init__(self, client: ClientConnection, patches: Mapping[int, Patch]) -> None:
-        self._client, self._patches = client, patches
+    def __init__(
+        self, client: ClientConnection, patches: Mapping[int, Patch], connected: set[ClientConnection | BrokerEnd]
+    ) -> None:
+        self._client, self._patches, self._connected = client, patches, connected
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._left = 0
@@ -48,6 +50,7 @@ class BrokerEnd(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
         self._transport = transport
+        self._connected.add(self)
         transport.set_write_buffer_limits(HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
@@ -60,6 +63,7 @@ class BrokerEnd(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._connected.discard(self)
         reason = "" if error is None else str(error)
         for question in self._questions:
             if not question.found.done():
@@ -147,3 +151,8 @@ class BrokerEnd(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.statistics import Statistics
 
 if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.broker_end import BrokerEnd
     from kafka_coord.frontends.kafka.connection import ClientConnection
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,9 @@ MOST_LINES = 50
 """The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
 counted."""
 LINES_S = 10.0
+_LAST_BYTES_S = 1.0
+"""How long the connections have to deliver their last bytes when the listener stops, in seconds."""
+_CHECK_S = 0.01
 
 
 class Clients:
@@ -29,6 +34,8 @@ class Clients:
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
         self._open: set[ClientConnection] = set()
+        self.connected: set[ClientConnection | BrokerEnd] = set()
+        """The connections to clients and to the broker that are not fully closed yet."""
         self._by_host: Counter[str] = Counter()
         self.kept_bytes = 0
         """The total number of bytes that the connections buffer."""
@@ -88,9 +95,16 @@ class Clients:
             client.end_if_overdue(now)
         self._flush_log()
 
-    def end_all(self) -> None:
-        for client in list(self._open):
-            client.end()
+    async def close(self) -> None:
+        """Ends all connections, and waits until they are fully closed. Aborts those that take too long."""
+        late = time.monotonic() + _LAST_BYTES_S
+        while self.connected and time.monotonic() < late + _LAST_BYTES_S:
+            for client in list(self._open):
+                client.end()
+            if time.monotonic() >= late:
+                for connection in self.connected:
+                    connection.abort()
+            await asyncio.sleep(_CHECK_S)
 
     def _log(self, text: str, *values: object) -> None:
         """Logs at most :data:`MOST_LINES` lines in :data:`LINES_S` seconds, and later the number of omitted lines."""

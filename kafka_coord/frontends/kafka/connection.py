@@ -104,14 +104,15 @@ class ClientConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
+        self._raw = transport
+        self._clients.connected.add(self)
         if not self._clients.admit(self):
             self._ended = True
-            transport.abort()
+            self.abort()
             return
         if self._listener.handshakes is None:
             self._open(transport)
         else:
-            self._raw = transport
             self._task = asyncio.create_task(self._secure(transport, self._listener.handshakes))
         self._frame_since = self._still_since = asyncio.get_running_loop().time()
         with suppress(OSError):  # if the peer has vanished, reading will detect it
@@ -186,6 +187,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._raw = None
+        self._clients.connected.discard(self)
         if error is not None:
             log.debug("lost the connection address=%s error=%s", self.address, error)
         self.end()
@@ -197,6 +199,11 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._takes_no_more = False
         self.forward_answers()
+
+    def abort(self) -> None:
+        """Closes the transport at once. Unsent data is dropped."""
+        if self._raw is not None:
+            self._raw.abort()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
         """Closes the connections to the client and to the broker, and logs the ``reason``, if there is one. If
@@ -375,7 +382,7 @@ class ClientConnection(asyncio.Protocol):
             raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
 
     async def _connected_broker(self) -> BrokerEnd:
-        end = BrokerEnd(self, self._listener.patches)
+        end = BrokerEnd(self, self._listener.patches, self._clients.connected)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._listener.connect_broker(end)

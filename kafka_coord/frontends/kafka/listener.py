@@ -169,7 +169,7 @@ class KafkaListener:
         self.manager.close()
         await asyncio.sleep(0)  # lets the held requests be answered before the connections close
         await asyncio.sleep(0)
-        self.clients.end_all()
+        await self.clients.close()
         await self.coordinator.close()
         self.instances.close()
         await asyncio.gather(maintenance, *self._claims.values(), return_exceptions=True)

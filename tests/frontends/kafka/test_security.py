@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -307,6 +308,15 @@ def test_who_speaks_no_tls_is_cut_off(secured: Secured) -> None:
         assert plain.is_closed()
 
 
+@contextlib.contextmanager
+def frozen(broker: KafkaBroker) -> Iterator[None]:
+    os.kill(broker.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.process.pid, signal.SIGCONT)
+
+
 def test_a_frozen_broker_ends_the_connections_that_wait_for_it(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -315,12 +325,9 @@ def test_a_frozen_broker_ends_the_connections_that_wait_for_it(
     caplog.set_level(logging.INFO, logger="kafka_coord.frontends.kafka")
     one = secured.consumer("alice")
     one.commit(offsets=[TopicPartition(TOPIC, 0, 40)], asynchronous=False)
-    os.kill(secured.broker.process.pid, signal.SIGSTOP)
-    try:
+    with frozen(secured.broker):
         one.commit(offsets=[TopicPartition(TOPIC, 0, 41)], asynchronous=True)
         eventually(lambda: "the broker has not answered" in caplog.text)
-    finally:
-        os.kill(secured.broker.process.pid, signal.SIGCONT)
     eventually(lambda: commits(one, 42))
     one.close()
 
@@ -334,7 +341,7 @@ def commits(one: Consumer, offset: int) -> bool:
 
 
 def test_the_broker_away_ends_connections_and_they_come_back_with_it(secured: Secured) -> None:
-    """Last in this module: the broker is killed and started again."""
+    """Near the end of this module: the broker is killed and started again."""
     one = secured.consumer("alice")
     one.commit(offsets=[TopicPartition(TOPIC, 0, 41)], asynchronous=False)
     secured.broker.kill()
@@ -349,3 +356,12 @@ def test_the_broker_away_ends_connections_and_they_come_back_with_it(secured: Se
     eventually(lambda: committed() == 41, within_s=60)
     eventually(lambda: commits(one, 43))
     one.close()
+
+
+def test_a_stopping_listener_closes_its_connections_to_a_frozen_broker(
+    secured: Secured, asking: Callable[[str], Peer]
+) -> None:
+    """Last in this module: the listener stops. The broker does not take part in the orderly end of TLS."""
+    with asking("alice"), frozen(secured.broker):
+        secured.listener.close()
+    assert not secured.listener.clients.connected
