@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from kafka_coord.spark.java import Java, find_java
 
+COMPILER = ("-m", "jdk.compiler/com.sun.tools.javac.Main")
+"""Java's arguments that run its compiler, which only a JDK has."""
+
 
 def archives_classes(java: Java) -> bool:
     """Returns whether this Java can archive an application's classes. To do so, it needs an archive of its own, which

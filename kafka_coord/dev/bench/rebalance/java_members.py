@@ -8,13 +8,12 @@ from pathlib import Path
 
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.cluster.jars import fetched_class_path
-from kafka_coord.dev.cluster.java import run_java
+from kafka_coord.dev.cluster.java import COMPILER, run_java
 from kafka_coord.dev.cluster.kraft import KAFKA_4
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.java import find_java
 
 _SOURCE = Path(__file__).with_name("Members.java")
-_COMPILER = "jdk.compiler/com.sun.tools.javac.Main"
 _COMPILING_S = 120.0
 
 
@@ -36,7 +35,7 @@ def java_members(directory: Path, on_progress: Callable[[str], None]) -> JavaMem
     jars = fetched_class_path(KAFKA_4, on_progress)
     directory.mkdir(parents=True, exist_ok=True)
     class_path = ":".join(map(str, (directory, *jars)))
-    ran = run_java(["-m", _COMPILER, "-d", str(directory), "-cp", class_path, str(_SOURCE)], _COMPILING_S)
+    ran = run_java([*COMPILER, "-d", str(directory), "-cp", class_path, str(_SOURCE)], _COMPILING_S)
     if ran.returncode != 0:
         raise DevClusterError(f"{_SOURCE.name} cannot be compiled; is Java a JDK? {ran.stdout.strip()[-500:]}")
     return JavaMembers(class_path)

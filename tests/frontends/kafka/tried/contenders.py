@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.spark.java import find_java
-from tests.frontends.kafka.tried.fetching import MEMBERS, go_program, java_class_path, node_packages, python_packages
+from tests.frontends.kafka.tried.fetching import (
+    MEMBERS,
+    go_program,
+    java_class_path,
+    java_classes,
+    node_packages,
+    python_packages,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,12 @@ def _python(library: str, *requirements: str) -> Callable[[], Program]:
     return make
 
 
-def java_program(class_path: str, program: str = "Member.java") -> Program:
+def java_program(class_path: str, program: str = "Member") -> Program:
     java = [str(find_java().executable), "-Xmx128m", "-XX:TieredStopAtLevel=1"]
-    return Program([*java, "-cp", class_path, str(MEMBERS / program)])
+    return Program([*java, "-cp", os.pathsep.join([str(java_classes(program, class_path)), class_path]), program])
 
 
-def _java(artifact: str, program: str = "Member.java") -> Callable[[], Program]:
+def _java(artifact: str, program: str = "Member") -> Callable[[], Program]:
     return lambda: java_program(java_class_path(f"org.apache.kafka:{artifact}"), program)
 
 
@@ -68,7 +75,7 @@ CONTENDERS = (
     Contender("kafka-clients 2.8.2", _java("kafka-clients:2.8.2"), BOTH, static=True),
     Contender("kafka-clients 3.9.2", _java("kafka-clients:3.9.2"), BOTH, static=True),
     Contender("kafka-clients 4.3.0", _java("kafka-clients:4.3.0"), BOTH, static=True),
-    Contender("kafka-streams 3.9.2", _java("kafka-streams:3.9.2", "Streams.java"), ("stream",), tells_commits=False),
+    Contender("kafka-streams 3.9.2", _java("kafka-streams:3.9.2", "Streams"), ("stream",), tells_commits=False),
     Contender("franz-go 1.22.3", _go("franz_go", "github.com/twmb/franz-go@v1.22.3"), BOTH, static=True),
     Contender("Sarama 1.61.1", _go("sarama", "github.com/IBM/sarama@v1.61.1")),
     Contender("KafkaJS 2.2.4", _node("kafkajs.js", "kafkajs@2.2.4")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import becoming, cache_directory
 from kafka_coord.dev.cluster.jars import zookeeper_class_path
+from kafka_coord.dev.cluster.java import COMPILER
 from kafka_coord.errors import DevClusterError
+from kafka_coord.spark.java import find_java
 
 MEMBERS = Path(__file__).parent / "members"
 
@@ -56,6 +59,17 @@ def java_class_path(*artifacts: str) -> str:
     of_them = [jar for jar in java_jars(*artifacts) if not jar.name.startswith(logging)]
     ours = [jar for jar in zookeeper_class_path() if jar.name.startswith(logging)]
     return os.pathsep.join(map(str, [*of_them, *ours]))
+
+
+def java_classes(program: str, class_path: str) -> Path:
+    """The directory with the compiled ``members/<program>.java``."""
+    source = MEMBERS / f"{program}.java"
+    made_of = hashlib.sha256(source.read_bytes() + class_path.encode()).hexdigest()[:16]
+    where = home(f"{program}-{made_of}")
+    if not where.exists():
+        with becoming(where, source.name) as compiled:
+            run([str(find_java().executable), *COMPILER, "-d", str(compiled), "-cp", class_path, str(source)])
+    return where
 
 
 def go_program(name: str, *modules: str) -> Path:

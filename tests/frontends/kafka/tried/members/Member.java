@@ -1,4 +1,4 @@
-// A member by Kafka's own client, of any version from 2.4 on: java -cp JARS Member.java BOOTSTRAP TOPIC GROUP NAME
+// A member by Kafka's own client, of any version from 2.4 on: java -cp CLASSES:JARS Member BOOTSTRAP TOPIC GROUP NAME
 // [STRATEGY [INSTANCE_ID]].
 import java.time.Duration;
 import java.util.*;

@@ -1,4 +1,4 @@
-// A member by Kafka Streams, whose assignor is its own: java -cp JARS Streams.java BOOTSTRAP TOPIC GROUP NAME.
+// A member by Kafka Streams, whose assignor is its own: java -cp CLASSES:JARS Streams BOOTSTRAP TOPIC GROUP NAME.
 // When it commits is its own affair, so it never says `committed`.
 import java.nio.file.Files;
 import java.time.Duration;
