@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kafka_coord.frontends.kafka.clients import CLOSING_S
 from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame, take_frame
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 256 << 10
 """Reading pauses while more than this many bytes are buffered between client and broker."""
-CLOSING_S = 5.0
-"""How long a connection that is being closed has to deliver its last bytes, in seconds."""
 CLIENT_ID = "kafka-coord"
 _LENGTH = 4
 
@@ -33,7 +32,7 @@ class _Question:
 
 class BrokerEnd(asyncio.Protocol):
     """One connection to the broker. Passes on the bytes of a response as they arrive, or all at once if the response
-    must be changed. Is in ``connected`` until it is fully closed."""
+    must be changed. Is in ``connected`` until it is closed."""
 
     def __init__(
         self, client: ClientConnection, patches: Mapping[int, Patch], connected: set[ClientConnection | BrokerEnd]
@@ -151,8 +150,3 @@ class BrokerEnd(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)
-
-    def abort(self) -> None:
-        """Closes the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()

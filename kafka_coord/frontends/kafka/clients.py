@@ -23,8 +23,8 @@ MOST_LINES = 50
 """The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
 counted."""
 LINES_S = 10.0
-_LAST_BYTES_S = 1.0
-"""How long the connections have to deliver their last bytes when the listener stops, in seconds."""
+CLOSING_S = 5.0
+"""How long a connection that is being closed has to deliver its last bytes, in seconds."""
 _CHECK_S = 0.01
 
 
@@ -35,7 +35,7 @@ class Clients:
         self.limits = limits
         self._open: set[ClientConnection] = set()
         self.connected: set[ClientConnection | BrokerEnd] = set()
-        """The connections to clients and to the broker that are not fully closed yet."""
+        """The connections to clients and to the broker that are not closed yet."""
         self._by_host: Counter[str] = Counter()
         self.kept_bytes = 0
         """The total number of bytes that the connections buffer."""
@@ -96,14 +96,12 @@ class Clients:
         self._flush_log()
 
     async def close(self) -> None:
-        """Ends all connections, and waits until they are fully closed. Aborts those that take too long."""
-        late = time.monotonic() + _LAST_BYTES_S
-        while self.connected and time.monotonic() < late + _LAST_BYTES_S:
+        """Ends all connections, and waits until they are closed. They need little more than :data:`CLOSING_S` seconds
+        at most."""
+        late = time.monotonic() + 2 * CLOSING_S
+        while self.connected and time.monotonic() < late:
             for client in list(self._open):
                 client.end()
-            if time.monotonic() >= late:
-                for connection in self.connected:
-                    connection.abort()
             await asyncio.sleep(_CHECK_S)
 
     def _log(self, text: str, *values: object) -> None:

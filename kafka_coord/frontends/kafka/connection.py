@@ -27,7 +27,8 @@ from kafka_coord.classic_groups.heartbeat_hold import COMMITS_ALONE, AutoCommits
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access
-from kafka_coord.frontends.kafka.broker_end import CLOSING_S, HIGH_WATER, BrokerEnd
+from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
+from kafka_coord.frontends.kafka.clients import CLOSING_S
 from kafka_coord.frontends.kafka.routing import HEARTBEAT, LARGE, OFFSET_COMMIT, SASL, expects_answer, is_local
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
@@ -108,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
         self._clients.connected.add(self)
         if not self._clients.admit(self):
             self._ended = True
-            self.abort()
+            transport.abort()
             return
         if self._listener.handshakes is None:
             self._open(transport)
@@ -199,11 +200,6 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._takes_no_more = False
         self.forward_answers()
-
-    def abort(self) -> None:
-        """Closes the transport at once. Unsent data is dropped."""
-        if self._raw is not None:
-            self._raw.abort()
 
     def end(self, reason: str = "", *, at_once: bool = False) -> None:
         """Closes the connections to the client and to the broker, and logs the ``reason``, if there is one. If
