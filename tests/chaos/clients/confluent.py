@@ -40,16 +40,22 @@ class Member:
         )
 
     def run(self) -> None:
-        """Runs until the stop signal. Raises the consumer's errors."""
+        """Runs until the stop signal. Raises the consumer's errors.
+
+        It closes right after it has asked for records, which also makes the pending rebalance calls: librdkafka may
+        hang in a commit if it must still make such a call when it closes (docs/kafka-clients.md).
+        """
         try:
             uncommitted = 0
-            while not self._stopping.is_set():
+            while True:
                 since = time.monotonic()
                 found = self._next()
                 rows = [(m.topic(), m.partition(), m.offset(), int(m.value() or b"-1")) for m in found]
                 self._journal.handed(since, time.monotonic(), rows)
                 self._done |= {TopicPartition(topic, partition): offset + 1 for topic, partition, offset, _ in rows}
                 uncommitted += len(rows)
+                if self._stopping.is_set():
+                    break
                 if self._part.commit_every and uncommitted >= (self._part.commit_every if rows else 1):
                     uncommitted = 0
                     self._commit(self._done)
