@@ -42,8 +42,8 @@ class Member:
     def run(self) -> None:
         """Runs until the stop signal. Raises the consumer's errors.
 
-        It closes right after it has asked for records, which also makes the pending rebalance calls: librdkafka may
-        hang in a commit if it must still make such a call when it closes (docs/kafka-clients.md).
+        It closes right after it has asked for records, because asking also runs the pending rebalance callbacks. If one
+        is still pending at that time, librdkafka may hang in a commit (docs/kafka-clients.md).
         """
         try:
             uncommitted = 0
