@@ -327,9 +327,12 @@ class GroupCoordinator:
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
         for requested in asked:
-            group, topics, managed = requested.group_id, requested.topics, None
-            owner = self.kinds.managed(group)
-            if owner is not None and group not in no_groups and not self.kinds.availability(group):
+            group, topics = requested.group_id, requested.topics
+            managed: tuple[Error, answers.Known] | None = None
+            owner, error = self.kinds.managed(group), self.kinds.availability(group)
+            if error:  # it remains an error even if the group becomes available, because its offsets are unknown
+                managed = error, {}
+            elif owner is not None and group not in no_groups:
                 managed = await owner.fetch(requested)
             stored = cache.get(group, {}) if managed is None else managed[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
@@ -341,6 +344,8 @@ class GroupCoordinator:
             error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self.kinds.availability(group)
             if managed is not None:
                 error = error or managed[0]
+            elif self.kinds.managed(group) is not None:  # it was taken over meanwhile
+                error = error or Error.COORDINATOR_LOAD_IN_PROGRESS
             stored = cache.get(group, {}) if managed is None else managed[1]
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized

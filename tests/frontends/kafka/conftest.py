@@ -93,6 +93,15 @@ def known_partitions(listener: KafkaListener) -> int:
     return sum(served.knows_groups for served in list(listener.managed._served.values()))
 
 
+def end_term(front: Front, partition: int) -> None:
+    """The instance gives up the partition of the log, and claims it again at its next check."""
+    listener = front.listeners[front.listeners[1].instances.leaders[partition]]
+    term = listener.manager.terms[partition]
+    assert listener._loop is not None
+    listener._loop.call_soon_threadsafe(listener.manager.resign, partition, "a test wants it")
+    eventually(lambda: listener.manager.terms.get(partition) not in {None, term})
+
+
 @pytest.fixture(scope="package")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     with started(tmp_path_factory.mktemp("kafka-front")) as made:

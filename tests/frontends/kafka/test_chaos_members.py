@@ -34,7 +34,7 @@ from tests.chaos.judge.groups import explained, unmoved
 from tests.chaos.judge.ownership import Ending
 from tests.chaos.judge.reading import nothing_missing, one_owner, order, repeats
 from tests.chaos.parts import CONFLUENT, MODULES, PREFIX, Part, groups_of, mixed_cast
-from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.conftest import Front, end_term
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -85,15 +85,6 @@ def held(directory: Path) -> int:
 
 def acknowledged(directory: Path) -> int:
     return sum(isinstance(line, Committed) for one in read_consumers(directory) for line in one.lines)
-
-
-def end_term(front: Front, partition: int) -> None:
-    """The instance gives up the partition of the log, and claims it again at its next check."""
-    listener = front.listeners[front.listeners[1].instances.leaders[partition]]
-    term = listener.manager.terms[partition]
-    assert listener._loop is not None
-    listener._loop.call_soon_threadsafe(listener.manager.resign, partition, "a test wants it")
-    eventually(lambda: listener.manager.terms.get(partition) not in {None, term})
 
 
 def read_all(directory: Path, producer: ChildProcess) -> None:
