@@ -95,10 +95,9 @@ def known_partitions(listener: KafkaListener) -> int:
 
 def end_term(front: Front, partition: int) -> None:
     """The instance gives up the partition of the log, and claims it again at its next check."""
-    listener = front.listeners[front.listeners[1].instances.leaders[partition]]
+    listener = front.listeners[front.coordinator(partition)]
     term = listener.manager.terms[partition]
-    assert listener._loop is not None
-    listener._loop.call_soon_threadsafe(listener.manager.resign, partition, "a test wants it")
+    listener._call(listener.manager.resign, partition, "a test wants it")
     eventually(lambda: listener.manager.terms.get(partition) not in {None, term})
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -310,11 +308,11 @@ def test_who_speaks_no_tls_is_cut_off(secured: Secured) -> None:
 
 @contextlib.contextmanager
 def frozen(broker: KafkaBroker) -> Iterator[None]:
-    os.kill(broker.process.pid, signal.SIGSTOP)
+    broker.pause()
     try:
         yield
     finally:
-        os.kill(broker.process.pid, signal.SIGCONT)
+        broker.resume()
 
 
 def test_a_frozen_broker_ends_the_connections_that_wait_for_it(
