@@ -116,9 +116,17 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run also the tests marked long (ADR 37)")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the tests into the order in which they begin."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sorts the tests into the order in which they begin, without the long ones unless they are asked for."""
+    if not config.option.long:
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
     items.sort(key=_rank)
 
 

@@ -86,7 +86,7 @@ def test_an_interrupt_leaves_no_directory_behind(ending) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_small_run_measures_everything_once(tmp_path: Path) -> None:
     with started("bench", "spark", "--smoke", "--dir", str(tmp_path), "-o", "json") as running:

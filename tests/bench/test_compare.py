@@ -142,6 +142,7 @@ def test_a_newer_client_that_cannot_be_kept_is_told_with_what_to_do(monkeypatch:
         newer_client(lambda _: None)
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)

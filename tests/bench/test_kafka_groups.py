@@ -32,6 +32,7 @@ def test_names_of_groups_are_in_the_partition_wanted():
     assert {partition_of(name) for name in names} == {7}
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 def test_a_small_run_measures_what_it_says(tmp_path: Path):

@@ -27,6 +27,7 @@ def held(consumer: str, begin_ms: int, end_ms: int | None) -> Held:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_lag_is_what_was_produced_less_what_was_committed_by_who_had_the_partition(spark: Any, tmp_path: Path) -> None:
     logged = Evidence(
         holds=[held("c1", 0, 10_000), held("c2", 10_040, 25_000), held("c1", 31_000, None)],

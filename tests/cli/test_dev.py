@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.ports import free_port
 from tests.cli.running import run, started
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 
 
 def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: Path) -> None:

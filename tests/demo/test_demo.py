@@ -19,50 +19,52 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 DEMO = [sys.executable, "-m", "kafka_coord.cli.main", "demo", "--quick", "--no-live"]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) -> None:
+def play(directory: Path, *options: str, within_s: float = 280) -> str:
+    """What the demo wrote. Its report is in ``directory``, and nothing that it started is left."""
     done = subprocess.run(
-        [*DEMO, "--spark", "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
+        [*DEMO, *options, "--dir", str(directory / "run"), "--report", str(directory / "report.html")],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=within_s,
         check=False,
     )
-
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = done.stdout.index("consumer-4 joins"), done.stdout.index("without Spark, joins")
-    assert done.stdout.index("two Spark applications start") < first < second  # they start before the first group plays
-    for happened in (
-        "joins and takes its share",
-        "(kill -9) while it owns",
-        "is elected, epoch",
-        "grows from 12 to 16",
-        "leaves the group cleanly",
-        "39,000 records consumed",
-        *("spark-1 is killed (kill -9)", "spark-3 joins", "24,000 rows", "Spark's report matches the input"),
-        str(tmp_path / "report.html"),
-    ):
-        assert happened in done.stdout
+    assert processes_mentioning(directory) == []
+    return done.stdout
+
+
+GROUP_PLAYED = (
+    *("joins and takes its share", "(kill -9) while it owns", "is elected, epoch", "grows from 12 to 16"),
+    *("leaves the group cleanly", "39,000 records consumed"),
+)
+
+
+def test_a_group_plays_through_kills_and_growth(tmp_path: Path) -> None:
+    written = play(tmp_path)
+
+    for happened in (*GROUP_PLAYED, str(tmp_path / "report.html")):
+        assert happened in written
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) -> None:
+    written = play(tmp_path, "--spark")
+
+    first, second = written.index("consumer-4 joins"), written.index("without Spark, joins")
+    assert written.index("two Spark applications start") < first < second  # they start before the first group plays
+    sparks = ("spark-1 is killed (kill -9)", "spark-3 joins", "24,000 rows", "Spark's report matches the input")
+    for happened in (*GROUP_PLAYED, *sparks):
+        assert happened in written
     page = (tmp_path / "report.html").read_text("utf-8").removeprefix("<!DOCTYPE html>\n")
     assert ET.fromstring(page).find(".//h1") is not None  # noqa: S314 - written by the demo
     assert "Busiest routes" in page
-    assert processes_mentioning(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_path: Path) -> None:
-    report = tmp_path / "report.html"
+    written = play(tmp_path, "--clients", "kafka")
 
-    done = subprocess.run(
-        [*DEMO, "--clients", "kafka", "--dir", str(tmp_path / "run"), "--report", str(report)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
     for happened in (
         "joins and takes its share",
         "(kill -9) while it owns",
@@ -73,28 +75,19 @@ def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_
         "26,000 records consumed",
         "commits acknowledged, all kept",
     ):
-        assert happened in done.stdout
-    assert "at-least-once delivery" in report.read_text("utf-8")
-    assert processes_mentioning(tmp_path) == []
+        assert happened in written
+    assert "at-least-once delivery" in (tmp_path / "report.html").read_text("utf-8")
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(420)
 def test_every_kind_of_consumer_works_in_one_group_and_one_of_each_is_killed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*DEMO, "--clients", "mixed", "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    written = play(tmp_path, "--clients", "mixed", within_s=400)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("(kill -9) while it owns") == 4
+    assert written.count("(kill -9) while it owns") == 4
     for happened in ("takes its share", "is elected, epoch", "grows from 12 to 16", "leaves the group cleanly"):
-        assert happened in done.stdout
-    assert processes_mentioning(tmp_path) == []
+        assert happened in written
 
 
 def test_ctrl_c_in_the_middle_stops_everything(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from kafka_coord.dev.demo.options import DemoOptions, chosen
 from kafka_coord.errors import SettingsError
 
 
+@pytest.mark.long
 def test_every_flight_of_the_file_becomes_a_record() -> None:
     records = list(read_flights())
 

@@ -111,6 +111,7 @@ def test_a_cluster_comes_up_again_on_its_data_and_ports(dev_cluster: Callable[..
         assert set(view.topics) - {"__consumer_offsets"} == {"kept"}, "the probe left its topic behind"
 
 
+@pytest.mark.long
 def test_a_port_that_was_taken_meanwhile_is_replaced(dev_cluster: Callable[..., DevCluster], tmp_path: Path) -> None:
     with dev_cluster() as cluster:
         before = cluster.status()
@@ -199,6 +200,7 @@ def test_a_cluster_left_running_is_seen_and_ended_by_the_next_process(
     dev_cluster().down()
 
 
+@pytest.mark.long
 def test_what_is_left_of_a_cluster_half_of_which_was_killed_is_ended_before_it_comes_up_again(
     dev_cluster: Callable[..., DevCluster], tmp_path: Path
 ) -> None:

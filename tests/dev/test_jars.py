@@ -160,7 +160,14 @@ def test_a_clean_end_leaves_an_archive_of_classes_that_the_next_start_maps(cache
 
 @needs_class_archives
 @pytest.mark.zookeeper
-@pytest.mark.parametrize("kept_bytes", [0, 5_000, 1_000_000], ids=["empty", "header-only", "truncated"])
+@pytest.mark.parametrize(
+    "kept_bytes",
+    [
+        pytest.param(0, id="empty", marks=pytest.mark.long),
+        pytest.param(5_000, id="header-only", marks=pytest.mark.long),
+        pytest.param(1_000_000, id="truncated"),
+    ],
+)
 def test_a_damaged_archive_of_classes_does_not_keep_a_server_from_starting(
     cache: Path, tmp_path: Path, kept_bytes: int
 ) -> None:

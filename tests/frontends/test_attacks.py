@@ -10,7 +10,7 @@ import trustme
 from tests.coordinator.harness import World
 from tests.frontends.attacks import Instance, play, play_tls
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 SECONDS = 3.0
 """How long each attack lasts."""
 

@@ -25,6 +25,7 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return make
 
 
+@pytest.mark.long
 def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built: Built, tmp_path: Path) -> None:
     again = build(tmp_path / "elsewhere", tmp_path / "dist")
     assert again.bytes() == built.bytes()

@@ -38,6 +38,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.long
 def test_every_fault_and_every_kind_of_group_occurs() -> None:
     occurred: Counter[str] = Counter()
     kinds = []

@@ -123,7 +123,7 @@ def start(cluster, kafka_cluster, group, tmp_path):
         process.stop(60.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_every_record_is_there_once_though_partitions_move_and_an_executor_and_a_worker_are_killed(
     cluster, start, group, kafka_cluster, tmp_path

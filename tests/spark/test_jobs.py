@@ -172,6 +172,7 @@ def test_sigterm_ends_the_command_between_two_micro_batches_and_it_leaves_the_gr
     assert sum(places(tmp_path).values()) == FLIGHTS
 
 
+@pytest.mark.long
 def test_a_query_is_started_again_if_its_python_worker_starts_too_slowly(elected, kafka_cluster, flights, tmp_path):
     slow = tmp_path / "python"
     slow.write_text(

@@ -16,7 +16,7 @@ __all__ = ["world"]
 
 Said = Callable[..., str]
 
-PROMPTLY_S = 5.0
+PROMPTLY_S = 15.0
 """The time within which a bystander must be served: much longer than it takes, much shorter than any timeout."""
 
 

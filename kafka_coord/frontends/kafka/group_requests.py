@@ -270,13 +270,15 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
-        managed = self.kinds.managed(request.group_id)
-        if offsets and managed is not None and self.kinds.availability(request.group_id) is Error.NONE:
+        error = self.kinds.availability(request.group_id) if offsets else Error.NONE
+        managed = self.kinds.managed(request.group_id)  # after that, because another thread may take the group over
+        if offsets and managed is not None and error is Error.NONE:
             large = _take_out_large(offsets)
             error, gone = await managed.commit(request, call.version, offsets, call.client.number)
             errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
-        error = self._may_commit(request, call.client.number) if offsets else Error.NONE
+        if offsets and error is Error.NONE:
+            error = self._may_commit(request, call.client.number)
         if error is Error.NONE:
             errors |= _take_out_large(offsets)
             error = await self._manager.store_offsets(request.group_id, offsets)
@@ -295,9 +297,6 @@ class GroupCoordinator:
 
     def _may_commit(self, request: Any, connection: int) -> Error:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
-        error = self.kinds.availability(group_id)
-        if error is not Error.NONE:
-            return error
         group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
         if group is None:
             return Error.ILLEGAL_GENERATION

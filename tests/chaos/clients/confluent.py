@@ -104,7 +104,11 @@ class Member:
             self._acknowledged(found)
 
     def _on_assign(self, consumer: Consumer, partitions: list[Position]) -> None:
-        """Begins at the group's committed offsets. If it gets no answer, librdkafka asks again by itself."""
+        """Begins at the group's committed offsets. If it gets no answer, librdkafka asks again by itself.
+
+        A partition without a committed offset begins at 0, where each of these topics begins. If librdkafka looked up
+        the beginning, a rebalance meanwhile could make it begin twice (docs/kafka-clients.md).
+        """
         since: float | None = time.monotonic()
         try:
             found = consumer.committed(partitions, timeout=_ASK_S)
@@ -117,6 +121,8 @@ class Member:
             self._done.pop(TopicPartition(one.topic, one.partition), None)
         offsets = {TopicPartition(one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found}
         self._journal.started(offsets, since)
+        if since is not None:
+            found = [Position(one.topic, one.partition, max(one.offset, 0)) for one in found]
         (consumer.incremental_assign if self._part.cooperative else consumer.assign)(found)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[Position]) -> None:
