@@ -214,7 +214,7 @@ def _acl_store(settings: Settings) -> Iterator[AclStore]:
 
 def _checked(path: str) -> str:
     if not path.startswith("/") or path.endswith("/"):
-        raise SettingsError(f"{path[:60]!r} is not an absolute znode path (for example /consumers/groups/delays/ids)")
+        raise SettingsError(f"{path[:60]!r} is not a znode path: it must begin with /, and must not end with /")
     return path
 
 

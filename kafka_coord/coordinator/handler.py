@@ -294,5 +294,5 @@ class RebalanceRequestHandler:
             report_failure(memory, error, self._clock.monotonic())
 
     def _depose(self, error: Fenced) -> None:
-        log.warning("stopped deciding epoch=%d reason=%s", self._leadership.epoch, error, extra={"event": "deposed"})
+        log.warning("deposed epoch=%d reason=%s", self._leadership.epoch, error, extra={"event": "deposed"})
         self.deposed = True

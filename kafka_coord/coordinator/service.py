@@ -301,7 +301,7 @@ class CoordinatorService:
                 f"waiting. I am {self._broker_id}, no instance is coordinating: broker {named} is the named successor"
             )
             return
-        who = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "no instance is coordinating yet"
+        who = f"broker {leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "no instance coordinates"
         self._say(f"no action. I am {self._broker_id}, {who}")
 
     def _say_status(self) -> None:

@@ -212,6 +212,6 @@ def parse_ranges(written: object, where: str) -> frozenset[int]:
         if last < first or last > MAX_PARTITION:
             raise MalformedValue(where, f"'{part}' is not a range of partitions")
         if last - first >= MAX_PARTITIONS_PER_VALUE or len(numbers) + last - first >= MAX_PARTITIONS_PER_VALUE:
-            raise MalformedValue(where, f"'{part}' names more than {MAX_PARTITIONS_PER_VALUE} partitions")
+            raise MalformedValue(where, f"more than {MAX_PARTITIONS_PER_VALUE} partitions up to '{part}'")
         numbers.update(range(first, last + 1))
     return frozenset(numbers)

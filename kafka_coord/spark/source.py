@@ -106,8 +106,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes the end offsets of the partitions that the query owns now. Partitions that are assigned later wait for
-        the next run."""
+        """Sets the end offsets of this run, for the partitions that the query owns now. Partitions that are assigned
+        later wait for the next run."""
         self._upto = self._joined().ends_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

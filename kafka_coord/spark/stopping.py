@@ -20,9 +20,9 @@ class BetweenBatches:
     """Wraps a function for ``foreachBatch`` so that its query can be stopped cleanly.
 
     ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has notified
-    the source. The next owner of the partitions would then read them again. This class lets the running batch finish.
-    Spark marks a batch as done only when it plans the next one, so this class lets Spark plan the next batch, but does
-    not run it.
+    the source. The next owner of the partitions would then read the records again. This class lets the running batch
+    finish. Spark marks a batch as done only when it plans the next one, so this class lets Spark plan the next batch,
+    but does not run it.
     """
 
     def __init__(self, each: ForeachBatch) -> None:

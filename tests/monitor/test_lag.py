@@ -85,7 +85,7 @@ def test_nobody_answering_takes_bounded_time() -> None:
     reader = OffsetReader("127.0.0.1:1", {}, timeout_s=1.0)
     began = time.monotonic()
     found = reader.latest(PartitionSet({"flights": [0]}))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert found.offsets == {}
     assert "no broker at 127.0.0.1:1 answered" in found.note
     reader.close()

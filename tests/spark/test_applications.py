@@ -120,6 +120,7 @@ def children(pid: int) -> dict[int, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_every_record_is_in_the_table_once_whoever_is_killed(
     kafka_cluster, applications, numbered, make_topic, tmp_path

@@ -2,14 +2,12 @@
 
 Each time the bystander's group is served, the doctor names the znode as an error, and its remedy heals it. In the end
 the audit of ZooKeeper's log finds no violation but the damage itself. Damage that harms nobody, or that the coordinator
-repairs by itself, is listed here. ``KAFKA_COORD_EVERY_DAMAGE=1`` tries each damage on each znode, otherwise a third of
-them.
+repairs by itself, is listed here. ``--long`` tries each damage on each znode, otherwise a third of them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -211,7 +209,6 @@ KINDS = {
 }
 HAVE_CHILDREN_OR_AN_OWNER = frozenset({"command", "settings", "identity of offsets", "topic", "broker"})
 """Deleting these by hand is not damage: it is an acknowledgement, or the end of a group or topic."""
-EVERYTHING = os.environ.get("KAFKA_COORD_EVERY_DAMAGE") == "1"
 
 
 @pytest.fixture
@@ -222,12 +219,12 @@ def cluster(world: World) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_znode_is_named_healed_as_said_and_felt_by_nobody_else(
-    cluster: Cluster, zookeeper: ZooKeeperServer, chroot: str, kind: str
+    cluster: Cluster, zookeeper: ZooKeeperServer, chroot: str, kind: str, pytestconfig: pytest.Config
 ) -> None:
     world, damaged = cluster.world, KINDS[kind]
     number = sorted(KINDS).index(kind)
     for at, (damage, change) in enumerate(DAMAGE.items()):
-        if (not EVERYTHING and (at + number) % 3) or (damage == "deleted" and kind in HAVE_CHILDREN_OR_AN_OWNER):
+        if (not pytestconfig.option.long and (at + number) % 3) or (damage == "deleted" and kind in HAVE_CHILDREN_OR_AN_OWNER):
             continue
         damaged.prepare(cluster)
         path = damaged.path + "".join(f"/{name}" for name in world.children(damaged.path)[:1] if kind == "command")

@@ -261,7 +261,7 @@ def a_ghost_of_the_same_broker_is_waited_out(open_store: OpenStore) -> None:
     assert not after.election.still_leads()
     before.store.close()
 
-    eventually(after.sees_no_leader, within_s=5)
+    eventually(after.sees_no_leader)
     assert after.wins().epoch == 2
 
 

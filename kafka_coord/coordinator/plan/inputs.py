@@ -46,8 +46,8 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 def choose_assignor(
     observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
 ) -> ChosenAssignor:
-    """Returns the assignor from the group's settings. If none is set, returns the one that all live members with a
-    preference agree on, or else the default."""
+    """Returns the assignor in the settings, or else the one that all live members with a preference agree on. If there
+    is neither, or its name is unknown, returns the default."""
     name = observation.settings.assignor
     complaint = ""
     if name is None:

@@ -72,14 +72,14 @@ class DevCluster:
     def ensemble(self) -> ZooKeeperEnsemble:
         """The ZooKeeper servers this object started. Raises :class:`DevClusterError` before :meth:`up`."""
         if self._ensemble is None:
-            raise DevClusterError(f"the cluster in {self.directory} was not started here")
+            raise DevClusterError(f"the cluster in {self.directory} is not running: call up() first")
         return self._ensemble
 
     @property
     def kafka(self) -> KafkaCluster:
         """The brokers this object started. Raises :class:`DevClusterError` before :meth:`up`."""
         if self._kafka is None:
-            raise DevClusterError(f"the cluster in {self.directory} was not started here")
+            raise DevClusterError(f"the cluster in {self.directory} is not running: call up() first")
         return self._kafka
 
     @property
@@ -100,7 +100,7 @@ class DevCluster:
     def coordinator(self, broker_id: int) -> Coordinator:
         """Returns the coordinator beside a broker. Raises :class:`DevClusterError` if there is none."""
         if broker_id not in self._coordinators:
-            raise DevClusterError(f"no coordinator beside broker {broker_id} was started here")
+            raise DevClusterError(f"no coordinator was started beside broker {broker_id}")
         return self._coordinators[broker_id]
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:

@@ -53,7 +53,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     type=click.Choice(["own", "kafka", "mixed"]),
     default="own",
     show_default=True,
-    help="The kind of consumers: this project's, stock Kafka clients with the coordinators as bootstrap.servers, or "
+    help="The kind of consumers: this project's, stock Kafka clients with the instances as bootstrap.servers, or "
     "every kind in one group.",
 )
 @click.option("--records", type=int, metavar="N", help="The number of flights. [default: all 336,776]")

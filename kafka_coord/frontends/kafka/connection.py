@@ -365,8 +365,8 @@ class ClientConnection(asyncio.Protocol):
         self.pause_or_resume()
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Sends the broker a request on the client's own connection, while this instance answers one of the client's
-        requests. Returns the response. Raises :class:`OSError` and :class:`BadMessage`."""
+        """Sends the broker a request on the connection opened for this client, to answer one of the client's requests.
+        Returns the response. Raises :class:`OSError` and :class:`BadMessage`."""
         if self._broker is None:
             if self._has_sasl:
                 raise ConnectionError("the broker has closed the authenticated connection")

@@ -41,7 +41,7 @@ class Peer(Protocol):
 @dataclass(slots=True, eq=False)
 class Connection:
     """One connection. ``member`` is set once a consumer has registered on it. Once ``ended`` is set, further frames are
-    ignored. If the client has been told to retry, ``place`` is when it may register. Times are in monotonic seconds."""
+    ignored. If the client is told to retry, ``place`` is the time reserved for that. Times are in monotonic seconds."""
 
     peer: Peer
     since: float

@@ -2,8 +2,8 @@
 
 An append first writes its rows to new files. It then commits these files and their offsets in one file of the table's
 log. After a crash, Spark may repeat a batch, perhaps with other boundaries, and another member of the group may have
-written the same records. So before an append commits, it drops the offsets that the table already covers. Readers see
-only committed rows.
+written the same records. So before an append commits, it drops the rows whose offsets the table already covers. Readers
+see only committed rows.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ class Difference:
 
 _ERROR = r"(.+\.)?error_code: "
 _AS_BEFORE = "Kafka 3.9 answers so (test_answers_are_kafkas)."
-_AWAY = (
-    "A static member that left for now is no member until it returns. Its place is kept, and its partitions are not."
-)
+_AWAY = "A static member that left for now is no member until it returns. Its partitions stay reserved for it."
 
 DIFFERENCES = (
     Difference(

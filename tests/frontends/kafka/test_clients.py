@@ -122,7 +122,7 @@ def test_an_offset_of_a_partition_that_was_just_added_is_soon_committed(front: F
     for partition, change in enumerate((partial(admin.create, name, 1), partial(admin.add_partitions, name, 2))):
         assert not commits(partition)
         change()
-        eventually(lambda partition=partition: commits(partition), within_s=5)
+        eventually(lambda partition=partition: commits(partition), within_s=20)
     one.close()
 
 

@@ -1,8 +1,8 @@
 """The machine's stimuli: requests and heartbeats from clients, results and events from ZooKeeper, and the passage of
 time.
 
-``connection`` and ``request`` are the front end's own identifiers. A response repeats the request's. A stimulus about a
-connection or a member that no longer exists has no effect.
+``connection`` and ``request`` are the front end's own identifiers. A response repeats ``request``. A stimulus about
+a connection or a member that no longer exists has no effect.
 """
 
 from __future__ import annotations
