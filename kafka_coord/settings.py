@@ -25,6 +25,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,13 +76,10 @@ class Secret:
         return hash(("Secret", self._value))
 
 
-def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
-    """Returns a field's metadata. ``what`` describes the allowed values in a few words. ``check`` parses a value, or
-    raises ``ValueError`` if it is not allowed."""
-    return {"what": what, "check": check}
-
-
-_DURATION = "milliseconds, {} to {}"
+def _setting(default: Any, what: str, check: Callable[[Any], Any]) -> Any:
+    """Returns a field. ``what`` describes the allowed values in a few words. ``check`` parses a value, or raises
+    ``ValueError`` if it is not allowed."""
+    return field(default=default, metadata={"what": what, "check": check})
 
 
 # --- what is allowed ---------------------------------------------------------------------------------------------
@@ -148,9 +146,6 @@ def _readable_file(value: Any) -> Path:
         raise ValueError(str(error)) from None
 
 
-_PEM_FILE = _allowed("a readable PEM file", _readable_file)
-
-
 def host_and_port(written: str) -> tuple[str, int]:
     """Parses ``"host:9092"`` or ``"[::1]:9092"``. Raises ValueError with the reason."""
     match = _HOST.match(written)
@@ -197,9 +192,13 @@ def _hosts(value: Any) -> str:
     return ",".join(names)
 
 
-def _tuning(low: int, high: int) -> Any:
-    """Returns a field for an optional duration in ms, whose default is up to the code that uses it."""
-    return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
+def _ms(default: int | None, low: int, high: int) -> Any:
+    """Returns a field for a duration in ms. If ``default`` is ``None``, the code that uses it has its own."""
+    return _setting(default, f"milliseconds, {low} to {high}", _between(low, high))
+
+
+_flag = partial(_setting, what="true or false", check=_boolean)
+_pem = partial(_setting, None, "a readable PEM file", _readable_file)
 
 
 # --- the sections ------------------------------------------------------------------------------------------------
@@ -210,41 +209,23 @@ class ZooKeeperSettings:
     """The connection to ZooKeeper. Unless ``identities`` is set, ``acl`` applies to the znodes that kafka-coord
     creates."""
 
-    hosts: str = field(
-        default=DEFAULT_HOSTS,
-        metadata=_allowed("host:port,host:port/chroot (with the same chroot as Kafka, if any)", _text),
+    hosts: str = _setting(DEFAULT_HOSTS, "host:port,host:port/chroot (with the same chroot as Kafka, if any)", _text)
+    session_timeout_ms: int = _ms(DEFAULT_SESSION_TIMEOUT_MS, 400, 3_600_000)
+    connect_timeout_ms: int = _ms(10_000, 100, 3_600_000)
+    tls: bool = _flag(False)
+    tls_ca_file: Path | None = _pem()
+    tls_cert_file: Path | None = _pem()
+    tls_key_file: Path | None = _pem()
+    tls_key_password: Secret | None = _setting(None, "the password of the key file", _secret)
+    tls_verify: bool = _flag(True)
+    digest: Secret | None = _setting(None, "user:password, for ZooKeeper's digest scheme", _digest)
+    sasl_mechanism: str | None = _setting(None, "DIGEST-MD5 or GSSAPI", _one_of("DIGEST-MD5", "GSSAPI"))
+    sasl_username: str | None = _setting(None, "the SASL user name", _text)
+    sasl_password: Secret | None = _setting(None, "the SASL password", _secret)
+    acl: str = _setting(
+        "open", "open, creator-world-read or creator-only", _one_of("open", "creator-world-read", "creator-only")
     )
-    session_timeout_ms: int = field(
-        default=DEFAULT_SESSION_TIMEOUT_MS,
-        metadata=_allowed(_DURATION.format(400, 3_600_000), _between(400, 3_600_000)),
-    )
-    connect_timeout_ms: int = field(
-        default=10_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
-    )
-    tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
-    tls_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    tls_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    tls_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    tls_key_password: Secret | None = field(default=None, metadata=_allowed("the password of the key file", _secret))
-    tls_verify: bool = field(default=True, metadata=_allowed("true or false", _boolean))
-    digest: Secret | None = field(
-        default=None, metadata=_allowed("user:password, for ZooKeeper's digest scheme", _digest)
-    )
-    sasl_mechanism: str | None = field(
-        default=None, metadata=_allowed("DIGEST-MD5 or GSSAPI", _one_of("DIGEST-MD5", "GSSAPI"))
-    )
-    sasl_username: str | None = field(default=None, metadata=_allowed("the SASL user name", _text))
-    sasl_password: Secret | None = field(default=None, metadata=_allowed("the SASL password", _secret))
-    acl: str = field(
-        default="open",
-        metadata=_allowed(
-            "open, creator-world-read or creator-only", _one_of("open", "creator-world-read", "creator-only")
-        ),
-    )
-    identities: Path | None = field(
-        default=None,
-        metadata=_allowed("a readable TOML file that assigns identities to roles", _readable_file),
-    )
+    identities: Path | None = _setting(None, "a readable TOML file that assigns identities to roles", _readable_file)
 
     def __post_init__(self) -> None:
         if self.tls_key_file is not None and self.tls_cert_file is None:
@@ -286,70 +267,51 @@ class ServeSettings:
     """The settings of one instance. Listen addresses have the form ``host:port``, and the instance publishes them. If a
     duration is ``None``, the default in :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies."""
 
-    broker_id: int | None = field(
-        default=None,
-        metadata=_allowed("the broker.id of the broker beside this instance, 0 to 2147483647", _between(0, 2**31 - 1)),
+    broker_id: int | None = _setting(
+        None, "the broker.id of the broker beside this instance, 0 to 2147483647", _between(0, 2**31 - 1)
     )
-    listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
-    http_dashboard: bool = field(default=True, metadata=_allowed("true or false", _boolean))
-    http_host_names: str | None = field(default=None, metadata=_allowed("comma-separated host names", _hosts))
-    http_operators: Path | None = field(
-        default=None, metadata=_allowed("a readable TOML file that says who may act in the dashboard", _readable_file)
+    listen_http: str | None = _setting(None, "host:port", _address)
+    http_dashboard: bool = _flag(True)
+    http_host_names: str | None = _setting(None, "comma-separated host names", _hosts)
+    http_operators: Path | None = _setting(
+        None, "a readable TOML file that says who may act in the dashboard", _readable_file
     )
-    http_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    http_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    http_client_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    lag_metrics_groups: int = field(default=0, metadata=_allowed("0 to 10000 groups; 0 means off", _between(0, 10_000)))
-    lag_metrics_interval_ms: int = field(
-        default=30_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
+    http_cert_file: Path | None = _pem()
+    http_key_file: Path | None = _pem()
+    http_client_ca_file: Path | None = _pem()
+    lag_metrics_groups: int = _setting(0, "0 to 10000 groups; 0 means off", _between(0, 10_000))
+    lag_metrics_interval_ms: int = _ms(30_000, 100, 3_600_000)
+    listen_channel: str | None = _setting(None, "host:port", _address)
+    advertise_channel: str | None = _setting(None, "host:port", _address)
+    channel_users_file: Path | None = _setting(
+        None, "a readable TOML file that says who may join which group", _readable_file
     )
-    listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
-    advertise_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
-    channel_users_file: Path | None = field(
-        default=None, metadata=_allowed("a readable TOML file that says who may join which group", _readable_file)
-    )
-    channel_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    channel_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    channel_client_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    listen_kafka: str | None = field(default=None, metadata=_allowed("host:port", _address))
-    broker_listener: str | None = field(default=None, metadata=_allowed("host:port", _address))
-    kafka_rewrite: bool = field(default=False, metadata=_allowed("true or false", _boolean))
-    kafka_hold_heartbeats: bool = field(default=True, metadata=_allowed("true or false", _boolean))
-    kafka_certificate: Path | None = field(default=None, metadata=_PEM_FILE)
-    kafka_key: Path | None = field(default=None, metadata=_PEM_FILE)
-    kafka_max_connections: int = field(default=10_000, metadata=_allowed("1 to 1000000", _between(1, 1_000_000)))
-    kafka_max_connections_per_ip: int | None = field(
-        default=None, metadata=_allowed("1 to 1000000", _between(1, 1_000_000))
-    )
-    kafka_max_request_bytes: int = field(
-        default=100 << 20, metadata=_allowed("bytes, 1048576 to 2147483647", _between(1 << 20, 2**31 - 1))
-    )
-    kafka_queued_max_bytes: int = field(
-        default=256 << 20, metadata=_allowed("bytes, 16777216 or more", _between(16 << 20, 1 << 50))
-    )
-    kafka_max_idle_ms: int = field(
-        default=600_000, metadata=_allowed(_DURATION.format(1_000, 86_400_000), _between(1_000, 86_400_000))
-    )
-    kafka_initial_rebalance_delay_ms: int = field(
-        default=3_000, metadata=_allowed(_DURATION.format(0, 600_000), _between(0, 600_000))
-    )
-    kafka_consumer_session_timeout_ms: int = field(
-        default=45_000, metadata=_allowed(_DURATION.format(1_000, 1_800_000), _between(1_000, 1_800_000))
-    )
-    managed_groups: str | None = field(
-        default=None, metadata=_allowed("a regular expression (RE2) for group names; a comma means |", _text)
-    )
-    log_level: str = field(
-        default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
-    )
-    trace_rebalances: bool = field(default=False, metadata=_allowed("true or false", _boolean))
-    log_format: str = field(default="text", metadata=_allowed("text or json", _one_of("text", "json")))
-    look_interval_ms: int | None = _tuning(100, 3_600_000)
-    settled_after_ms: int | None = _tuning(0, 3_600_000)
-    whole_look_interval_ms: int | None = _tuning(1_000, 24 * 3_600_000)
-    retry_backoff_ms: int | None = _tuning(1, 600_000)
-    retry_backoff_max_ms: int | None = _tuning(1, 3_600_000)
-    channel_retirement_ms: int | None = _tuning(60_000, 7 * 86_400_000)
+    channel_cert_file: Path | None = _pem()
+    channel_key_file: Path | None = _pem()
+    channel_client_ca_file: Path | None = _pem()
+    listen_kafka: str | None = _setting(None, "host:port", _address)
+    broker_listener: str | None = _setting(None, "host:port", _address)
+    kafka_rewrite: bool = _flag(False)
+    kafka_hold_heartbeats: bool = _flag(True)
+    kafka_certificate: Path | None = _pem()
+    kafka_key: Path | None = _pem()
+    kafka_max_connections: int = _setting(10_000, "1 to 1000000", _between(1, 1_000_000))
+    kafka_max_connections_per_ip: int | None = _setting(None, "1 to 1000000", _between(1, 1_000_000))
+    kafka_max_request_bytes: int = _setting(100 << 20, "bytes, 1048576 to 2147483647", _between(1 << 20, 2**31 - 1))
+    kafka_queued_max_bytes: int = _setting(256 << 20, "bytes, 16777216 or more", _between(16 << 20, 1 << 50))
+    kafka_max_idle_ms: int = _ms(600_000, 1_000, 86_400_000)
+    kafka_initial_rebalance_delay_ms: int = _ms(3_000, 0, 600_000)
+    kafka_consumer_session_timeout_ms: int = _ms(45_000, 1_000, 1_800_000)
+    managed_groups: str | None = _setting(None, "a regular expression (RE2) for group names; a comma means |", _text)
+    log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
+    trace_rebalances: bool = _flag(False)
+    log_format: str = _setting("text", "text or json", _one_of("text", "json"))
+    look_interval_ms: int | None = _ms(None, 100, 3_600_000)
+    settled_after_ms: int | None = _ms(None, 0, 3_600_000)
+    whole_look_interval_ms: int | None = _ms(None, 1_000, 24 * 3_600_000)
+    retry_backoff_ms: int | None = _ms(None, 1, 600_000)
+    retry_backoff_max_ms: int | None = _ms(None, 1, 3_600_000)
+    channel_retirement_ms: int | None = _ms(None, 60_000, 7 * 86_400_000)
 
     @property
     def host_names(self) -> list[str]:
@@ -407,18 +369,13 @@ class KafkaSettings:
 class SocketSettings:
     """How a consumer without ZooKeeper connects to the coordinator."""
 
-    bootstrap: str | None = field(
-        default=None, metadata=_allowed("host:port,host:port of broker hosts where kafka-coord listens", _addresses)
-    )
-    session_timeout_ms: int = field(
-        default=DEFAULT_SOCKET_SESSION_TIMEOUT_MS,
-        metadata=_allowed(_DURATION.format(1_000, 300_000), _between(1_000, 300_000)),
-    )
-    secret: Secret | None = field(default=None, metadata=_allowed("the secret that identifies the consumer", _secret))
-    tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
-    tls_ca_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    tls_cert_file: Path | None = field(default=None, metadata=_PEM_FILE)
-    tls_key_file: Path | None = field(default=None, metadata=_PEM_FILE)
+    bootstrap: str | None = _setting(None, "host:port,host:port of broker hosts where kafka-coord listens", _addresses)
+    session_timeout_ms: int = _ms(DEFAULT_SOCKET_SESSION_TIMEOUT_MS, 1_000, 300_000)
+    secret: Secret | None = _setting(None, "the secret that identifies the consumer", _secret)
+    tls: bool = _flag(False)
+    tls_ca_file: Path | None = _pem()
+    tls_cert_file: Path | None = _pem()
+    tls_key_file: Path | None = _pem()
 
     def __post_init__(self) -> None:
         if not self.tls and (self.tls_ca_file or self.tls_cert_file or self.tls_key_file):

@@ -39,7 +39,7 @@ TARGETS = (
 """A module is tried with the first target that it belongs to."""
 
 _PRELOADED = "ignore::pytest.PytestAssertRewriteWarning"
-_SERVERS = ("kafka", "spark", "containers", "slow")
+_SERVERS = ("kafka", "spark", "containers")
 
 
 def target_of(module: Path) -> Target:
