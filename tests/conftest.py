@@ -57,6 +57,8 @@ slow each other down too much."""
 _BROKERS = "brokers"
 """The other tests that share :func:`kafka_cluster`. One process runs all of them, so that only two start brokers for
 it."""
+_CONTAINERS = "containers"
+"""Tests with containers share one ensemble."""
 _FRONT = "tests/frontends/kafka/"
 _FRONTS = ("front 1", "front 2")
 """Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
@@ -66,6 +68,7 @@ _ORDER = (
 )
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
+    _CONTAINERS: ("tests/containers/",),
     _BROKERS: (
         "tests/spark/test_trouble.py",  # this waits more than it computes
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),

@@ -188,7 +188,7 @@ def remove_stale_containers() -> None:
     """Removes what killed test runs left behind: containers and networks whose process is gone."""
     engine = DockerClient().client
     try:
-        for container in engine.containers.list(all=True, filters={"label": OWNER_LABEL}):
+        for container in engine.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
             if _is_gone(container.labels[OWNER_LABEL]):
                 container.remove(force=True, v=True)
         for network in engine.networks.list(filters={"label": OWNER_LABEL}):
