@@ -270,14 +270,16 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
-        error = self.kinds.availability(request.group_id) if offsets else Error.NONE
+        if not offsets:
+            return answers.per_partition("OffsetCommit", request.topics, Error.NONE, errors)
+        error = self.kinds.availability(request.group_id)
         managed = self.kinds.managed(request.group_id)  # after that, because another thread may take the group over
-        if offsets and managed is not None and error is Error.NONE:
+        if managed is not None and error is Error.NONE:
             large = _take_out_large(offsets)
             error, gone = await managed.commit(request, call.version, offsets, call.client.number)
             errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
-        if offsets and error is Error.NONE:
+        if error is Error.NONE:
             error = self._may_commit(request, call.client.number)
         if error is Error.NONE:
             errors |= _take_out_large(offsets)
