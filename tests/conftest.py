@@ -82,13 +82,6 @@ _IN_GROUP = {
     ),
 }
 """How the names of a group's tests begin. The first group that fits counts."""
-_LAST_OF_SPARK = (
-    "tests/spark/test_cluster.py",
-    "tests/bench/test_command.py",
-    "tests/spark/test_applications.py",
-    "tests/demo/test_demo.py",
-)
-"""These do not run beside the first of :data:`_ORDER`."""
 
 
 def _group(nodeid: str) -> str:
@@ -100,12 +93,11 @@ def _group(nodeid: str) -> str:
     return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)] if file.startswith(_FRONT) else file
 
 
-def _rank(item: pytest.Item) -> tuple[int, int]:
-    file, group = item.nodeid.partition("::")[0], _group(item.nodeid)
-    return (
-        _ORDER.index(group) if group in _ORDER else len(_ORDER),
-        _LAST_OF_SPARK.index(file) if group == _SPARK and file in _LAST_OF_SPARK else -1,
-    )
+def _rank(item: pytest.Item) -> tuple[int, bool]:
+    """Long tests with Spark come last of their group, so that they do not run beside the first of :data:`_ORDER`."""
+    group = _group(item.nodeid)
+    late = group == _SPARK and item.get_closest_marker("long") is not None
+    return _ORDER.index(group) if group in _ORDER else len(_ORDER), late
 
 
 @pytest.hookimpl(wrapper=True)
