@@ -14,7 +14,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.messages import message
-from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.conftest import Front, end_term
 from tests.frontends.kafka.peer import SESSION_MS, Member, Peer, committing, join
 from tests.waiting import eventually
 
@@ -108,12 +108,9 @@ def test_a_member_that_an_operator_removes_is_told_at_once(listener: KafkaListen
     assert member.told() == (beat, Error.UNKNOWN_MEMBER_ID)
 
 
-def test_members_are_told_when_the_partition_has_moved(
-    front: Front, listener: KafkaListener, member: Member, group: str
-) -> None:
+def test_members_are_told_when_the_partition_has_moved(front: Front, member: Member, group: str) -> None:
     beat = member.beat()
-    assert listener._loop is not None
-    listener._loop.call_soon_threadsafe(listener.manager.resign, partition_of(group), "the test wants it")
+    end_term(front, partition_of(group))
 
     assert member.told() == (beat, Error.NOT_COORDINATOR)
     eventually(front.serves_every_group, within_s=60)
