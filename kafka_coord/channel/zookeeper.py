@@ -24,7 +24,6 @@ from kafka_coord.channel.operations import (
 )
 from kafka_coord.errors import (
     BadVersion,
-    Fenced,
     MalformedValue,
     MembershipLost,
     MultiFailed,
@@ -316,8 +315,6 @@ class ConsumerChannel:
     def _write(self, request: tuple[Op, ...]) -> None:
         try:
             self._store.multi(request)
-        except Fenced:  # the writing instance lost its own epoch; this says nothing about the member
-            raise
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
                 raise MembershipLost(

@@ -156,8 +156,6 @@ class IdleGroups:
         """Writes all records together. If that fails, writes each record separately."""
         try:
             executor.write([[op] for _, op in ops])
-        except Fenced:
-            raise
         except MultiFailed:
             for memory, op in ops:
                 self._write_one(executor, memory, op.data)
@@ -171,8 +169,6 @@ class IdleGroups:
         exists = self._store.exists(path) is not None
         try:
             executor.write([[SetData(path, data) if exists else Create(path, data)]])
-        except Fenced:
-            raise
         except MultiFailed as error:
             log.debug("could not record that a group is at rest group=%s reason=%s", memory.group, error)
         else:

@@ -19,7 +19,6 @@ from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, regi
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.errors import (
     BadVersion,
-    Fenced,
     KafkaCoordError,
     MalformedValue,
     MultiFailed,
@@ -213,8 +212,6 @@ def _write_batch(store: FencedStore, requests: list[Registering]) -> list[Regist
     while left:
         try:
             results = store.multi([op for one in left for op in one.ops])
-        except Fenced:
-            raise
         except MultiFailed as error:
             at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
