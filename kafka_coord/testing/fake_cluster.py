@@ -124,7 +124,6 @@ class _FakeSession:
     clock: Clock = field(default_factory=SystemClock)
     state: SessionState = SessionState.CONNECTED
     session_id: int = SESSION
-    suspended_since: float | None = None
 
     @property
     def session(self) -> Self:

@@ -42,7 +42,6 @@ from kafka_coord.zk.store import (
     OpResult,
     Read,
     ReadResult,
-    Session,
     SessionListener,
     SessionState,
     SetData,
@@ -234,7 +233,7 @@ class KazooStore(Store):
         return self._clock
 
     @property
-    def session(self) -> Session:
+    def session(self) -> KazooSession:
         return self._session
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
