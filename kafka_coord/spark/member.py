@@ -12,7 +12,7 @@ from functools import partial
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
-from kafka_coord.consumer.settings import Membership, membership
+from kafka_coord.consumer.settings import member_settings
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
@@ -70,7 +70,7 @@ class QueryMember:
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
         self._options = options
-        self._membership: Membership = membership(
+        self._settings = member_settings(
             group=options.group,
             topics=options.topics or None,
             include=options.pattern,
@@ -86,7 +86,7 @@ class QueryMember:
             self._store,
             self._channel,
             self.holdings,
-            registration_value=partial(self._membership.registration_value, self._store),
+            registration_value=partial(self._settings.registration_value, self._store),
             wake=self._wakeup.set,
             auto_commit_interval_s=0.2,
         )
