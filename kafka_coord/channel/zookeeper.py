@@ -49,6 +49,17 @@ def ensure_group(store: Store, group: str) -> None:
     store.ensure_path(layout.channels(group))
 
 
+def stored_offsets(store: Store, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+    """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`."""
+    requested = list(partitions)
+    paths = [layout.offset(group, tp.topic, tp.partition) for tp in requested]
+    nodes = store.read_many([GetData(path) for path in paths])
+    return {
+        tp: decode_offset(node.data, path) if isinstance(node, Node) else None
+        for tp, path, node in zip(requested, paths, nodes, strict=True)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The consumer that holds the requested name. ``member`` is ``None`` if its registration cannot be read."""
@@ -341,12 +352,5 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offset of each partition, or ``None`` if there is none. Thread-safe. Raises
-        :class:`MalformedValue`."""
-        requested = list(partitions)
-        paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in requested]
-        nodes = self._store.read_many([GetData(path) for path in paths])
-        return {
-            tp: decode_offset(node.data, path) if isinstance(node, Node) else None
-            for tp, path, node in zip(requested, paths, nodes, strict=True)
-        }
+        """See :func:`stored_offsets`. Thread-safe."""
+        return stored_offsets(self._store, self.group, partitions)
