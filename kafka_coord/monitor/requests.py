@@ -137,7 +137,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     except NoNode:
         raise Timeout(f"{path} disappeared; someone withdrew the request, or its response expired") from None
     try:
-        return _request(fields.load(node.data, path), node, path)
+        return _request(path, node)
     except MalformedValue:
         return None
 
@@ -172,5 +172,5 @@ def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unread
     return tuple(queued), tuple(reading.unreadable)
 
 
-def _request(value: fields.Json, _: Node, where: str) -> Request:
-    return Request.from_json(value, where.rpartition("/")[2], where)
+def _request(where: str, node: Node) -> Request:
+    return Request.from_json(fields.load(node.data, where), where.rpartition("/")[2], where)
