@@ -215,7 +215,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
                 if gateway is not None:
                     gateway.raise_failure()
-                if not ready and service.wait_registered(0.0):
+                if not ready and service.registered:
                     ready = True
                     log.info(
                         "ready broker_id=%d zookeeper=%s",

@@ -193,7 +193,7 @@ def health(
     connected to ZooKeeper, and has no ``problems``. It need not be elected. ``threads`` are the listeners' threads,
     which must be alive."""
     session = store.session
-    connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
+    connected = session.state is SessionState.CONNECTED and service.registered
     coordinator = service.coordinator
     handler_age_s = service.handler_age_s()
     gateway_age_s = gateway.step_age_s if gateway is not None else None

@@ -132,7 +132,7 @@ def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorS
     made = CoordinatorService(front.store, ELECTED, endpoints, FAST, process=Process("here", 1, "test", 0))
     made.start()
     try:
-        assert made.wait_registered(15)
+        eventually(lambda: made.registered)
         yield made
     finally:
         made.stop()
