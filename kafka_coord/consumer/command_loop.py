@@ -196,11 +196,7 @@ class CommandLoop:
             current.command.generation,
             len(current.command.partitions),
             len(offsets),
-            extra={
-                "event": "consumer_carried_out",
-                "consumer": registration.consumer,
-                "group": registration.group,
-            },
+            extra={"event": "consumer_carried_out", "consumer": registration.consumer, "group": registration.group},
         )
 
 

@@ -231,10 +231,7 @@ class ConsumerCoordinator:
         return frozenset(idle)
 
     def _take_members(
-        self,
-        groups: Mapping[str, Sequence[str]],
-        consumers: Sequence[tuple[str, str]],
-        nodes: Sequence[Answer],
+        self, groups: Mapping[str, Sequence[str]], consumers: Sequence[tuple[str, str]], nodes: Sequence[Answer]
     ) -> None:
         members: dict[str, list[Member]] = {group: [] for group in groups}
         decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}

@@ -284,11 +284,7 @@ class LogTerm:
         """Sends a batch and returns the offset of its first record. Raises :class:`BrokerError`."""
         form = message("ProduceRequest")
         batch = encode_batch(
-            records,
-            now_ms=self._now_ms(),
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=sequence,
+            records, now_ms=self._now_ms(), producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence
         )
         data = form.struct("PartitionProduceData")(index=self.partition, records=batch)
         topic = form.struct("TopicProduceData")(name=self._topic, partition_data=(data,))

@@ -377,9 +377,7 @@ class KazooStore(Store):
             request = MultiRead([type(read)(self._at(read.path)) for read in reads])
             try:
                 answer = self._calls.ask(
-                    f"multi-read of {len(reads)} from",
-                    reads[0].path,
-                    lambda: kazoo_private.call(self._client, request),
+                    f"multi-read of {len(reads)} from", reads[0].path, lambda: kazoo_private.call(self._client, request)
                 )
             except Unsupported:
                 log.info("reading one by one reason='multi-read requires ZooKeeper 3.6 or later'")
@@ -451,11 +449,7 @@ class KazooStore(Store):
         size = HEADER + op_size(SetData(path, data), self._prefix)
         self._calls.check_size(size, "set", path)
         stat = self._calls.ask(
-            "set",
-            path,
-            lambda: self._client.set_async(self._at(path), data, version),
-            through_leader=True,
-            size=size,
+            "set", path, lambda: self._client.set_async(self._at(path), data, version), through_leader=True, size=size
         )
         return to_stat(stat)
 

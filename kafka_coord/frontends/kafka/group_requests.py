@@ -477,12 +477,7 @@ class GroupCoordinator:
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
     async def _ask(
-        self,
-        group_id: str,
-        event: Callable[[object], Event],
-        *,
-        make: bool = False,
-        client: Caller | None = None,
+        self, group_id: str, event: Callable[[object], Event], *, make: bool = False, client: Caller | None = None
     ) -> Instruction | None:
         """Returns the response to an event, or ``None`` if the group does not exist and must not be created. If the
         request may be held, ``client`` is its sender."""

@@ -37,11 +37,7 @@ class ManagedGroups:
     clients."""
 
     def __init__(
-        self,
-        terms: ManagedTerms,
-        administration: Administration,
-        broker_id: int,
-        limits: GroupLimits,
+        self, terms: ManagedTerms, administration: Administration, broker_id: int, limits: GroupLimits
     ) -> None:
         self._terms, self._broker_id = terms, broker_id
         self.classic = ClassicRequests(terms, broker_id, limits)
