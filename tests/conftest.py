@@ -7,11 +7,13 @@ The whole session shares :func:`zookeeper` (one standalone server; every test wo
 
 from __future__ import annotations
 
-import contextlib
+import concurrent.futures
 import fcntl
+import gc
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 import zlib
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, settings
 from kazoo.client import KazooClient
 from xdist.scheduler import LoadScopeScheduling
@@ -29,7 +32,6 @@ from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.server import JvmServer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
-from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 from tests import spark_jvm
 
 # Allows sessions of 400 ms and more, so that tests of expiry are short; clients still choose their own timeout. Several
@@ -43,8 +45,11 @@ settings.load_profile("busy machine")
 # If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-if spark_jvm.OPTIONS not in os.environ:  # the processes of a run inherit them
+# The processes of a run inherit these.
+if spark_jvm.OPTIONS not in os.environ:
     os.environ[spark_jvm.OPTIONS] = spark_jvm.options()
+os.environ.setdefault("KAFKA_COORD_TEST_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_PYTHON", str(Path(__file__).with_name("spark_python")))
 
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)
@@ -108,7 +113,12 @@ def pytest_collection() -> Generator[None, object, object]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fcntl.flock(lock, fcntl.LOCK_SH)
-        return (yield)
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.freeze()  # what collection made lives to the end, and a garbage collection need not look at it
+            gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -230,10 +240,9 @@ def make_topic(topics: TopicAdmin) -> Iterator[Callable[..., str]]:
         return topic
 
     yield make
-    for topic in made:
-        # The test may have deleted the topic already. A topic that an overloaded broker does not delete does no harm.
-        with contextlib.suppress(RequestRefused, BrokerError, Timeout):
-            topics.delete(topic)
+    if made:  # no test waits until they are deleted, and a topic that stays does no harm
+        client = AdminClient({"bootstrap.servers": topics.bootstrap_servers, "log_level": 0})
+        concurrent.futures.wait(client.delete_topics(made).values(), 10)
 
 
 @pytest.fixture(autouse=True)
