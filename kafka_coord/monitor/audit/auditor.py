@@ -7,15 +7,7 @@ from functools import partial
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import (
-    Assignment,
-    Ledger,
-    Member,
-    PartitionSet,
-    RequestType,
-    StopFetcher,
-    TopicPartition,
-)
+from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, RequestType, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
@@ -33,14 +25,7 @@ from kafka_coord.monitor.audit.rule_context import (
     note_request,
     note_topic,
 )
-from kafka_coord.monitor.audit.state import (
-    Evicted,
-    GroupState,
-    Outstanding,
-    Registered,
-    StepContext,
-    ZooKeeperState,
-)
+from kafka_coord.monitor.audit.state import Evicted, GroupState, Outstanding, Registered, StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Step
 from kafka_coord.zk import layout
 

@@ -168,10 +168,7 @@ def _start_point(
     now, created = context.state.topics.get(tp.topic), context.state.topics_since.get(tp.topic)
     recreated = now is not None and meant and not same_topic(now.identity, meant)
     if recreated and created is not None and context.must_have_seen(created):
-        yield (
-            Rule.EARLIER_TOPIC,
-            f"{name} starts {tp} on {consumer}, although its topic has been recreated",
-        )
+        yield (Rule.EARLIER_TOPIC, f"{name} starts {tp} on {consumer}, although its topic has been recreated")
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
