@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
 from kafka_coord.zk import layout
 
 
 def acknowledgement_faults(
     context: StepContext, group: GroupState, consumer: str, removed: Outstanding
-) -> Iterator[tuple[Rule, str]]:
+) -> Iterator[Fault]:
     """Checks that a command was removed legally. There are four legal cases:
 
     - A consumer acknowledges its oldest command and checks its registration and token.

@@ -16,7 +16,7 @@ from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults,
 from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, was_unreadable
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
-from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
+from kafka_coord.monitor.audit.report import AuditFinding, Fault, Report, Rule
 from kafka_coord.monitor.audit.rule_context import (
     note_group,
     note_instance,
@@ -474,7 +474,7 @@ class Auditor:
         if self._judging:
             self._report.violation(self._finding(rule, group, what))
 
-    def _violations(self, group: str, faults: Iterable[tuple[Rule, str]]) -> None:
+    def _violations(self, group: str, faults: Iterable[Fault]) -> None:
         for rule, what in faults:
             self._violation(rule, group, what)
 

@@ -16,10 +16,8 @@ from kafka_coord.model import (
     TopicPartition,
     same_topic,
 )
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
-
-Fault = tuple[Rule, str]
 
 
 def command_faults(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:

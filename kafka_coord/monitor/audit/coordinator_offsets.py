@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import PartitionSet, RequestType, TopicPartition, same_topic
-from kafka_coord.monitor.audit.commands import Fault, held_by_anybody
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.commands import held_by_anybody
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
 
 CLOCKS_DIFFER_MS = 60_000

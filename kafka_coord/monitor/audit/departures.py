@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.model import NO_PARTITIONS, PartitionSet, RequestType, StartFetcher, StopFetcher
-from kafka_coord.monitor.audit.commands import Fault
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import Evicted, GroupState, Instant, StepContext
 
 _TOLERANCE_MS = 200

@@ -40,9 +40,6 @@ class Selection:
     consumer: str = ""
     partition: TopicPartition | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self.group or self.consumer or self.partition is not None)
-
 
 def parse_partition(written: str) -> TopicPartition:
     """Parses a partition such as ``flights-3``. Raises :class:`SettingsError`."""
