@@ -29,9 +29,10 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.exposition import PREFIX, Exposition
 from kafka_coord.monitor.offsets import lag_of, read_committed
-from kafka_coord.spark.connecting import open_zookeeper, query_settings
+from kafka_coord.settings import load_settings
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.version import __version__
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -320,8 +321,10 @@ def watch(
     the settings file ``config`` and the environment. Raises :class:`SettingsError` if the port cannot be opened, and
     the errors of :func:`~kafka_coord.zk.session.connect`.
     """
-    store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
-    server = None
+    store = server = None
+    if zookeeper:
+        settings = load_settings({"zookeeper.hosts": zookeeper}, file=config, called="the query's options")
+        store = connect_with(settings.zookeeper)
     try:
         listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)
         if listen:

@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 from kafka_coord.errors import ConsumerClosed, SettingsError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import nested
-from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, parse_ranges
 from kafka_coord.spark.planned_batch import PlannedBatch, require_group
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
     import pyarrow
@@ -226,7 +226,7 @@ class RangesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from kafka_coord.monitor.lag import bootstrap_servers
 
-        store = open_zookeeper(self._options.zookeeper)
+        store = connect_with(self._options.zookeeper)
         try:
             return tasks(self._ranges, bootstrap_servers(store, self._options.kafka), self._options)
         finally:
