@@ -27,7 +27,7 @@ from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.exposition import PREFIX, Exposition
+from kafka_coord.monitor.exposition import Exposition, gauge, labelled
 from kafka_coord.monitor.offsets import lag_of, read_committed
 from kafka_coord.settings import load_settings
 from kafka_coord.spark.planned_batch import PlannedBatch
@@ -219,20 +219,16 @@ class GroupProgressListener(StreamingQueryListener):
             ("query_batch_seconds", "How long the last micro-batch took.", lambda _, p: p.seconds),
         ]
         for name, text, value in plain:
-            family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["query", "group"])
-            for one, last, _ in series:
-                family.add_metric([one.query, one.group], value(one, last))
-            yield family
+            found = {(one.query, one.group): value(one, last) for one, last, _ in series}
+            yield labelled(GaugeMetricFamily, name, text, "query group", found)
         counts: list[tuple[str, str, Callable[[_Series], int]]] = [
             ("query_batches", "Micro-batches with records.", lambda s: s.batches),
             ("query_slow_batches", "Micro-batches that took longer than slow_s.", lambda s: s.slow),
             ("query_rows", "Records read.", lambda s: s.rows),
         ]
         for name, text, count in counts:
-            counter = CounterMetricFamily(f"{PREFIX}_{name}", f"{text} Since watch() began.", labels=["query", "group"])
-            for one, _, _ in series:
-                counter.add_metric([one.query, one.group], count(one))
-            yield counter
+            counted = {(one.query, one.group): count(one) for one, _, _ in series}
+            yield labelled(CounterMetricFamily, name, f"{text} Since watch() began.", "query group", counted)
         yield from _by_partition(
             {(one.query, one.group): (last.ends, read) for one, last, read in series},
             "query",
@@ -247,16 +243,13 @@ class GroupProgressListener(StreamingQueryListener):
         ends: dict[str, dict[TopicPartition, int]] = {}
         for one, last, _ in series:
             ends.setdefault(one.group, {}).update(last.ends)
-        readable = GaugeMetricFamily(f"{PREFIX}_group_offsets_readable", "Whether ZooKeeper returned the offsets.")
+        committed: Mapping[str, Mapping[TopicPartition, int]] = {}
+        readable = False
         try:
-            committed = self._read_committed(self._store, ends)
+            committed, readable = self._read_committed(self._store, ends), True
         except (StoreError, KafkaCoordError) as error:
             log.debug("could not read committed offsets: %s", error)
-            committed = {}
-            readable.add_metric([], 0)
-        else:
-            readable.add_metric([], 1)
-        yield readable
+        yield gauge("group_offsets_readable", "Whether ZooKeeper returned the offsets.", readable)
         standing: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
         yield from _by_partition(standing, "group", "committed", "committed by the group")
 
@@ -345,20 +338,19 @@ _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping
 
 def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
     """Yields each partition's current offset, and its lag if the log end is known."""
-    labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
-    offsets = GaugeMetricFamily(f"{PREFIX}_{of}_{what}_offset", f"Offset after the last record {text}.", labels=labels)
-    lags = GaugeMetricFamily(
-        f"{PREFIX}_{of}_partition_lag_records", f"Records after the last record {text}.", labels=labels
-    )
+    labels = f"{'query group' if of == 'query' else 'group'} topic partition"
+    offsets, lags = {}, {}
     for key, (ends, at) in standing.items():
         for tp, offset in sorted(at.items()):
-            where = [*key, tp.topic, str(tp.partition)]
-            offsets.add_metric(where, offset)
+            where = (*key, tp.topic, str(tp.partition))
+            offsets[where] = offset
             lag = lag_of(offset, ends.get(tp))
             if lag is not None:
-                lags.add_metric(where, lag)
-    yield offsets
-    yield lags
+                lags[where] = lag
+    yield labelled(GaugeMetricFamily, f"{of}_{what}_offset", f"Offset after the last record {text}.", labels, offsets)
+    yield labelled(
+        GaugeMetricFamily, f"{of}_partition_lag_records", f"Records after the last record {text}.", labels, lags
+    )
 
 
 def _ends(written: str | None) -> dict[TopicPartition, int]:
