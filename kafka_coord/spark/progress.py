@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -268,13 +269,10 @@ class GroupProgressListener(StreamingQueryListener):
 class Watching:
     """The monitoring that :func:`watch` has started. End it with :meth:`close` or by leaving a ``with`` block."""
 
-    def __init__(
-        self, spark: SparkSession, listener: GroupProgressListener, server: Exposition | None, store: Store | None
-    ) -> None:
+    def __init__(self, listener: GroupProgressListener, server: Exposition | None, opened: ExitStack) -> None:
         self.listener = listener
-        self._spark = spark
         self._server = server
-        self._store = store
+        self._opened = opened
 
     @property
     def port(self) -> int | None:
@@ -283,11 +281,7 @@ class Watching:
 
     def close(self) -> None:
         """Removes the listener from Spark and stops serving metrics."""
-        self._spark.streams.removeListener(self.listener)
-        if self._server is not None:
-            self._server.close()
-        if self._store is not None:
-            self._store.close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -315,21 +309,17 @@ def watch(
     the errors of :func:`~kafka_coord.zk.session.connect`.
     """
     store = server = None
-    if zookeeper:
-        settings = load_settings({"zookeeper.hosts": zookeeper}, file=config, called="the query's options")
-        store = connect_with(settings.zookeeper)
-    try:
+    with ExitStack() as opened:
+        if zookeeper:
+            settings = load_settings({"zookeeper.hosts": zookeeper}, file=config, called="the query's options")
+            store = opened.enter_context(closing(connect_with(settings.zookeeper)))
         listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)
         if listen:
             server = Exposition(listen, listener, listener.healthy, setting="address to listen on")
+            opened.callback(server.close)
         spark.streams.addListener(listener)
-    except BaseException:
-        if server is not None:
-            server.close()
-        if store is not None:
-            store.close()
-        raise
-    return Watching(spark, listener, server, store)
+        opened.callback(spark.streams.removeListener, listener)
+        return Watching(listener, server, opened.pop_all())
 
 
 _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]]
