@@ -176,7 +176,7 @@ class GroupProgressListener(StreamingQueryListener):
     def _tell(self, query: str, report: GroupProgress) -> None:
         steps = sorted(report.steps_ms.items(), key=lambda step: -step[1])
         log.warning(
-            "micro-batch %d of query=%s group=%s took %.1f s, more than slow_s=%g: rows=%d rows_per_s=%.0f "
+            "micro-batch %d of query=%s group=%s took %.1f s, at least slow_s=%g: rows=%d rows_per_s=%.0f "
             "partitions=%d longest: %s",
             report.batch,
             query,
@@ -224,7 +224,7 @@ class GroupProgressListener(StreamingQueryListener):
             yield labelled(GaugeMetricFamily, name, text, "query group", found)
         counts: list[tuple[str, str, Callable[[_Series], int]]] = [
             ("query_batches", "Micro-batches with records.", lambda s: s.batches),
-            ("query_slow_batches", "Micro-batches that took longer than slow_s.", lambda s: s.slow),
+            ("query_slow_batches", "Micro-batches that took slow_s or longer.", lambda s: s.slow),
             ("query_rows", "Records read.", lambda s: s.rows),
         ]
         for name, text, count in counts:
