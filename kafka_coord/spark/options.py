@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -233,11 +232,3 @@ def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
             " give only one of them"
         )
     return policy
-
-
-def parse_ranges(text: str) -> object:
-    """Parses the JSON of the batch reader's ``ranges``. Raises :class:`SettingsError`."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise SettingsError(f"option 'ranges' is not JSON: {error}") from None
