@@ -7,16 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kafka_coord.channel.operations import in_order
-from kafka_coord.model import (
-    Assignment,
-    Channel,
-    CommandId,
-    GroupSettings,
-    Ledger,
-    Member,
-    Observation,
-    Pause,
-)
+from kafka_coord.model import Assignment, Channel, CommandId, GroupSettings, Ledger, Member, Observation, Pause
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.reading import Reading, plainly
