@@ -11,10 +11,10 @@ import pytest
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.spark.session import spark_session
 from tests import spark_jvm
-from tests.end_to_end.conftest import numbered, reader
+from tests.end_to_end.conftest import numbered, reader, store
 from tests.end_to_end.parties import coordinator
 
-__all__ = ["numbered", "reader"]
+__all__ = ["numbered", "reader", "store"]
 
 
 @pytest.fixture(scope="session", autouse=True)
