@@ -18,8 +18,14 @@ __all__ = ["numbered", "reader", "store"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _class_archive() -> Iterator[None]:
-    """Writes the archive while the first tests run without it. If this fails, Spark only starts more slowly."""
+def _class_archive(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Writes the archive while the first tests run without it. If this fails, Spark only starts more slowly.
+
+    Only the long tests start enough applications: the archive costs 60 CPU seconds, and an application saves four.
+    """
+    if not request.config.option.long:
+        yield
+        return
     with subprocess.Popen([sys.executable, "-m", spark_jvm.__name__], stdin=subprocess.DEVNULL):
         yield
 
