@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.spark.session import spark_session
 from tests import spark_jvm
+from tests.conftest import shared_brokers
 from tests.end_to_end.conftest import numbered, reader, store
 from tests.end_to_end.parties import coordinator
 
@@ -30,7 +32,14 @@ def _class_archive(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One broker, which stops after the last of these tests; three would idle while the process runs other groups."""
+    with shared_brokers(tmp_path_factory.mktemp("kafka-spark"), 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="package")
 def spark() -> Iterator[Any]:
     """A Spark session on this machine's two cores, with the source registered."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "120s"}

@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
@@ -43,6 +44,12 @@ def _said_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a starved ZooKeeper does not store something in time, a later micro-batch shows it: these tests check that
     one."""
     monkeypatch.setattr("kafka_coord.spark.member._SAID_WITHIN_S", 30.0)
+
+
+@pytest.fixture
+def kafka_cluster(three_brokers: KafkaCluster) -> KafkaCluster:
+    """Three brokers, so that another one leads when a test kills one."""
+    return three_brokers
 
 
 class Planner:
