@@ -206,23 +206,39 @@ def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
         ensemble.kill()
 
 
-@pytest.fixture(scope="session")
-def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers (ids 1 to 3) with a ZooKeeper of their own, shared by all tests.
-
-    ``kafka_cluster.zookeeper`` is its connect string (no chroot), ``kafka_cluster.bootstrap_servers`` the brokers. A
-    test may kill a broker if it starts it again before it ends. Offsets and transaction topics are not replicated.
-    """
-    directory = tmp_path_factory.mktemp("kafka")
+@contextlib.contextmanager
+def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
+    """Brokers for several tests, with a ZooKeeper of their own."""
+    settings = KafkaSettings(replication=1)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
-        KafkaCluster(directory, server.connect_string, brokers=3, settings=KafkaSettings(replication=1)) as cluster,
+        KafkaCluster(directory, server.connect_string, brokers=brokers, settings=settings) as cluster,
     ):
         _shared_servers.extend(cluster.brokers)
+        try:
+            yield cluster
+        finally:
+            _shared_servers[:] = [one for one in _shared_servers if one not in cluster.brokers]
+
+
+@pytest.fixture(scope="session")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """The :func:`kafka_cluster` of most tests."""
+    with shared_brokers(tmp_path_factory.mktemp("kafka"), 3) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
+def kafka_cluster(three_brokers: KafkaCluster) -> KafkaCluster:
+    """Three brokers (ids 1 to 3) with a ZooKeeper of their own, shared by all tests; one for the tests with Spark.
+
+    ``kafka_cluster.zookeeper`` is its connect string (no chroot), ``kafka_cluster.bootstrap_servers`` the brokers. A
+    test may kill a broker if it starts it again before it ends. Offsets and transaction topics are not replicated.
+    """
+    return three_brokers
+
+
+@pytest.fixture
 def topics(kafka_cluster: KafkaCluster) -> TopicAdmin:
     """Creates, grows and deletes topics of the shared cluster."""
     return TopicAdmin(kafka_cluster.bootstrap_servers)
