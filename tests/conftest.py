@@ -64,22 +64,27 @@ _BROKERS = "brokers"
 it."""
 _CONTAINERS = "containers"
 """Tests with containers share one ensemble."""
+_REAL_CLUSTER = "real cluster"
+"""Tests that share the one broker of ``real_cluster``."""
+_WHEELS = "wheels"
+"""Tests of the wheels, which are built once."""
 _FRONT = "tests/frontends/kafka/"
 _FRONTS = ("front 1", "front 2")
 """Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
 _ORDER = (
-    *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0]),
-    *("tests/dev/test_cluster.py", _FRONTS[1], "tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
+    *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0], _WHEELS, "tests/dev/test_cluster.py"),
+    *(_FRONTS[1], "tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
 )
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
     _CONTAINERS: ("tests/containers/",),
+    _REAL_CLUSTER: ("tests/testing/",),
+    _WHEELS: ("tests/packaging/test_environments.py", "tests/packaging/test_distributions.py"),
     _BROKERS: (
         "tests/spark/test_trouble.py",  # this waits more than it computes
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
         *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
-        *("tests/monitor/dashboard/test_browser.py", "tests/packaging/test_environments.py"),
-        "tests/frontends/kafka/test_rolling.py",
+        *("tests/monitor/dashboard/test_browser.py", "tests/frontends/kafka/test_rolling.py"),
     ),
     _SPARK: (
         *("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py"),

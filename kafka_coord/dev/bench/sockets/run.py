@@ -53,7 +53,15 @@ class SocketsOptions(BenchOptions):
     steady_s: float = 60.0
 
 
-SMOKE = SocketsOptions(consumers=40, groups=4, session_timeout_ms=20_000, rest_s=0.5, steady_s=6.0, judged=False)
+SMOKE = SocketsOptions(
+    consumers=40,
+    groups=4,
+    session_timeout_ms=20_000,
+    coordinator_session_timeout_ms=6_000,
+    rest_s=0.5,
+    steady_s=6.0,
+    judged=False,
+)
 
 
 def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
