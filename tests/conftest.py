@@ -14,7 +14,6 @@ import os
 import signal
 import threading
 import time
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,11 +59,12 @@ it."""
 _CONTAINERS = "containers"
 """Tests with containers share one ensemble."""
 _FRONT = "tests/frontends/kafka/"
-_FRONTS = ("front 1", "front 2")
-"""Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
+"""One process runs the tests of the Kafka front end, because they share its servers."""
+_OWN_SERVERS = (f"{_FRONT}test_security.py", f"{_FRONT}test_trouble.py")
+"""Tests of the front end that do not."""
 _ORDER = (
-    *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0]),
-    *("tests/dev/test_cluster.py", _FRONTS[1], "tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
+    *(_FRONT, _SPARK, _BROKERS, "tests/chaos/test_smoke.py", "tests/dev/test_cluster.py"),
+    *("tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
 )
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
@@ -90,7 +90,7 @@ def _group(nodeid: str) -> str:
         if nodeid.startswith(begins):
             return group
     file = nodeid.partition("::")[0]
-    return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)] if file.startswith(_FRONT) else file
+    return _FRONT if file.startswith(_FRONT) and file not in _OWN_SERVERS else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, bool]:
