@@ -8,6 +8,7 @@ The whole session shares :func:`zookeeper` (one standalone server; every test wo
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import fcntl
 import gc
 import itertools
@@ -16,7 +17,6 @@ import signal
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,10 @@ _shared_servers: list[JvmServer] = []
 
 
 _SPARK = "spark"
-"""Tests that start Spark applications. One process runs all of them that compute much, because two applications at once
-slow each other down too much."""
+"""Tests that start Spark applications. One process runs them, because two applications at once would slow each other
+down too much."""
 _BROKERS = "brokers"
-"""The other tests that share :func:`kafka_cluster`. One process runs all of them, so that only two start brokers for
-it."""
+"""Tests that share :func:`three_brokers`. One process runs them, so that no other starts these brokers."""
 _CONTAINERS = "containers"
 """Tests with containers share one ensemble."""
 _REAL_CLUSTER = "real cluster"
@@ -69,11 +68,14 @@ _REAL_CLUSTER = "real cluster"
 _WHEELS = "wheels"
 """Tests of the wheels, which are built once."""
 _FRONT = "tests/frontends/kafka/"
-_FRONTS = ("front 1", "front 2")
-"""Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
+"""One process runs the tests of the Kafka front end, because they share its servers."""
+_OWN_SERVERS = (f"{_FRONT}test_security.py", f"{_FRONT}test_trouble.py")
+"""Tests of the front end that do not."""
 _ORDER = (
-    *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0], _WHEELS, "tests/dev/test_cluster.py"),
-    *(_FRONTS[1], "tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
+    *(_FRONT, _BROKERS, _SPARK, "tests/chaos/test_smoke.py", _WHEELS, "tests/dev/test_cluster.py"),
+    *("tests/trouble/test_every_znode.py", "tests/demo/test_demo.py", *_OWN_SERVERS),
+    *("tests/simulation/test_histories.py", "tests/simulation/groups/test_groups.py", "tests/zk/test_session.py"),
+    *("tests/simulation/test_mutations.py", "tests/model/test_hostile_values.py"),
 )
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
@@ -81,7 +83,7 @@ _IN_GROUP = {
     _REAL_CLUSTER: ("tests/testing/",),
     _WHEELS: ("tests/packaging/test_environments.py", "tests/packaging/test_distributions.py"),
     _BROKERS: (
-        "tests/spark/test_trouble.py",  # this waits more than it computes
+        "tests/spark/test_trouble.py",  # these start no Spark
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
         *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
         *("tests/monitor/dashboard/test_browser.py", "tests/frontends/kafka/test_rolling.py"),
@@ -100,7 +102,7 @@ def _group(nodeid: str) -> str:
         if nodeid.startswith(begins):
             return group
     file = nodeid.partition("::")[0]
-    return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)] if file.startswith(_FRONT) else file
+    return _FRONT if file.startswith(_FRONT) and file not in _OWN_SERVERS else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, bool]:
