@@ -8,13 +8,7 @@ from typing import TypeVar
 
 from kafka_coord.channel.operations import in_order
 from kafka_coord.coordinator.observe import decode_assignment, decode_ledger, decode_member
-from kafka_coord.model import (
-    Channel,
-    CommandId,
-    GroupSettings,
-    Observation,
-    Pause,
-)
+from kafka_coord.model import Channel, CommandId, GroupSettings, Observation, Pause
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout

@@ -16,12 +16,12 @@ from kafka_coord.consumer.settings import member_settings
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
-from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges
 from kafka_coord.zk import layout
+from kafka_coord.zk.options_from_settings import connect_with
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class QueryMember:
             rejoin_grace_ms=options.rejoin_grace_ms,
         )
         self._wakeup = threading.Event()
-        self._store = open_zookeeper(options.zookeeper)
+        self._store = connect_with(options.zookeeper)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
         self.holdings = holdings(self._wakeup.set)
         self._connector = Connector(

@@ -67,7 +67,7 @@ def test_a_partition_whose_broker_is_dead_has_no_lag_and_the_others_do(
     partitions = PartitionSet({topic: range(3)})
     victim, leaderless = kafka_cluster.brokers[2], "the partition has no live leader"
     with opened(kafka_cluster.zookeeper) as store:
-        victim.kill()
+        victim.stop()
         try:
             eventually(lambda: store.exists(layout.broker(victim.broker_id)) is None, within_s=40)
             reader = OffsetReader(bootstrap_servers(store, {}), {})

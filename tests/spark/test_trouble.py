@@ -1,4 +1,4 @@
-"""Failures around a query. Real brokers and ZooKeeper; the tests call the source as Spark does, or through Spark."""
+"""Failures around a query. Real brokers and ZooKeeper; the tests call the source as Spark does."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
@@ -27,11 +28,9 @@ from kafka_coord.spark import fetching
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.spark.source import GroupStreamReader, Task
 from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
-from kafka_coord.zk.store import Store
 from tests.chaos.links import Link, Network
 from tests.spark.conftest import source_options
-from tests.spark.queries import Seen, committed
+from tests.spark.queries import committed
 from tests.waiting import answered, eventually
 
 pytestmark = pytest.mark.usefixtures("elected")
@@ -48,10 +47,9 @@ def _said_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(kafka_cluster) -> Iterator[Store]:
-    found = connect(kafka_cluster.zookeeper)
-    yield found
-    found.close()
+def kafka_cluster(three_brokers: KafkaCluster) -> KafkaCluster:
+    """Three brokers, so that another one leads when a test kills one."""
+    return three_brokers
 
 
 class Planner:
@@ -537,35 +535,3 @@ def test_a_topic_deleted_and_made_again_shorter_is_read_from_its_beginning(
     numbered(topic, 1).burst(7)
     query.until(107)
     assert Counter(query.records[100:]) == once(1, range(7))
-
-
-# --- Spark itself --------------------------------------------------------------------------------------------------
-
-
-def test_a_query_that_is_stopped_leaves_its_group_at_once(store, query, numbered, make_topic):
-    topic = make_topic(partitions=2)
-    numbered(topic, 2).burst(100)
-    seen = Seen()
-    running = query("spark-leaves", topic, seen, sessionTimeoutMs=60_000, consumerId="one")
-    eventually(lambda: len(seen.records) >= 100, within_s=150)
-    assert store.children(layout.ids("spark-leaves")) == ("one",)
-    running.stop()
-    eventually(lambda: store.children(layout.ids("spark-leaves")) == (), within_s=15)
-
-
-def test_a_query_over_what_is_there_now_ends_by_itself_and_has_it_committed(
-    spark, kafka_cluster, numbered, make_topic, tmp_path
-):
-    topic = make_topic(partitions=2)
-    options = {"zookeeper": kafka_cluster.zookeeper, "group": "spark-run", "topics": topic, "maxOffsetsPerTrigger": 60}
-    rows = spark.readStream.format("kafka_coord").options(**options, startingOffsets="earliest").load()
-    seen = Seen()
-    writer = rows.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    for times in (1, 2):
-        numbered(topic, 2).burst(100)
-        running = writer.trigger(availableNow=True).start()
-        assert running.awaitTermination(150)
-        assert running.exception() is None
-        assert Counter(seen.records) == once(2, range(50 * times))
-        said = {0: 50 * times, 1: 50 * times}  # at the latest when the planner ends, for which Spark does not wait
-        eventually(lambda said=said: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)

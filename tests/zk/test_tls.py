@@ -19,7 +19,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_a_server_whose_certificate_is_trusted_is_used_over_tls(tls_server: TlsServer, open_store: OpenStore) -> None:
-    over_tls = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(ca=tls_server.certificate)))
+    over_tls = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(ca=tls_server.ca)))
     over_tls.create("/written", b"over TLS")
     assert open_store(tls_server.server.connect_string).get("/written").data == b"over TLS"
 
@@ -36,4 +36,4 @@ def test_what_cannot_agree_on_tls_is_told_to_look_at_the_tls_settings(
     gc.collect()
 
     unverified = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(verify=False)))
-    assert unverified.children("/") == ("zookeeper",)
+    assert unverified.children("/zookeeper") == ("config", "quota")

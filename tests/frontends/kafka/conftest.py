@@ -113,13 +113,6 @@ def listener(front: Front, group: str) -> KafkaListener:
     return front.serving(group)
 
 
-@pytest.fixture
-def own_front(tmp_path: Path) -> Iterator[Front]:
-    """A cluster for this test only, whose brokers may be killed."""
-    with started(tmp_path) as made:
-        yield made
-
-
 @pytest.fixture(scope="package")
 def tools() -> Iterator[KafkaTools]:
     with kafka_tools() as made:

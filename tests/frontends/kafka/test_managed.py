@@ -369,8 +369,9 @@ def test_who_does_not_give_up_its_partitions_in_its_own_time_is_a_member_no_long
         assert beat(slow, "slow", joined.member_epoch, topic_partitions=owned).error_code == Error.NONE
         began = time.monotonic()
         told = [beat(other, "other", 0, **join)]
-        eventually(lambda: beat(slow, "slow", joined.member_epoch).error_code == Error.UNKNOWN_MEMBER_ID, within_s=20)
-        assert 1.4 < time.monotonic() - began < 15, "the group's own timeout is longer"
+        # within less than the group's own timeout of 60 s
+        eventually(lambda: beat(slow, "slow", joined.member_epoch).error_code == Error.UNKNOWN_MEMBER_ID, within_s=30)
+        assert time.monotonic() - began > 1.4
 
         def gets_all() -> bool:
             told.append(beat(other, "other", told[-1].member_epoch, **join))
