@@ -52,8 +52,8 @@ _shared_servers: list[JvmServer] = []
 
 
 _SPARK = "spark"
-"""Tests that start Spark applications. One process runs all of them that compute much, because two applications at once
-slow each other down too much."""
+"""Tests that start Spark applications. One process runs all that need much CPU time, because two applications at once
+would slow each other down too much."""
 _BROKERS = "brokers"
 """The other tests that share :func:`kafka_cluster`. One process runs all of them, so that only two start brokers for
 it."""
@@ -70,7 +70,7 @@ _ORDER = (
 _IN_GROUP = {
     _CONTAINERS: ("tests/containers/",),
     _BROKERS: (
-        "tests/spark/test_trouble.py",  # this waits more than it computes
+        "tests/spark/test_trouble.py",  # not in _SPARK, because it mostly waits
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
         *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
         *("tests/monitor/dashboard/test_browser.py", "tests/packaging/test_environments.py"),
@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByGroup(LoadScopeScheduling):
-    """Assigns each group to one process, in order."""
+    """Runs all tests of a group (:func:`_group`) in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)

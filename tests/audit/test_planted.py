@@ -111,7 +111,7 @@ def test_a_coordinator_write_without_its_fence_is_found(scribe: Scribe, judged: 
     assert rules(judged()) == {Rule.UNFENCED_WRITE}
 
 
-def test_a_write_fenced_by_no_version_in_particular_by_who_was_deposed_is_found(scribe: Scribe, judged: Judged):
+def test_a_deposed_coordinators_write_that_checks_any_version_is_found(scribe: Scribe, judged: Judged):
     # ZooKeeper refuses a check of a wrong version, so a stale fence must be a check of any version
     deposed = scribe.leader
     scribe.depose()

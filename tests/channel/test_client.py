@@ -42,7 +42,7 @@ class Refusing(threading.Thread):
         return {"type": "error", "code": "not-authenticated", "message": "no user has this secret"}
 
 
-def test_a_refusal_after_which_the_coordinator_closes_is_heard_by_whoever_waits_for_it() -> None:
+def test_a_refusal_before_the_close_reaches_the_waiting_caller() -> None:
     clock = SystemClock()
     link = SocketLink(
         "delays", "c1", clock, session_timeout_ms=10_000, resume_key="mine", auto_commit=True,

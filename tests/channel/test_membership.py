@@ -91,7 +91,7 @@ def test_giving_up_hangs_up(membership: Membership) -> None:
     assert membership.registration is None
 
 
-def test_an_answer_after_which_the_coordinator_closes_still_reaches_whoever_asked(membership: Membership) -> None:
+def test_a_response_before_the_close_reaches_the_caller(membership: Membership) -> None:
     found = registered(membership)
     with pytest.raises(NotYet):
         membership.leave(found, {}, for_good=True)
@@ -102,7 +102,9 @@ def test_an_answer_after_which_the_coordinator_closes_still_reaches_whoever_aske
         membership.leave(found, {}, for_good=True)
 
 
-def test_so_does_a_refusal_and_the_next_connection_begins_anew(membership: Membership) -> None:
+def test_a_refusal_before_the_close_reaches_the_caller_and_the_next_connection_starts_over(
+    membership: Membership,
+) -> None:
     membership.connected(0.0)
     refusal = {"v": 1, "type": "error", "code": "not-authenticated", "message": "no user has this"}
     with pytest.raises(NotYet):

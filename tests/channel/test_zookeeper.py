@@ -220,7 +220,7 @@ def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
         )
 
 
-def test_who_watches_no_more_hears_nothing_and_who_watches_again_does(
+def test_unwatch_stops_events_and_a_new_watch_receives_them(
     channel: ConsumerChannel, give: Callable[[], str], store: KazooStore
 ) -> None:
     before: list[WatchEvent] = []

@@ -1,4 +1,4 @@
-"""Output in a pipe and for programs, and protection from hostile text."""
+"""Tests of output to pipes and in tsv, and of protection against hostile text."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_a_protocol_no_broker_speaks_is_an_error_that_names_what_there_is(
 
 
 @pytest.mark.kafka
-def test_a_broker_that_dies_and_returns_is_ridden_out(
+def test_consumers_continue_after_a_broker_dies_and_returns(
     kafka_cluster: KafkaCluster,
     make_consumer: Callable[..., Consumer],
     make_topic: Callable[..., str],

@@ -23,7 +23,7 @@ def test_a_name_that_is_held_longer_than_a_ghost_can_live_is_refused() -> None:
     assert member.clock.monotonic() == pytest.approx(began + WAITS_S)
 
 
-def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away() -> None:
+def test_the_wait_for_a_predecessors_session_restarts_after_a_zookeeper_outage() -> None:
     """ZooKeeper's next leader gives the ghost's session its whole timeout again."""
     member = Member(ChannelByHand(holder=GHOST))
     began = member.clock.monotonic()

@@ -186,7 +186,7 @@ class ScriptedConsumer:
         self.owned = NO_PARTITIONS
 
     def halt(self) -> None:
-        """Carries out no more commands, as if frozen; the session lives on."""
+        """Stops carrying out commands, as if frozen. The session stays alive."""
         self._stop.set()
         self._changed.set()
         if self._thread is not None:
@@ -195,7 +195,7 @@ class ScriptedConsumer:
         self._stop.clear()
 
     def close(self) -> None:
-        """Ends its session, which deletes the registration at once."""
+        """Closes the session, which deletes the registration immediately."""
         self.halt()
         self.store.close()
 

@@ -79,7 +79,7 @@ def test_a_group_at_rest_is_written_down_once(resting: tuple[World, Instance]):
     assert world.store.get(layout.settled("delays")).stat.mzxid == node.stat.mzxid
 
 
-def test_whoever_is_elected_next_reads_nothing_else_of_it_and_writes_nothing(resting: tuple[World, Instance]):
+def test_the_next_coordinator_trusts_the_settled_record_and_writes_nothing(resting: tuple[World, Instance]):
     world, first = resting
     before = world.store.get(layout.assignment("delays")).stat.mzxid
     second = world.instance(2, SOON).start()
@@ -173,7 +173,7 @@ def test_what_nobody_can_read_says_nothing_and_is_replaced(
     assert any(layout.settled("delays") in message for message in caplog.messages)
 
 
-def test_deleted_by_hand_it_is_written_again_when_the_group_comes_to_rest_anew(resting: tuple[World, Instance]):
+def test_a_deleted_settled_znode_is_written_again_at_the_next_rest(resting: tuple[World, Instance]):
     world, _ = resting
     world.store.delete(layout.settled("delays"))
     world.consumer("c3").join()

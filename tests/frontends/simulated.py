@@ -163,7 +163,7 @@ class SimulatedHouse:
             return None
 
     def commit_as_another(self, partition: int, offset: int, group: str = "delays") -> None:
-        """Does what the next owner of a partition does."""
+        """Overwrites a partition's stored offset, as a commit by the next owner would."""
         path = layout.offset(group, TOPIC, partition)
         self.other.ensure_path(path)
         self.other.set(path, str(offset).encode())

@@ -119,7 +119,7 @@ def _committed(house: SimulatedHouse, consumer: SimulatedConsumer) -> int:
     return number
 
 
-def test_who_was_promised_a_place_is_waited_for_until_then() -> None:
+def test_a_connection_with_a_promised_place_stays_open_until_then() -> None:
     house = SimulatedHouse(GatewayOptions(registrations_per_s=1, unregistered_ms=2_000))
     house.turn()
     many = [house.consumer(f"c{number}") for number in range(6)]

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard in docs/monitoring, as far as no instance is needed to judge them."""
+"""Tests of the alert rules and the dashboard in docs/monitoring that need no running instance."""
 
 from __future__ import annotations
 

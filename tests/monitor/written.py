@@ -36,7 +36,7 @@ def opened(zk_hosts: str) -> Iterator[KazooStore]:
 
 @dataclass(slots=True)
 class Tree:
-    """Writes what a test asks for, and remembers only the incarnations it made."""
+    """Writes the znodes that a test needs. ``incarnations`` holds each member's incarnation, by (group, consumer)."""
 
     store: KazooStore
     incarnations: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from kafka_coord.zk.store import (
 
 @dataclass(slots=True)
 class Znode:
-    """A znode of one server. ``creations`` counts all created children: it is the sequence number of the next."""
+    """A znode on one server. ``creations`` counts all children ever created, so it is the next sequence number."""
 
     data: bytes
     czxid: int

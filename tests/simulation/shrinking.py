@@ -20,7 +20,7 @@ class History:
     spared: frozenset[int] = frozenset()
 
     def options(self) -> str:
-        """The options with which ``scripts/simulate`` replays it."""
+        """The options that make ``scripts/simulate`` replay this history."""
         words = [f"--seed {self.seed} --story"]
         if self.faults != FAULTS:
             words.append(f"--faults {','.join(sorted(self.faults)) or 'none'}")

@@ -151,7 +151,7 @@ def test_every_record_is_in_the_table_once_whoever_is_killed(
         watching.start()
         grows()
 
-        killed = {"spark-a", "plain"}  # one is a driver
+        killed = {"spark-a", "plain"}  # a Spark driver and a plain consumer
         for name in killed:
             applications[name].kill()
         eventually(lambda: watching.owners().keys() == made.keys() - killed, within_s=90, every_s=0.2)

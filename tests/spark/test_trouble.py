@@ -168,7 +168,7 @@ def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
         other.plan()
 
 
-def test_a_second_query_under_a_live_name_is_told_who_has_it(planner, make_topic):
+def test_a_second_query_with_a_live_name_is_refused_and_the_error_names_the_holders_host(planner, make_topic):
     topic = make_topic()
     first = planner("spark-names", topic, consumerId="one")
     eventually(first.reader._joined().holdings.wanted, within_s=30)
@@ -257,7 +257,8 @@ def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_m
     assert restored.run() == 0
     restored.reader.stop()
 
-    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)  # the largest allowed difference of clocks
+    # wait for more than the assumed maximum clock difference
+    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)
     store.set(layout.offset(group, topic, 0), b"50")
     again = planner(group, topic, checkpoint=newest)
     again.until(50)
@@ -388,7 +389,7 @@ def test_a_run_over_what_is_there_now_begins_where_its_membership_ends_before_it
     assert query.run() == 100
 
 
-def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
+def test_reading_waits_for_a_dead_broker_and_planning_omits_its_partitions(
     kafka_cluster, planner, numbered, make_topic
 ):
     topic = make_topic(partitions=3)

@@ -113,7 +113,7 @@ def test_a_consumer_with_an_illegal_name_or_pattern_is_refused_before_it_connect
 
 
 @pytest.mark.zookeeper
-def test_a_second_consumer_under_a_live_name_is_refused_with_who_has_it(world: World):
+def test_a_second_consumer_with_a_live_name_is_refused_and_the_error_names_the_holders_host(world: World):
     broker = {"version": 5, "endpoints": [f"PLAINTEXT://{NOBODY}"], "listener_security_protocol_map": {}}
     world.store.create(layout.broker(1), json.dumps(broker).encode(), ephemeral=True)
     world.instance(1).start_elected()

@@ -89,7 +89,7 @@ def test_a_deleted_target_is_made_anew_above_every_generation_there_was(world: W
     c1.leave()
     eventually(lambda: world.target().members == {})
     generation = world.target().generation
-    world.store.delete(layout.assignment("delays"))  # and now there is no ledger that could tell
+    world.store.delete(layout.assignment("delays"))  # this time, no ledger contains the generation either
     c2 = world.consumer("c2").join()
     assert world.settles("c2", partitions=4).generation > generation
     assert len(c1.seen) == len(c2.seen) == 1, "what does not move is not touched"

@@ -111,7 +111,7 @@ def test_a_registration_nobody_else_may_read_stops_neither_startup_nor_its_group
     for path in (layout.ids("delays"), layout.REQUESTS, layout.BROKER_IDS):
         world.store.ensure_path(path)
     foreign.create(layout.registration("delays", "s1"), b"{}")
-    foreign.create(layout.group("secret"), b"{}")  # with everything below it
+    foreign.create(layout.group("secret"), b"{}")  # the whole group is unreadable
     foreign.create(layout.ids("secret"), b"{}")
     foreign.create(f"{layout.REQUESTS}/request-0000000001", b"{}")
     foreign.create(layout.broker(9), b"{}")

@@ -190,8 +190,8 @@ def test_an_instance_that_stands_by_notices_that_the_epoch_was_repaired(world: W
     eventually(lambda: not second.service.obstacle, within_s=15)
 
 
-def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes(world: World, said):
-    """Somebody overwrites the elected instance's own znode: it keeps leading, and the next one is elected."""
+def test_an_unreadable_coordinator_znode_ends_no_term_and_prevents_no_election(world: World, said):
+    """Overwriting the elected instance's znode does not end its term. When it stops, another is elected."""
     first = world.instance(1).start_elected()
     second = world.instance(2).start()
     world.store.set(layout.COORDINATOR, b"\xff")
@@ -203,7 +203,7 @@ def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes
     world.settles("c1", partitions=4)
 
 
-def test_requests_nobody_can_read_or_write_to_json_again_stop_no_coordinator(world: World, said, bystander):
+def test_unreadable_and_unserializable_requests_do_not_stop_the_coordinator(world: World, said, bystander):
     lone = {"version": 1, "type": "resign", "reason": "x"}
     for n in range(300):
         world.store.create(layout.REQUEST_PREFIX if n == 0 else layout.request(f"stray-{n}"), b"?") if n else (

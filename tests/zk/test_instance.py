@@ -102,7 +102,9 @@ def test_a_namesake_is_named_by_its_host_and_pid(open_store: OpenStore, store: K
 
 
 @pytest.mark.parametrize("operation", ["create", "get"])
-def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStore, operation: str) -> None:
+def test_the_wait_for_a_predecessors_session_restarts_after_a_zookeeper_outage(
+    open_store: OpenStore, operation: str
+) -> None:
     """The next leader gives the ghost's session its whole timeout again."""
     ghost = Candidate(open_store, 1, session_timeout_ms=2_000)
     ghost.instance.register()

@@ -181,16 +181,14 @@ def test_a_client_that_gave_up_is_started_again(open_store: OpenStore) -> None:
     """An unknown error ends kazoo's connection thread for good."""
     store = open_store(session_timeout_ms=2_000)
     before = store.session.session_id
-    store._client.stop()  # such an error leaves a client in state CLOSED that nobody asked for
+    store._client.stop()  # like such an error, this leaves the client CLOSED without a call to close()
 
     eventually(lambda: store.session.session_id not in {0, before} and store.session.state is SessionState.CONNECTED)
     assert store.children("/") == ()
 
 
-def test_a_name_that_takes_its_time_to_be_looked_up_is_waited_for(
-    zk_hosts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until then, kazoo's state is that of a client that was refused."""
+def test_connect_waits_for_a_slow_name_lookup(zk_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the lookup ends, kazoo's state is the same as after a refused connection."""
     look_up = socket.getaddrinfo
 
     def slowly(*arguments: Any, **more: Any) -> Any:

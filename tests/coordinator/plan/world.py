@@ -59,7 +59,7 @@ class Refused(Exception):
 
 @dataclass
 class World:
-    """``fetching`` maps each consumer to the partitions that its live incarnation really fetches."""
+    """A model of a group. ``fetching`` maps each consumer to the partitions that its live incarnation fetches."""
 
     members: dict[str, Member] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)

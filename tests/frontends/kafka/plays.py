@@ -1,4 +1,4 @@
-"""The requests that are sent to both coordinators: each in every version, in every state of the group it can meet."""
+"""The requests that both coordinators receive: every version of each, in every group state in which it can arrive."""
 
 from __future__ import annotations
 

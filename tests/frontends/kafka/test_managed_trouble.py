@@ -47,7 +47,7 @@ def peer(listener: KafkaListener) -> Iterator[Peer]:
 
 
 class Member:
-    """A member of the group, with software that can wait for answers."""
+    """A KIP-848 member whose client software allows the listener to hold its heartbeats."""
 
     def __init__(self, peer: Peer, group: str, **topics: Any) -> None:
         self.peer, self.group, self.epoch = peer, group, 0

@@ -130,7 +130,8 @@ def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
             assert seen is not None
             assert {broker.listeners[0].name for broker in seen.live} == {"PLAINTEXT"}, "own consumers take the first"
             preview = ("groups", "import", "--from-kafka", "--all", *coord)
-            eventually(lambda: "may commit more" in run(*preview).err, within_s=30)  # once it has committed
+            # reported once the reader has committed
+            eventually(lambda: "may commit more" in run(*preview).err, within_s=30)
             assert before.assigned == 1, "the group was disturbed by the new listener"
         stopped = time.monotonic()
         moved = run("groups", "import", "--from-kafka", GROUP, "--execute", *coord)

@@ -39,7 +39,7 @@ def _answers_at_once(front: Front) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ours(front: Front) -> tuple[str, int]:
-    """One of the instances. The brokers have the topics."""
+    """Creates the topics, and returns the address of one instance."""
     _make_topics(front.cluster.bootstrap_servers)
     host, _, port = front.listeners[front.cluster.brokers[0].broker_id].address.rpartition(":")
     return host, int(port)

@@ -160,8 +160,8 @@ def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_pat
     assert [one for one in page.errors if "401" not in one] == []
 
 
-def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, page: Any, tmp_path: Path) -> None:
-    """Two coordinators, each with a dashboard, as ``serve --listen-http`` runs them."""
+def test_a_page_switches_to_another_instance_when_its_own_ends(world: World, page: Any, tmp_path: Path) -> None:
+    """Two instances with dashboards, as with ``serve --listen-http``. When one ends, the page opens the other."""
     operators = operators_file(tmp_path, alice="a long token")
     with ExitStack() as rest:
         second = rest.enter_context(serving(world.hosts, operators))

@@ -81,7 +81,7 @@ class Member:
         self.listening.join(10)
 
     def leave(self) -> None:
-        """Ends its input, so that it leaves. Raises :class:`NotSeen` if it does not."""
+        """Closes the member's input, so that it leaves. Raises :class:`NotSeen` if it still runs after 30 s."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
