@@ -1,4 +1,4 @@
-"""The rate limit of registrations. Pure."""
+"""Tests of the limit on registrations per second, without I/O."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_too_early_s_reserves_no_place() -> None:
     for one in others[:11]:
         assert admission.too_early_s(one, 3.0, 100.0) == 0.0
         admission.wait_s(one, 3.0, 100.0)
-    assert admission.too_early_s(first, 3.0, 100.0) == 0.0, "there is a place for it, only not at once"
+    assert admission.too_early_s(first, 3.0, 100.0) == 0.0, "a place is available for it, but only later"
     wait_s = admission.wait_s(first, 3.0, 100.0)
     assert admission.too_early_s(first, 3.0, 100.01) == pytest.approx(wait_s - 0.01)
     assert admission.too_early_s(first, 3.0, 100.0 + wait_s) == 0.0
     for one in others[11:]:
         admission.wait_s(one, 3.0, 100.0)
     assert admission.too_early_s(second, 3.0, 100.0) == 3.0
-    assert admission.too_early_s(second, 3.0, 100.5) == 0.0, "nobody took a place by asking"
+    assert admission.too_early_s(second, 3.0, 100.5) == 0.0, "too_early_s must not reserve a place"
