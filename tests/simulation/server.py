@@ -190,7 +190,7 @@ class Replica(Tree):
             self._child.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
 
     def follow(self, path: str, session_id: int, watcher: Watcher) -> None:
-        """A persistent watch on the znode and its children."""
+        """Sets a persistent watch on the znode and its children."""
         self._followed.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
 
     def unfollow(self, path: str, session_id: int, watcher: Watcher) -> None:

@@ -51,7 +51,7 @@ def play(history: History) -> Played:
     try:
         verdict = cluster.verdict()
         broken = cluster.audit() if verdict is None else str(verdict)
-    except Exception as error:  # noqa: BLE001 - of the code under test, which is to fail in no way
+    except Exception as error:  # noqa: BLE001 - the code under test must not raise any exception
         broken = f"{type(error).__name__}: {error}"
     return Played(history, broken, cluster)
 
