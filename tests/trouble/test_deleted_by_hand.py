@@ -116,9 +116,7 @@ def test_a_deleted_history_loses_only_its_own_entries(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
-    eventually(
-        lambda: [d.settled_ms is not None for d in world.history()] == [True]
-    )  # the history contains the last generation
+    eventually(lambda: [d.settled_ms is not None for d in world.history()] == [True])  # it has the last generation
     world.store.delete(layout.history("delays"))
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)

@@ -106,9 +106,7 @@ def test_offsets_do_not_expire_while_the_groups_settings_are_unreadable(world: W
     put(world, layout.group("delays"), settings.replace(b'"version":1', b'"version":8'))
     put(world, layout.offset("delays", "flights", 0), b"12")
     old = {"version": 1, "generation": 3, "epoch": 1, "inputs": "empty", "assignor": "sticky", "members": {}}
-    put(
-        world, layout.assignment("delays"), fields.dump(old | {"timestamp_ms": 1})
-    )  # the group has been empty since 1970
+    put(world, layout.assignment("delays"), fields.dump(old | {"timestamp_ms": 1}))  # the group is empty since 1970
     world.instance(1).start_elected()
     said("cannot read path=", f"path={layout.group('delays')} ", "version 8")
     look(world)

@@ -184,9 +184,8 @@ def test_committed_offsets_are_always_stable_because_transactional_commits_are_r
 ) -> None:
     group = f"managed-{next(_numbers)}"
     at = TopicPartition(topic, 0, 7)
-    one = consumer(
-        group, enable_auto_commit=False, isolation_level="read_committed"
-    )  # such a consumer asks for stable offsets
+    # such a consumer asks for stable offsets
+    one = consumer(group, enable_auto_commit=False, isolation_level="read_committed")
     eventually(lambda: shared(one), within_s=30)
     one.commit(offsets=[at], asynchronous=False)
     producer = Producer({"bootstrap.servers": front.bootstrap, "transactional.id": group})
