@@ -143,7 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByGroup(LoadScopeScheduling):
-    """Assigns each group to one process, in order."""
+    """Runs all tests of a group (:func:`_group`) in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)

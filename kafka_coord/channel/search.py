@@ -131,8 +131,8 @@ class CoordinatorSearch:
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
         """Records that the connection has ended. ``silent`` means that the coordinator was silent for too long, and
-        ``lasted`` that the connection did not break immediately. If either is set, the search asks the hosts again
-        without a pause, a silent coordinator's host last."""
+        ``lasted`` that the connection did not break immediately. If either is set, the search asks all hosts again
+        without a pause. It asks a silent coordinator's host last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:

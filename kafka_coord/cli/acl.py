@@ -141,7 +141,7 @@ def apply_command(yes: bool) -> None:
         comparison = compare(store, plan)
         todo = len(comparison.deviations) + len(comparison.missing)
         if not todo and not comparison.acls.hidden:
-            click.echo(f"nothing to do: {comparison.acls.looked_at} znodes are as planned")
+            click.echo(f"nothing to do: the ACLs of {comparison.acls.looked_at} znodes match the plan")
             return
         confirm(f"Change the ACL of {len(comparison.deviations)} znodes and create {len(comparison.missing)}?", yes=yes)
         done = apply(store, plan, lambda set_, of: note(f"{set_} of {of}"))

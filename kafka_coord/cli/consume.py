@@ -48,7 +48,7 @@ _NOTE_EVERY_S = 5.0
     "--include",
     "--white-list",
     metavar="REGEX",
-    help="Subscribe to every topic whose full name matches; a comma works like |.",
+    help="Subscribe to every topic whose full name matches; a comma separates alternatives.",
 )
 @click.option("--exclude", "--black-list", metavar="REGEX", help="Subscribe to every topic whose name does not match.")
 @click.option(

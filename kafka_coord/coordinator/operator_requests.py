@@ -101,7 +101,8 @@ class PendingRequests:
                 if self._requests.pop(name, None) is not None:
                     self._unreadable.add(name)
             log.warning(
-                "set aside a request that the coordinator is not allowed to answer path=%s; fix its ACL or delete it",
+                "set aside a request that the coordinator is not allowed to answer path=%s; "
+                "fix the request's ACL, or delete the request",
                 error.path,
             )
         else:

@@ -1,7 +1,8 @@
 """A kazoo client's session: its state, id, negotiated timeout, and the deadline of its lease.
 
-The state follows kazoo's reports, which come late: with a frozen server, ``LOST`` arrived 15 s after a 4 s session
-could have ended. Base decisions on :meth:`KazooSession.lease_deadline`, and use the state only for waiting and display.
+The state follows kazoo's reports, which come late: with a frozen server, ``LOST`` arrived 15 s after a session with a
+timeout of 4 s could have ended. Base decisions on :meth:`KazooSession.lease_deadline`, and use the state only for
+waiting and display.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Watches:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            self._complain(watched, f"cannot be watched; retrying every {REFUSED_AGAIN_S:.0f} s: {error}")
+            self._complain(watched, f"ZooKeeper refuses it; retrying every {REFUSED_AGAIN_S:.0f} s: {error}")
             self._due.pop(watched, None)
             self._refused[watched] = self._store.clock.monotonic() + REFUSED_AGAIN_S
 
@@ -284,7 +284,9 @@ class Watches:
         if sentence == watched.complaint:
             return
         watched.complaint = sentence
-        log.warning("watch on %s path=%s: %s", watched.kind.value, watched.path, sentence, exc_info=trace)
+        log.warning(
+            "cannot serve a watch kind=%s path=%s: %s", watched.kind.value, watched.path, sentence, exc_info=trace
+        )
 
 
 def _data_key(stat: Stat | None) -> tuple[int, int] | None:

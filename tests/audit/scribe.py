@@ -34,7 +34,7 @@ from tests.waiting import eventually
 GROUP = "delays"
 TOPIC = "flights"
 Written = Mapping[str, Mapping[str, str]]
-"""consumer → topic → partitions"""
+"""The partitions by consumer and topic."""
 
 
 def make_root(server: str, chroot: str) -> str:
@@ -148,7 +148,7 @@ class Scribe:
         self.write(self.ledger(consumer, owned), self.starting(consumer, started, generation))
 
     def stop(self, consumer: str, owned: Mapping[str, str], stopped: Mapping[str, str], generation: int) -> None:
-        """``owned`` are the partitions that the consumer keeps."""
+        """Stops partitions. ``owned`` are the partitions that the consumer keeps."""
         self.write(self.ledger(consumer, owned, stopped), self.stopping(consumer, stopped, generation))
 
     def forget(self, consumer: str) -> None:

@@ -24,7 +24,7 @@ def audited(logged_server: ZooKeeperServer, scribe: Scribe):
     return command
 
 
-def test_a_clean_log_ends_with_0(audited):
+def test_with_a_clean_log_the_exit_code_is_0(audited):
     ran = audited()
     assert ran.code == 0, ran.err
     assert ran.out.startswith("0 violations, 0 warnings in ")
@@ -36,7 +36,7 @@ def test_a_clean_log_ends_with_0(audited):
     assert set(document["checked"]) >= set(promised("audit")["checked"])
 
 
-def test_a_violation_ends_with_10_and_says_when_where_and_who(audited, scribe: Scribe):
+def test_with_a_violation_the_exit_code_is_10_and_the_output_has_its_time_place_and_author(audited, scribe: Scribe):
     scribe.somebody.set(layout.offset(GROUP, TOPIC, 0), b"99")
     ran = audited("-o", "json")
     assert ran.code == 10
@@ -52,13 +52,13 @@ def test_a_violation_ends_with_10_and_says_when_where_and_who(audited, scribe: S
     assert "flights-0 went back from 100 to 99" in table.out
 
 
-def test_a_group_on_its_way_is_no_violation_where_the_system_runs(audited, scribe: Scribe):
+def test_with_running_an_unfinished_rebalance_is_no_violation(audited, scribe: Scribe):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     assert audited().code == 10
     assert audited("--running").code == 0
 
 
-def test_the_history_of_a_partition_says_why_it_moved(audited, scribe: Scribe):
+def test_the_history_of_a_partition_has_the_reasons_of_its_moves(audited, scribe: Scribe):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))
     scribe.obey("c1", {1: 170})
@@ -99,7 +99,7 @@ def test_the_history_of_a_partition_says_why_it_moved(audited, scribe: Scribe):
         ([], 2, "Missing argument"),
     ],
 )
-def test_what_cannot_be_audited_is_one_line_and_an_exit_code(
+def test_an_impossible_audit_causes_one_line_and_an_exit_code(
     tmp_path: Path, arguments: list[str], code: int, says: str
 ):
     ran = run("audit", *(argument.format(empty=tmp_path) for argument in arguments))
@@ -108,7 +108,7 @@ def test_what_cannot_be_audited_is_one_line_and_an_exit_code(
     assert "Traceback" not in ran.err
 
 
-def test_a_damaged_log_names_file_and_offset(tmp_path: Path):
+def test_the_error_for_a_damaged_log_names_file_and_offset(tmp_path: Path):
     (tmp_path / "log.1").write_bytes(b"ZKLG\0\0\0\2" + bytes(8) + b"\x7f" * 40)
     ran = run("audit", str(tmp_path))
     assert ran.code == 3

@@ -43,20 +43,20 @@ FIRST, SECOND = 1 << 32, 2 << 32
 COMMON = {FIRST | n: create(f"/consumers-{n}") for n in range(1, 6)}
 
 
-def test_what_one_server_was_sent_as_a_snapshot_another_has_logged(tmp_path: Path):
+def test_transactions_that_one_server_got_as_a_snapshot_are_taken_from_another_log(tmp_path: Path):
     behind = write_log(tmp_path / "behind", {FIRST | 1: COMMON[FIRST | 1], SECOND | 1: create("/b")})
     (behind / f"snapshot.{FIRST | 5:x}").touch()
     whole = write_log(tmp_path / "whole", {**COMMON, SECOND | 1: create("/b")})
     assert zxids(behind, whole) == ([*COMMON, SECOND | 1], [])
 
 
-def test_what_one_server_missed_while_it_was_down_another_has(tmp_path: Path):
+def test_transactions_that_one_server_missed_are_taken_from_another_log(tmp_path: Path):
     behind = write_log(tmp_path / "behind", {FIRST | 1: COMMON[FIRST | 1], SECOND | 2: create("/c")})
     whole = write_log(tmp_path / "whole", {**COMMON, SECOND | 1: create("/b"), SECOND | 2: create("/c")})
     assert zxids(behind, whole) == ([*COMMON, SECOND | 1, SECOND | 2], [])
 
 
-def test_what_stands_in_a_dead_leaders_log_alone_never_happened(tmp_path: Path):
+def test_transactions_only_in_a_dead_leaders_log_are_left_out(tmp_path: Path):
     dead = write_log(tmp_path / "dead", {**COMMON, FIRST | 6: create("/x"), FIRST | 7: create("/y")})
     others = [write_log(tmp_path / name, {**COMMON, SECOND | 1: create("/b")}) for name in ("one", "two")]
     found, notes = zxids(dead, *others)
@@ -65,13 +65,13 @@ def test_what_stands_in_a_dead_leaders_log_alone_never_happened(tmp_path: Path):
     assert [finding.rule for finding in audit([dead, *others]).warnings] == [Rule.INCOMPLETE]
 
 
-def test_what_the_newest_leader_alone_has_logged_is_kept(tmp_path: Path):
+def test_transactions_only_in_the_newest_leaders_log_are_kept(tmp_path: Path):
     ahead = write_log(tmp_path / "ahead", {**COMMON, FIRST | 6: create("/x")})
     others = [write_log(tmp_path / name, COMMON) for name in ("one", "two")]
     assert zxids(ahead, *others) == ([*COMMON, FIRST | 6], [])
 
 
-def test_a_change_outside_of_the_tree_is_passed_over(tmp_path: Path):
+def test_a_change_outside_of_the_tree_is_ignored(tmp_path: Path):
     log = write_log(tmp_path / "log", {**COMMON, FIRST | 6: set_data("/consumers-5", "x", 1)})
     report = audit([log])
     assert (report.figures["transactions"], report.figures.get("steps", 0)) == (6, 0)

@@ -53,7 +53,7 @@ def a_handover_nobody_acknowledges(world: World) -> None:
         ("partitions released while a stop is outstanding", a_handover_nobody_acknowledges, {Rule.RELEASED_EARLY}),
     ],
 )
-def test_a_defect_shows_in_the_log(
+def test_each_defect_is_found_in_the_log(
     world: World, logged_server: ZooKeeperServer, defect: str, play: Callable[[World], None], found: set[Rule]
 ):
     with mutated(defect):
@@ -64,7 +64,9 @@ def test_a_defect_shows_in_the_log(
 
 
 @pytest.mark.parametrize("play", [one_member, a_handover])
-def test_without_a_defect_nothing_does(world: World, logged_server: ZooKeeperServer, play: Callable[[World], None]):
+def test_without_a_defect_no_violation_is_found(
+    world: World, logged_server: ZooKeeperServer, play: Callable[[World], None]
+):
     play(world)
     world.close()
     report = audit([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}", running=True)

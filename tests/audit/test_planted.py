@@ -27,7 +27,7 @@ def warned(report: Report) -> set[Rule]:
     return {found.rule for found in report.warnings}
 
 
-def test_a_lawful_history_is_clean_and_everything_in_it_was_looked_at(scribe: Scribe, judged: Judged):
+def test_a_lawful_history_has_no_findings_and_is_checked_completely(scribe: Scribe, judged: Judged):
     scribe.commit("c1", {0: 150})
     report = judged()
     assert (report.violations, report.warnings) == ([], [])
@@ -36,7 +36,7 @@ def test_a_lawful_history_is_clean_and_everything_in_it_was_looked_at(scribe: Sc
     assert (figures["grants"], figures["commands"], figures["commands_removed"], figures["commits"]) == (4, 2, 2, 5)
 
 
-def test_a_lawful_handover_is_clean(scribe: Scribe, judged: Judged):
+def test_a_lawful_handover_has_no_findings(scribe: Scribe, judged: Judged):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))
     scribe.obey("c1", {1: 170})
@@ -56,7 +56,7 @@ def test_two_live_holders_are_found(scribe: Scribe, judged: Judged):
     assert found.zxid == scribe.leader.get(layout.ledger(GROUP, "c2")).stat.mzxid
 
 
-def test_what_a_dead_incarnation_holds_may_be_given_away(scribe: Scribe, judged: Judged):
+def test_partitions_of_a_dead_incarnation_may_be_reassigned(scribe: Scribe, judged: Judged):
     scribe.end("c1")
     scribe.forget("c1")
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
@@ -72,7 +72,7 @@ def test_a_start_while_another_holds_it_is_found(scribe: Scribe, judged: Judged)
 
 
 @pytest.mark.parametrize("offset", [-1, 99, 101])
-def test_a_start_elsewhere_than_where_it_was_committed_is_found(scribe: Scribe, judged: Judged, offset: int):
+def test_a_start_at_another_offset_than_the_committed_one_is_found(scribe: Scribe, judged: Judged, offset: int):
     scribe.end("c1")
     scribe.forget("c1")
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
@@ -83,14 +83,14 @@ def test_a_start_elsewhere_than_where_it_was_committed_is_found(scribe: Scribe, 
     assert f"starts flights-0 on c2 at offset {offset}, but the stored offset is 100" in report.violations[0].what
 
 
-def test_a_registration_somebody_deletes_is_a_warning(scribe: Scribe, judged: Judged):
+def test_a_registration_that_another_client_deletes_is_a_warning(scribe: Scribe, judged: Judged):
     scribe.somebody.delete(layout.registration(GROUP, "c1"))
     scribe.write(scribe.target(2, {"c2": {"flights": "2-3"}}))
     report = judged()
     assert (rules(report), warned(report)) == (set(), {Rule.BY_HAND})
 
 
-def test_a_partition_taken_before_its_stop_is_acknowledged_is_found(scribe: Scribe, judged: Judged):
+def test_a_partition_released_before_its_stop_is_acknowledged_is_found(scribe: Scribe, judged: Judged):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))
     scribe.write(scribe.ledger("c1", {"flights": "0"}))
@@ -100,7 +100,7 @@ def test_a_partition_taken_before_its_stop_is_acknowledged_is_found(scribe: Scri
     assert rules(judged()) == {Rule.RELEASED_EARLY}
 
 
-def test_a_partition_taken_without_any_stop_is_found(scribe: Scribe, judged: Judged):
+def test_a_partition_released_without_a_stop_is_found(scribe: Scribe, judged: Judged):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "2-3"}}))
     scribe.write(scribe.ledger("c1", {"flights": "0"}))
     assert rules(judged()) == {Rule.RELEASED_EARLY}
@@ -111,7 +111,7 @@ def test_a_coordinator_write_without_its_fence_is_found(scribe: Scribe, judged: 
     assert rules(judged()) == {Rule.UNFENCED_WRITE}
 
 
-def test_a_write_fenced_by_no_version_in_particular_by_who_was_deposed_is_found(scribe: Scribe, judged: Judged):
+def test_a_deposed_coordinators_write_that_checks_any_version_is_found(scribe: Scribe, judged: Judged):
     # ZooKeeper refuses a check of a wrong version, so a stale fence must be a check of any version
     deposed = scribe.leader
     scribe.depose()
@@ -160,7 +160,7 @@ def test_an_acknowledgement_by_a_session_that_is_not_registered_is_found(scribe:
     assert "is registered by c1 of delays" in report.violations[0].what
 
 
-def test_an_acknowledgement_after_the_registration_is_gone_is_found(scribe: Scribe, judged: Judged):
+def test_an_acknowledgement_after_the_end_of_the_registration_is_found(scribe: Scribe, judged: Judged):
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
     scribe.write(scribe.target(2, {"c2": {"flights": "2-3"}}))
     path = scribe.outstanding("c1")[0]
@@ -198,17 +198,17 @@ def test_a_command_for_an_earlier_incarnation_may_be_dropped(scribe: Scribe, jud
     assert judged().violations == []
 
 
-def test_an_offset_that_goes_back_by_a_consumer_that_does_not_hold_it_is_found(scribe: Scribe, judged: Judged):
+def test_an_offset_that_a_consumer_without_the_partition_moves_back_is_found(scribe: Scribe, judged: Judged):
     scribe.commit("c2", {0: 99})
     assert rules(judged()) == {Rule.OFFSET_BACK, Rule.COMMIT_BY_ANOTHER}
 
 
-def test_an_offset_written_past_everybody_is_found(scribe: Scribe, judged: Judged):
+def test_an_offset_that_another_client_writes_is_found(scribe: Scribe, judged: Judged):
     scribe.somebody.set(layout.offset(GROUP, TOPIC, 0), b"99")
     assert rules(judged()) == {Rule.OFFSET_BACK, Rule.UNFENCED_COMMIT}
 
 
-def test_a_holder_that_takes_its_own_offset_back_is_a_warning(scribe: Scribe, judged: Judged):
+def test_a_holder_that_moves_its_own_offset_back_is_a_warning(scribe: Scribe, judged: Judged):
     scribe.commit("c1", {0: 99})
     report = judged()
     assert (rules(report), warned(report)) == (set(), {Rule.SEEK_BACK})
@@ -234,7 +234,7 @@ def test_a_group_that_does_not_reach_its_target_is_found(scribe: Scribe, judged:
     assert "c2 has not received flights[1]" in what
 
 
-def test_a_partition_that_is_meant_for_nobody_is_found(scribe: Scribe, judged: Judged):
+def test_a_subscribed_partition_that_is_missing_in_the_target_is_found(scribe: Scribe, judged: Judged):
     scribe.somebody.ensure_path(layout.BROKER_TOPICS)
     value = b'{"version":3,"partitions":{"0":[1],"1":[1],"2":[1],"3":[1],"4":[1]}}'
     scribe.somebody.create(layout.broker_topic(TOPIC), value)
@@ -244,7 +244,7 @@ def test_a_partition_that_is_meant_for_nobody_is_found(scribe: Scribe, judged: J
     assert report.violations[0].what == "at the end of the log, flights[4] has subscribers, but no owner in the target"
 
 
-def test_a_paused_group_owes_nothing(scribe: Scribe, judged: Judged):
+def test_a_paused_group_need_not_reach_its_target(scribe: Scribe, judged: Judged):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     scribe.somebody.create(layout.paused(GROUP), fields.dump(Pause().to_json()))
     assert judged().violations == []
@@ -258,7 +258,7 @@ def test_a_write_that_failed_has_no_effect(scribe: Scribe, judged: Judged):
     assert judged().violations == []
 
 
-def test_values_nobody_can_read_are_warnings(scribe: Scribe, judged: Judged):
+def test_unreadable_values_are_warnings(scribe: Scribe, judged: Judged):
     scribe.write(Create(layout.ledger(GROUP, "c9"), b"\xff not json"))
     scribe.write(SetData(layout.assignment(GROUP), b"[]"), scribe.target(2, BOTH))
     report = judged()

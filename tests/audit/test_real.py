@@ -20,7 +20,7 @@ pytestmark = pytest.mark.zookeeper
 __all__ = ["expire"]
 
 
-def test_rebalances_a_failover_and_a_crash_are_clean_and_told(
+def test_rebalances_a_failover_and_a_crash_cause_no_violation_and_are_in_the_history(
     world: World, logged_server: ZooKeeperServer, expire: Callable[[Store], None], tmp_path: Path
 ):
     first = world.instance(1).start_elected()

@@ -36,7 +36,7 @@ NEW, OLD = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
 
 
 class Written(Scribe):
-    """Returns a scribe of a simulated ZooKeeper."""
+    """A scribe that writes to a simulated ZooKeeper."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -92,7 +92,7 @@ MOVED = {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}
 # --- units -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_apart_from_its_ledger_is_found(scribe: Written):
+def test_a_command_written_without_its_ledger_is_found(scribe: Written):
     scribe.write(scribe.target(2, MOVED))
     scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}))
     scribe.write(scribe.stopping("c1", {"flights": "1"}, 2))
@@ -102,30 +102,30 @@ def test_a_command_apart_from_its_ledger_is_found(scribe: Written):
     assert found[1].what == "stop-0000000001 was written without a change to the ledger of c1"
 
 
-def test_a_command_may_be_acknowledged_that_somebody_overwrote_after_it_was_read(scribe: Written):
+def test_a_command_that_was_overwritten_after_it_was_read_may_be_acknowledged(scribe: Written):
     scribe.write(scribe.target(2, MOVED))
     scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
     ((read,), _) = scribe.channels["c1"].outstanding()
     scribe.somebody.set(layout.command(GROUP, "c1", read.name), b"nobody can read this")
     scribe.channels["c1"].acknowledge(scribe.registrations["c1"], read, {TopicPartition(TOPIC, 1): 130})
-    assert scribe.rules() == {Rule.UNFENCED_WRITE}, "of the hand alone"
+    assert scribe.rules() == {Rule.UNFENCED_WRITE}, "only the overwriting itself is a violation"
 
 
-def test_a_second_command_of_one_kind_is_found(scribe: Written):
+def test_a_second_outstanding_command_of_the_same_type_is_found(scribe: Written):
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
     assert scribe.rules() == set()
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "1"}, 1)
     assert scribe.rules() == {Rule.TWO_COMMANDS}
 
 
-def test_a_partition_in_two_ledgers_is_found_though_one_of_them_is_of_the_dead(scribe: Written):
+def test_a_partition_in_two_ledgers_is_found_even_if_one_consumer_is_dead(scribe: Written):
     scribe.end("c1")
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
     scribe.start("c2", {"flights": "0-3"}, 2)
     assert scribe.rules() == {Rule.TWO_LEDGERS}
 
 
-def test_a_ledger_whose_generation_falls_is_found(scribe: Written):
+def test_a_ledger_whose_generation_decreases_is_found(scribe: Written):
     scribe.write(scribe.ledger("c1", {"flights": "0-1"}, generation=5))
     scribe.write(scribe.ledger("c1", {"flights": "0-1"}, generation=4))
     assert scribe.rules() == {Rule.GENERATION_BACK}
@@ -134,7 +134,7 @@ def test_a_ledger_whose_generation_falls_is_found(scribe: Written):
 # --- stops and starts ------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_of_what_stays_is_found(scribe: Written):
+def test_a_stop_of_a_partition_that_the_member_keeps_is_found(scribe: Written):
     scribe.write(scribe.target(2, MOVED))
     scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
     assert scribe.rules() == set()
@@ -197,7 +197,7 @@ def test_a_pass_that_began_before_the_pause_may_still_write(scribe: Written, aft
     assert scribe.rules() == found
 
 
-def test_a_pass_that_began_before_the_pause_may_start_what_was_held_by_one_that_has_left_since():
+def test_a_pass_from_before_the_pause_may_start_partitions_of_a_member_that_has_left():
     with Written() as scribe:
         eager_stops(scribe)
         scribe.obey("c1")
@@ -209,7 +209,7 @@ def test_a_pass_that_began_before_the_pause_may_start_what_was_held_by_one_that_
         assert scribe.rules() == set()
 
 
-def test_a_leave_frees_nothing_that_an_acknowledged_stop_had_freed_before_the_pause(scribe: Written):
+def test_a_pass_from_before_the_pause_may_start_a_partition_that_was_released_before(scribe: Written):
     scribe.join("c3")
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "2-3"}, "c3": {"flights": "1"}}))
     scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
@@ -222,9 +222,7 @@ def test_a_leave_frees_nothing_that_an_acknowledged_stop_had_freed_before_the_pa
 
 
 @pytest.mark.parametrize("had_left_before", [True, False])
-def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_since(
-    scribe: Written, had_left_before: bool
-):
+def test_a_pass_from_before_the_pause_may_assign_to_a_member_that_has_returned(scribe: Written, had_left_before: bool):
     if had_left_before:
         scribe.end("c2")
     scribe.somebody.create(layout.paused(GROUP), b"{}")
@@ -236,7 +234,7 @@ def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_si
 
 
 @pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {Rule.PAUSE_IGNORED})])
-def test_a_pass_that_saw_a_new_member_before_it_left_may_aim_at_it_when_it_has_come_back_to_a_paused_group(
+def test_a_pass_from_before_the_pause_may_assign_to_a_new_member_that_left_and_returned(
     scribe: Written, after_s: float, found: set[Rule]
 ):
     scribe.join("c3")
@@ -251,7 +249,7 @@ def test_a_pass_that_saw_a_new_member_before_it_left_may_aim_at_it_when_it_has_c
 # --- offsets ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_reset_of_what_is_held_is_found(scribe: Written):
+def test_a_reset_of_a_held_partition_is_found(scribe: Written):
     asked = scribe.ask(RequestType.RESET_OFFSETS, offsets={TopicPartition(TOPIC, 0): 7})
     scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"7"), scribe.answer(asked))
     found = scribe.violations()
@@ -259,13 +257,13 @@ def test_a_reset_of_what_is_held_is_found(scribe: Written):
     assert found[0].what == "the coordinator set flights-0 to 7 while c1 holds it"
 
 
-def test_a_reset_nobody_asked_for_is_found(scribe: Written):
+def test_a_reset_without_a_request_is_found(scribe: Written):
     scribe.end("c1")
     scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"7"))
     assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED}
 
 
-def test_offsets_may_be_deleted_for_an_operator_only_and_of_what_nobody_holds(scribe: Written):
+def test_offsets_may_be_deleted_only_on_request_and_without_a_holder(scribe: Written):
     scribe.end("c1")
     scribe.ask(RequestType.DELETE_OFFSETS, partitions=PartitionSet({TOPIC: [0, 2]}))
     scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
@@ -296,7 +294,7 @@ def start_new(scribe: Written, offset: int) -> None:
     )
 
 
-def test_a_recreated_topic_begins_anew(scribe: Written):
+def test_a_recreated_topic_without_the_old_offsets_is_lawful(scribe: Written):
     recreate(scribe)
     scribe.write(*(Delete(layout.offset(GROUP, TOPIC, n)) for n in range(4)))
     scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), NEW.encode()))
@@ -315,7 +313,7 @@ def test_a_recreated_topic_started_at_the_old_offsets_is_found(scribe: Written, 
     assert "starts flights-0 on c1 at offset 100, which belongs to a deleted topic of the same name" in found[0].what
 
 
-def test_a_start_whose_offset_cannot_be_read_is_found(scribe: Written):
+def test_a_start_with_an_unreadable_offset_is_found(scribe: Written):
     scribe.end("c1")
     scribe.forget("c1")
     scribe.somebody.set(layout.offset(GROUP, TOPIC, 0), b"x")
@@ -342,7 +340,7 @@ def empty(scribe: Written) -> None:
         scribe.forget(consumer)
 
 
-def test_an_empty_group_is_removed_when_its_retention_has_passed(scribe: Written):
+def test_an_empty_group_may_be_removed_when_its_retention_has_passed(scribe: Written):
     empty(scribe)
     scribe.write(scribe.target(2, {}))
     scribe.wait(GroupSettings().offsets_retention_ms / 1000)
@@ -363,25 +361,25 @@ def test_a_group_that_is_removed_too_early_is_found(scribe: Written, waits_s: fl
     assert scribe.rules() == found
 
 
-def test_an_empty_group_whose_target_names_members_is_not_removed(scribe: Written):
+def test_the_removal_of_an_empty_group_whose_target_has_members_is_found(scribe: Written):
     empty(scribe)
     remove(scribe)
     assert scribe.rules() == {Rule.LIVE_GROUP_REMOVED}
 
 
-def test_an_operator_may_have_an_empty_group_removed(scribe: Written):
+def test_an_empty_group_may_be_removed_on_request(scribe: Written):
     empty(scribe)
     scribe.ask(RequestType.DELETE_GROUP)
     remove(scribe)
     assert scribe.rules() == set()
 
 
-def test_offsets_of_a_live_group_are_not_deleted(scribe: Written):
+def test_the_deletion_of_offsets_of_a_live_group_is_found(scribe: Written):
     scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
     assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED, Rule.OPERATOR_WRITE_WHILE_HELD}
 
 
-# --- those that go ---------------------------------------------------------------------------------------------------
+# --- members that leave or are evicted -------------------------------------------------------------------------------
 
 
 def keep_place(scribe: Written) -> Member:
@@ -406,7 +404,7 @@ def test_a_place_given_away_before_its_grace_has_passed_is_found(scribe: Written
     assert scribe.rules() == found
 
 
-def test_a_place_may_be_given_up(scribe: Written):
+def test_a_place_may_be_given_up_on_request(scribe: Written):
     keep_place(scribe)
     scribe.ask(RequestType.EVICT, consumer="c1")
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
@@ -421,7 +419,7 @@ def damage_registration(scribe: Written) -> None:
     ("waits_s", "takes_ledger", "found"),
     [(1, False, set()), (25, False, {Rule.GRACE_BROKEN}), (1, True, {Rule.GRACE_BROKEN})],
 )
-def test_only_a_target_of_a_coordinator_that_could_not_read_a_registration_may_leave_its_place_out(
+def test_only_a_target_made_with_an_unreadable_registration_may_omit_its_place(
     scribe: Written, waits_s: float, takes_ledger: bool, found: set[Rule]
 ):
     place = Member("c1", 0, Subscription.to([TOPIC]), rejoin_grace_ms=30_000)
@@ -436,7 +434,7 @@ def test_only_a_target_of_a_coordinator_that_could_not_read_a_registration_may_l
     assert scribe.rules() - {Rule.UNFENCED_WRITE} == found
 
 
-def test_the_place_of_one_that_came_back_with_an_unreadable_registration_may_be_given_away(scribe: Written):
+def test_the_place_of_a_member_that_returned_with_an_unreadable_registration_may_be_reassigned(scribe: Written):
     keep_place(scribe)
     scribe.join("c1", rejoin_grace_ms=30_000)
     damage_registration(scribe)
@@ -445,7 +443,7 @@ def test_the_place_of_one_that_came_back_with_an_unreadable_registration_may_be_
     assert scribe.rules() - {Rule.UNFENCED_WRITE} == set()
 
 
-def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered_with_it(scribe: Written):
+def test_grace_periods_of_members_registered_in_one_transaction_are_separate(scribe: Written):
     """A gateway registers several consumers in one transaction, so all have its zxid as their incarnation."""
     place = Member("c3", 0, Subscription.to([TOPIC]), rejoin_grace_ms=5_000)
     value = fields.dump(place.to_json())
@@ -474,7 +472,7 @@ def test_an_instance_may_drop_a_command_for_an_earlier_incarnation_of_a_kafka_cl
     assert Rule.ACK_BY_ANOTHER not in scribe.rules()
 
 
-def test_a_start_of_what_a_kept_place_holds_is_found(scribe: Written):
+def test_a_start_of_a_partition_of_a_kept_place_is_found(scribe: Written):
     keep_place(scribe)
     scribe.wait(40)
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
@@ -489,7 +487,7 @@ def test_a_member_evicted_without_a_reason_is_found(scribe: Written):
     assert "c1 was evicted, although no operator requested it" in found[0].what
 
 
-def test_an_operator_may_evict(scribe: Written):
+def test_an_eviction_on_request_is_lawful(scribe: Written):
     asked = scribe.ask(RequestType.EVICT, consumer="c1")
     scribe.write(
         scribe.ledger("c1", {"flights": "0-1"}), Delete(layout.registration(GROUP, "c1")), scribe.answer(asked)
@@ -498,14 +496,16 @@ def test_an_operator_may_evict(scribe: Written):
 
 
 @pytest.mark.parametrize(("waits_s", "found"), [(61, set()), (50, {Rule.EVICTED_EARLY})])
-def test_a_member_that_does_not_obey_is_evicted_after_its_timeout(scribe: Written, waits_s: float, found: set[Rule]):
+def test_a_member_may_be_evicted_only_after_its_command_has_timed_out(
+    scribe: Written, waits_s: float, found: set[Rule]
+):
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
     scribe.wait(waits_s)
     scribe.evict("c1")
     assert scribe.rules() == found
 
 
-def test_an_evicted_members_partitions_taken_at_once_are_found(scribe: Written):
+def test_partitions_released_in_the_transaction_of_an_eviction_are_found(scribe: Written):
     scribe.ask(RequestType.EVICT, consumer="c1")
     scribe.evict("c1", scribe.ledger("c1", {"flights": "1"}))
     found = scribe.violations()
@@ -513,7 +513,7 @@ def test_an_evicted_members_partitions_taken_at_once_are_found(scribe: Written):
     assert "flights[0] was taken from c1 in the transaction that evicted it" in found[0].what
 
 
-def test_an_evicted_members_partitions_started_at_once_are_found(scribe: Written):
+def test_partitions_started_in_the_transaction_of_an_eviction_are_found(scribe: Written):
     scribe.ask(RequestType.EVICT, consumer="c1")
     scribe.write(
         Delete(layout.registration(GROUP, "c1")),

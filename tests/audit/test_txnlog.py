@@ -91,18 +91,18 @@ def test_several_files_are_one_history_without_a_gap(written: Path):
 
 
 @pytest.mark.parametrize("chroot", ["", "/", "/nowhere"])
-def test_another_chroot_is_another_installation(written: Path, chroot: str):
+def test_another_chroot_has_no_transactions_of_this_group(written: Path, chroot: str):
     report = audit([written], chroot=chroot)
     assert "commits" not in report.figures
     assert audit([written], chroot="/other/").figures["elections"] == 1
 
 
-def test_a_directory_is_named_in_any_of_three_ways(written: Path):
+def test_a_servers_directory_can_be_given_in_three_ways(written: Path):
     assert find_files([written]) == find_files([written.parent]) == find_files([written.parent.parent])
 
 
 @pytest.mark.parametrize("left", [7, 8, 12, 20, -1])
-def test_a_last_record_that_was_cut_off_is_told_and_passed_over(copied: Path, left: int):
+def test_an_incomplete_last_record_is_reported_and_ignored(copied: Path, left: int):
     last = logs(copied)[-1]
     before = txns(last)
     offset, length = extents(last)[-1]
@@ -116,7 +116,7 @@ def test_a_last_record_that_was_cut_off_is_told_and_passed_over(copied: Path, le
 
 
 @pytest.mark.parametrize("left", [8, 20, -1])
-def test_a_last_record_that_ends_in_the_preallocated_zeros_is_told_and_passed_over(copied: Path, left: int):
+def test_a_last_record_that_ends_in_preallocated_zeros_is_reported_and_ignored(copied: Path, left: int):
     last = logs(copied)[-1]
     before = txns(last)
     offset, length = extents(last)[-1]
@@ -129,7 +129,7 @@ def test_a_last_record_that_ends_in_the_preallocated_zeros_is_told_and_passed_ov
     assert len(torn) == 1
 
 
-def test_a_file_cut_at_the_end_of_a_record_is_whole(copied: Path):
+def test_a_file_that_ends_with_a_record_is_complete(copied: Path):
     last = logs(copied)[-1]
     before = txns(last)
     offset, length = extents(last)[-1]
@@ -141,14 +141,14 @@ def test_a_file_cut_at_the_end_of_a_record_is_whole(copied: Path):
 
 
 @pytest.mark.parametrize("kept", [0, 5, 16])
-def test_a_file_whose_server_died_at_its_beginning_holds_nothing(copied: Path, kept: int):
+def test_a_file_whose_server_died_at_its_beginning_has_no_transactions(copied: Path, kept: int):
     last = logs(copied)[-1]
     with last.open("r+b") as file:
         file.truncate(kept)
     assert txns(last) == []
 
 
-def test_a_flipped_bit_in_the_middle_is_an_error_that_names_file_and_offset(copied: Path):
+def test_the_error_for_a_flipped_bit_in_the_middle_names_file_and_offset(copied: Path):
     first = logs(copied)[0]
     offset, length = extents(first)[3]
     damaged = bytearray(first.read_bytes())
@@ -168,7 +168,7 @@ class WrittenMeanwhile(type(Path())):  # type: ignore[misc]
         return io.BytesIO(stale) if stale is not None else super().open(*args, **kwargs)
 
 
-def test_what_a_running_server_writes_between_two_reads_is_read_anew(copied: Path):
+def test_a_record_that_a_running_server_completes_between_two_reads_is_read_again(copied: Path):
     path = WrittenMeanwhile(logs(copied)[0])
     offset, length = extents(path)[5]
     stale = bytearray(path.read_bytes())
@@ -189,7 +189,7 @@ def test_a_hole_in_the_middle_is_an_error(copied: Path):
 
 
 @pytest.mark.parametrize("length", [-5, (1 << 31) - 1])
-def test_a_length_that_cannot_be_is_an_error(copied: Path, length: int):
+def test_an_impossible_length_is_an_error(copied: Path, length: int):
     first = logs(copied)[0]
     offset, _ = extents(first)[3]
     damaged = bytearray(first.read_bytes())
@@ -199,7 +199,7 @@ def test_a_length_that_cannot_be_is_an_error(copied: Path, length: int):
         txns(first)
 
 
-def test_what_is_no_log_is_refused(tmp_path: Path):
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path):
     (tmp_path / "log.1").write_bytes(b"2026-01-31 12:00:00 INFO started")
     with pytest.raises(MalformedValue, match="not a ZooKeeper transaction log"):
         audit([tmp_path])
@@ -208,7 +208,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path):
         audit([tmp_path])
 
 
-def test_records_that_are_whole_and_senseless_are_refused(tmp_path: Path):
+def test_complete_but_invalid_records_are_refused(tmp_path: Path):
     header = pack(">qiqqi", 1, 1, 1, 1, 1)
     for payload in (b"", header[:-1], header, header + pack(">i", 99), pack(">qiqqi", 1, 1, 1, 1, 77)):
         record = pack(">qi", zlib.adler32(payload), len(payload)) + payload + b"B"
@@ -217,7 +217,7 @@ def test_records_that_are_whole_and_senseless_are_refused(tmp_path: Path):
             txns(tmp_path / "log.1")
 
 
-def test_a_directory_without_a_log_is_told(tmp_path: Path):
+def test_a_directory_without_a_log_causes_an_error(tmp_path: Path):
     with pytest.raises(NotFound, match="is not a directory"):
         audit([tmp_path / "nowhere"])
     with pytest.raises(NotFound, match="no transaction log"):
@@ -227,7 +227,7 @@ def test_a_directory_without_a_log_is_told(tmp_path: Path):
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def test_pruned_logs_are_made_up_for_by_a_snapshot(copied: Path):
+def test_a_snapshot_replaces_deleted_logs(copied: Path):
     for path in logs(copied)[:-2]:
         path.unlink()
     report = audit([copied], chroot="/kafka")
@@ -255,7 +255,7 @@ def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Calla
     assert {found.rule for found in report.warnings} == {Rule.INCOMPLETE}
 
 
-def test_pruned_logs_without_a_snapshot_are_refused(copied: Path):
+def test_deleted_logs_without_a_snapshot_cause_an_error(copied: Path):
     logs(copied)[0].unlink()
     for snapshot in copied.glob("snapshot.*"):
         snapshot.unlink()
@@ -274,7 +274,7 @@ def test_a_log_missing_in_the_middle_is_refused_unless_a_snapshot_or_another_ser
         audit([copied], chroot="/kafka")
 
 
-def test_a_broken_snapshot_is_passed_over_for_the_next(copied: Path):
+def test_an_unreadable_snapshot_is_skipped(copied: Path):
     logs(copied)[0].unlink()
     snapshots = [path for _, path in find_files([copied])[0].snapshots]
     fitting = [path for path in snapshots if path.name != "snapshot.0"]
@@ -286,14 +286,14 @@ def test_a_broken_snapshot_is_passed_over_for_the_next(copied: Path):
     assert fitting[1].name in audit([copied], chroot="/kafka").warnings[0].what
 
 
-def test_a_compressed_snapshot_is_read_as_any_other(copied: Path):
+def test_a_compressed_snapshot_is_read(copied: Path):
     snapshot = next(path for _, path in reversed(find_files([copied])[0].snapshots))
     packed = snapshot.with_name(f"{snapshot.name}.gz")
     packed.write_bytes(gzip.compress(snapshot.read_bytes()))
     assert list(read_snapshot(packed)) == list(read_snapshot(snapshot))
 
 
-def test_from_any_snapshot_the_log_leads_to_the_same_tree(written: Path):
+def test_every_snapshot_with_the_following_log_gives_the_same_tree(written: Path):
     txns_of_all = list(in_order(find_files([written]), []))
     whole = ZnodeTree("", ROOTS_OF_ALL)
     for txn in txns_of_all:
@@ -315,14 +315,14 @@ def test_from_any_snapshot_the_log_leads_to_the_same_tree(written: Path):
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_make_the_decoder_fail_in_any_other_way(payload: bytes):
+def test_any_bytes_are_decoded_or_raise_truncated(payload: bytes):
     for body in (payload, pack(">qiqqi", 1, 1, 1, 1, 14) + payload, pack(">qiqqi", 1, 1, 1, 1, 1) + payload):
         with contextlib.suppress(Truncated):
             decode_txn(body)
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_make_the_snapshot_reader_fail_in_any_other_way(body: bytes):
+def test_any_bytes_are_read_as_a_snapshot_or_raise_malformed_value(body: bytes):
     with tempfile.TemporaryDirectory() as directory:
         for name, head in (
             ("snapshot.1", pack(">4siq", b"ZKSN", 2, 0)),

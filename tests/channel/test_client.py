@@ -1,4 +1,4 @@
-"""The socket under a link: how it waits, and how it ends."""
+"""Tests of the socket under a link: how it waits, and how it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 class Refusing(threading.Thread):
-    """Claims to be the coordinator, refuses every registration, and closes at once."""
+    """Claims to be the coordinator, refuses every registration, and closes the connection immediately."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(name="refusing", daemon=True)
@@ -42,7 +42,7 @@ class Refusing(threading.Thread):
         return {"type": "error", "code": "not-authenticated", "message": "no user has this secret"}
 
 
-def test_a_refusal_after_which_the_coordinator_closes_is_heard_by_whoever_waits_for_it() -> None:
+def test_a_refusal_before_the_close_reaches_the_waiting_caller() -> None:
     clock = SystemClock()
     link = SocketLink(
         "delays", "c1", clock, session_timeout_ms=10_000, resume_key="mine", auto_commit=True,
@@ -71,7 +71,7 @@ def test_a_refusal_after_which_the_coordinator_closes_is_heard_by_whoever_waits_
             listening.shutdown(socket.SHUT_RDWR)
 
 
-def test_silence_ends_a_wait() -> None:
+def test_a_wait_ends_when_the_coordinator_stays_silent() -> None:
     mine, other = socket.socketpair()
     with mine, other:
         late = threading.Timer(5.0, other.shutdown, (socket.SHUT_RDWR,))
@@ -83,7 +83,7 @@ def test_silence_ends_a_wait() -> None:
             late.cancel()
 
 
-def test_one_that_waits_for_a_hosts_answer_can_be_ended() -> None:
+def test_a_client_that_waits_for_a_hosts_answer_can_be_closed() -> None:
     link = SocketLink(
         "delays",
         "c1",

@@ -1,4 +1,4 @@
-"""The consumer's end of the channel on a simulated ZooKeeper: what it writes together, and what it may not write."""
+"""Tests of the consumer's end of the channel on a simulated ZooKeeper: what it writes together or may not write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMBER = Member("c", 0, Subscription.to(["flights"]), session_timeout_ms=10_000)
 
 
 class Forbidding(Quiet):
-    """``forbidden`` may not be written."""
+    """Refuses writes of ``forbidden``."""
 
     forbidden = ""
 
@@ -51,7 +51,7 @@ def registration(channel: ConsumerChannel) -> Registration:
     return found
 
 
-def test_a_consumer_that_may_not_give_up_its_place_leaves_all_the_same(
+def test_a_consumer_without_the_right_to_give_up_its_place_still_leaves(
     channel: ConsumerChannel, registration: Registration, store: SimulatedStore, around: Forbidding
 ) -> None:
     around.forbidden = layout.REQUEST_PREFIX
@@ -60,7 +60,7 @@ def test_a_consumer_that_may_not_give_up_its_place_leaves_all_the_same(
     assert store.get(layout.offset("g", "flights", 0)).data == b"5"
 
 
-def test_another_subscription_is_written_with_the_request_to_look_at_it_and_only_once(
+def test_a_new_subscription_is_written_once_and_together_with_a_request_to_read_it(
     channel: ConsumerChannel, registration: Registration, store: SimulatedStore
 ) -> None:
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_another_subscription_is_written_with_the_request_to_look_at_it_and_only
     assert len(store.children(layout.REQUESTS)) == 1
 
 
-def test_an_offset_that_somebody_else_wrote_first_is_set(
+def test_an_offset_that_another_client_created_first_is_overwritten(
     channel: ConsumerChannel, registration: Registration, store: SimulatedStore
 ) -> None:
     store.create(layout.offset("g", "flights", 0), b"5")
@@ -78,7 +78,7 @@ def test_an_offset_that_somebody_else_wrote_first_is_set(
     assert store.get(layout.offset("g", "flights", 0)).data == b"6"
 
 
-def test_a_command_is_heard_of_once(
+def test_a_new_command_causes_one_event(
     channel: ConsumerChannel, registration: Registration, store: SimulatedStore
 ) -> None:
     heard: list[WatchEvent] = []

@@ -1,5 +1,5 @@
-"""Frames are decoded as they were encoded, however the bytes are cut. Bytes that are no frame are named, and not
-kept."""
+"""Tests that frames are decoded as they were encoded, however the bytes are divided, and that invalid bytes cause an
+error that names the fault and are not kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ frames = st.builds(
 
 
 @given(st.lists(frames, max_size=4), st.data())
-def test_frames_survive_any_cutting(sent: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_frames_can_be_decoded_however_their_bytes_are_divided(sent: list[dict[str, Any]], data: st.DataObject) -> None:
     raw = b"".join(encode(frame) for frame in sent)
     decoder, found = Decoder(), []
     while raw:
@@ -39,7 +39,7 @@ def test_frames_survive_any_cutting(sent: list[dict[str, Any]], data: st.DataObj
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_frames_or_a_named_fault(raw: bytes) -> None:
+def test_any_bytes_are_either_frames_or_a_named_fault(raw: bytes) -> None:
     decoder = Decoder()
     faults: list[BadFrame] = []
     try:
@@ -71,19 +71,19 @@ def test_any_bytes_are_frames_or_a_named_fault(raw: bytes) -> None:
         (b'{"v":1,"id":4,"a":' + b"[" * 100_000, Fault.MALFORMED_FRAME, 0),
     ],
 )
-def test_what_is_no_frame_is_named(body: bytes, fault: Fault, number: int) -> None:
+def test_the_error_for_an_invalid_frame_names_the_fault(body: bytes, fault: Fault, number: int) -> None:
     with pytest.raises(BadFrame) as raised:
         decode(body)
     assert (raised.value.fault, raised.value.id) == (fault, number)
 
 
-def test_a_length_that_is_too_large_is_refused_before_its_body_comes() -> None:
+def test_a_length_that_is_too_large_is_refused_before_the_body_arrives() -> None:
     with pytest.raises(BadFrame) as raised:
         list(Decoder().feed(struct.pack("!I", MAX_FRAME_BYTES + 1)))
     assert raised.value.fault is Fault.FRAME_TOO_LARGE
 
 
-def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
+def test_the_largest_frame_is_accepted_and_one_byte_more_is_refused() -> None:
     room = MAX_FRAME_BYTES - len(json.dumps({"v": 1, "id": 1, "type": "x", "a": ""}, separators=(",", ":")))
     (frame,) = Decoder().feed(encode({"id": 1, "type": "x", "a": "y" * room}))
     assert len(frame["a"]) == room
@@ -91,7 +91,7 @@ def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
         encode({"id": 1, "type": "x", "a": "y" * (room + 1)})
 
 
-def test_frames_before_a_bad_one_are_given() -> None:
+def test_frames_before_an_invalid_one_are_returned() -> None:
     frames = Decoder().feed(encode({"id": 1, "type": "ping"}) + struct.pack("!I", 2) + b"{]")
     assert next(frames)["id"] == 1
     with pytest.raises(BadFrame):

@@ -1,4 +1,4 @@
-"""The consumer's end of the socket channel, with a scripted coordinator: lease, offsets, commands, resuming."""
+"""Tests of the consumer's end of the socket channel with a scripted coordinator: lease, offsets, commands, resuming."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Party:
         return found
 
     def told(self) -> dict[str, dict[str, int]]:
-        """The offsets of the last answer."""
+        """The offsets in the consumer's last answer."""
         offsets: dict[str, dict[str, int]] = self.other.last(Answered).frame["offsets"]
         return offsets
 
@@ -110,7 +110,7 @@ def command(name: str) -> CommandId:
     return found
 
 
-def test_it_registers_once_however_often_it_is_asked(party: Party) -> None:
+def test_repeated_calls_of_register_send_one_request(party: Party) -> None:
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             party.link.register(VALUE)
@@ -122,7 +122,7 @@ def test_it_registers_once_however_often_it_is_asked(party: Party) -> None:
     assert party.link.session_id == registration.session_id
 
 
-def test_a_name_that_is_taken_has_a_holder_and_what_is_forbidden_is_final(party: Party) -> None:
+def test_a_name_in_use_returns_its_holder_and_a_missing_right_is_final(party: Party) -> None:
     with pytest.raises(StoreUnavailable):
         party.link.register(VALUE)
     party.other.refuse("duplicate-consumer", incarnation=5)
@@ -139,7 +139,7 @@ def test_a_name_that_is_taken_has_a_holder_and_what_is_forbidden_is_final(party:
         party.link.register(VALUE)
 
 
-def test_told_to_come_later_it_does_not_ask_before(party: Party) -> None:
+def test_after_slow_down_the_link_does_not_register_before_the_given_time(party: Party) -> None:
     with pytest.raises(StoreUnavailable):
         party.link.register(VALUE)
     party.other.refuse("slow-down", retry_ms=1_500)
@@ -155,7 +155,7 @@ def test_told_to_come_later_it_does_not_ask_before(party: Party) -> None:
     party.registered()
 
 
-def test_it_believes_in_its_membership_from_when_it_sent_what_was_heard(party: Party) -> None:
+def test_the_lease_begins_when_the_confirmed_frame_was_sent(party: Party) -> None:
     party.clock.now += 1.0
     began = party.clock.monotonic()
     party.registered()
@@ -170,7 +170,7 @@ def test_it_believes_in_its_membership_from_when_it_sent_what_was_heard(party: P
     assert party.link.lease_deadline() == pytest.approx(answered + lives)
 
 
-def test_offsets_go_with_a_pings_answer_and_are_stored_when_that_was_heard(party: Party) -> None:
+def test_offsets_in_a_pings_answer_count_as_stored_once_the_answer_is_confirmed(party: Party) -> None:
     registration = party.registered()
     assert party.link.auto_commit(registration, {P0: 5}) == {}
     first = party.other.ask("ping", heard=0, done=0)
@@ -181,7 +181,7 @@ def test_offsets_go_with_a_pings_answer_and_are_stored_when_that_was_heard(party
     assert party.link.auto_commit(registration, {}) == {P0: 5}
 
 
-def test_what_was_committed_or_stopped_is_not_told_by_a_later_ping(party: Party) -> None:
+def test_offsets_that_were_committed_or_stopped_are_not_in_later_pings_answers(party: Party) -> None:
     registration = party.registered()
     party.other.start(0)
     with pytest.raises(StoreUnavailable):
@@ -200,7 +200,7 @@ def test_what_was_committed_or_stopped_is_not_told_by_a_later_ping(party: Party)
     assert party.told() == {}
 
 
-def test_an_acknowledgement_is_done_when_a_ping_says_so(party: Party) -> None:
+def test_an_acknowledgement_is_complete_once_a_ping_confirms_it(party: Party) -> None:
     registration = party.registered()
     number = party.other.start(0, offset=-1)
     ((first,), _) = party.link.outstanding()
@@ -213,7 +213,7 @@ def test_an_acknowledgement_is_done_when_a_ping_says_so(party: Party) -> None:
     assert party.link.outstanding() == ((), ())
 
 
-def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party: Party) -> None:
+def test_a_lost_connection_suspends_the_session_and_the_next_one_resumes_it(party: Party) -> None:
     registration = party.registered()
     party.other.start(0, "start-0000000001")
     party.other.stop(1, "stop-0000000002")
@@ -232,22 +232,22 @@ def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party:
     party.other = Other(party.link)
     resume = party.other.last(Asked)
     assert (resume.type, resume.frame["incarnation"], resume.frame["resume_key"]) == ("resume", 99, "mine")
-    assert party.link.state is SessionState.SUSPENDED, "until it is told so"
+    assert party.link.state is SessionState.SUSPENDED, "until the coordinator answers"
     party.clock.now += 1.0
     asked = party.clock.monotonic() - 1.0
     party.other.answer(outstanding=["stop-0000000002"])
     assert party.link.state is SessionState.CONNECTED
-    assert party.link.lease_deadline() == pytest.approx(asked + TIMEOUT_S * (1 - SAFETY)), "from when it asked to go on"
+    assert party.link.lease_deadline() == pytest.approx(asked + TIMEOUT_S * (1 - SAFETY)), "since its resume"
     assert party.link.session_id == registration.session_id
-    assert party.link.acknowledge(registration, command("start-0000000001"), {}) == frozenset(), "it was stored"
+    assert party.link.acknowledge(registration, command("start-0000000001"), {}) == frozenset(), "it was stored before"
     number = party.other.stop(1, "stop-0000000002")
-    assert party.told() == {"flights": {"1": 4}}, "answered as before"
+    assert party.told() == {"flights": {"1": 4}}, "the answer must be repeated"
     party.other.ask("ping", heard=0, done=number)
-    assert party.told() == {"flights": {"0": 11}}, "that answer was never heard"
+    assert party.told() == {"flights": {"0": 11}}, "the earlier answer was not confirmed"
     assert party.link.acknowledge(registration, command("stop-0000000002"), {P1: 4}) == frozenset()
 
 
-def test_what_is_obeyed_before_it_has_come_again_is_answered_when_it_comes(party: Party) -> None:
+def test_a_command_carried_out_before_it_is_sent_again_is_answered_when_it_arrives(party: Party) -> None:
     registration = party.registered()
     party.other.start(0, "start-0000000001")
     party.link.lost()
@@ -262,7 +262,7 @@ def test_what_is_obeyed_before_it_has_come_again_is_answered_when_it_comes(party
     assert party.link.acknowledge(registration, command("start-0000000001"), {P0: 3}) == frozenset()
 
 
-def test_one_that_may_not_go_on_registers_anew(party: Party) -> None:
+def test_a_consumer_whose_resume_is_refused_registers_again(party: Party) -> None:
     registration = party.registered()
     party.link.lost()
     party.other = Other(party.link)
@@ -277,7 +277,7 @@ def test_one_that_may_not_go_on_registers_anew(party: Party) -> None:
     assert party.other.last(Asked).type == "register"
 
 
-def test_one_whose_proof_has_run_out_does_not_try_to_go_on(party: Party) -> None:
+def test_a_consumer_whose_lease_has_expired_does_not_try_to_resume(party: Party) -> None:
     registration = party.registered()
     party.link.lost()
     party.clock.now += TIMEOUT_S
@@ -287,16 +287,16 @@ def test_one_whose_proof_has_run_out_does_not_try_to_go_on(party: Party) -> None
     assert party.link.session_id != registration.session_id
 
 
-def test_one_that_gives_up_ends_its_connection(party: Party) -> None:
+def test_a_consumer_that_abandons_its_membership_closes_the_connection(party: Party) -> None:
     registration = party.registered()
     party.link.abandon(registration)
     assert party.other.hung_up
     assert not party.link.is_registered(registration)
     party.other.ask("ping", heard=0, done=0)
-    assert not any(isinstance(event, Answered) for event in party.other.said), "nothing is heard of it any more"
+    assert not any(isinstance(event, Answered) for event in party.other.said), "the consumer must send nothing more"
 
 
-def test_the_evicted_hear_of_it(party: Party) -> None:
+def test_an_evicted_consumer_learns_of_its_eviction(party: Party) -> None:
     registration = party.registered()
     party.link.received({"v": 1, **party.other.rpc.refuse(0, "membership-lost", "evicted")})
     assert SessionState.LOST in party.states
@@ -315,13 +315,13 @@ def test_the_evicted_hear_of_it(party: Party) -> None:
         {"v": 1, "id": 1, "type": "error", "code": 3},
     ],
 )
-def test_a_coordinator_that_says_what_it_may_not_is_hung_up_on(party: Party, frame: Frame) -> None:
+def test_an_invalid_frame_of_the_coordinator_raises_bad_frame(party: Party, frame: Frame) -> None:
     party.registered()
     with pytest.raises(BadFrame):
         party.link.received(frame)
 
 
-def test_the_coordinator_is_asked_for_the_brokers_once_at_a_time() -> None:
+def test_only_one_request_for_the_brokers_is_sent_at_a_time() -> None:
     told: list[int] = []
     party = Party(on_metadata=lambda metadata: told.append(metadata.instance))
     party.registered()
@@ -336,7 +336,7 @@ def test_the_coordinator_is_asked_for_the_brokers_once_at_a_time() -> None:
     assert [event.type for event in party.other.said].count("cluster-metadata") == 3
 
 
-def test_a_ping_that_cannot_be_answered_ends_the_connection_and_is_no_defect(party: Party) -> None:
+def test_a_ping_that_cannot_be_answered_ends_the_connection_without_an_error(party: Party) -> None:
     registration = party.registered()
     party.other.broken = True
     party.other.ask("ping", heard=0, done=0)

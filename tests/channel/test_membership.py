@@ -1,4 +1,4 @@
-"""The consumer's end of the socket channel as a pure machine: its inputs and outputs."""
+"""Tests of the consumer's end of the socket channel as a state machine without I/O: its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def registered(membership: Membership, at: float = 0.0) -> Registration:
     return found
 
 
-def test_a_connection_and_a_registration_say_what_is_to_be_done_and_in_which_order(membership: Membership) -> None:
+def test_a_connection_and_a_registration_give_their_instructions_in_order(membership: Membership) -> None:
     membership.connected(0.0)
     assert membership.instructions() == [SessionChanged(SessionState.CONNECTED), WakeWaiters()]
     with pytest.raises(NotYet):
@@ -43,25 +43,25 @@ def test_a_connection_and_a_registration_say_what_is_to_be_done_and_in_which_ord
     assert (send.frame["id"], send.frame["type"]) == (1, "register")
     with pytest.raises(NotYet):
         membership.register(MEMBER, 0.6)
-    assert membership.instructions() == [], "it is sent once"
+    assert membership.instructions() == [], "the request must be sent once"
     membership.received(REGISTERED, 0.9)
     assert membership.instructions() == [WakeWaiters()]
     assert membership.register(MEMBER, 0.9).incarnation == 99
-    assert membership.lease_deadline() == 0.5 + 9.0, "from when it was sent, whenever the answer came"
+    assert membership.lease_deadline() == 0.5 + 9.0, "the lease must begin when the request was sent"
 
 
-def test_time_is_what_it_is_told(membership: Membership) -> None:
+def test_the_lease_depends_only_on_the_given_times(membership: Membership) -> None:
     registered(membership)
     membership.lost()
     membership.connected(8.9)
     assert [i.frame["type"] for i in membership.instructions() if isinstance(i, Send)] == ["resume"]
     membership.lost()
     membership.connected(9.1)
-    assert not any(isinstance(i, Send) for i in membership.instructions()), "the lease has run out"
+    assert not any(isinstance(i, Send) for i in membership.instructions()), "there must be no resume without a lease"
     assert membership.registration is None
 
 
-def test_after_a_frame_that_could_not_be_sent_nothing_more_is_asked_on_that_connection(membership: Membership) -> None:
+def test_after_a_failed_send_no_request_is_sent_on_that_connection(membership: Membership) -> None:
     found = registered(membership)
     membership.received({"v": 1, "id": 1, "type": "ping", "heard": 0, "done": 0}, 2.0)
     assert [type(i) for i in membership.instructions()] == [Send]
@@ -69,10 +69,10 @@ def test_after_a_frame_that_could_not_be_sent_nothing_more_is_asked_on_that_conn
     with pytest.raises(StoreUnavailable, match="broken pipe"):
         membership.commit(found, {TopicPartition("flights", 0): 1})
     assert membership.instructions() == []
-    assert membership.lease_deadline() == 9.0, "the membership lives on"
+    assert membership.lease_deadline() == 9.0, "the membership must continue"
 
 
-def test_what_ends_a_membership_tells_everybody_before_it_says_that_the_connection_can_be_used(
+def test_the_end_of_a_membership_is_reported_before_the_connection_counts_as_usable(
     membership: Membership,
 ) -> None:
     registered(membership)
@@ -85,13 +85,13 @@ def test_what_ends_a_membership_tells_everybody_before_it_says_that_the_connecti
     assert membership.instructions() == [lost, WakeWaiters(), ChannelChanged(), connected, WakeWaiters(), WakeWaiters()]
 
 
-def test_giving_up_hangs_up(membership: Membership) -> None:
+def test_abandon_closes_the_connection(membership: Membership) -> None:
     membership.abandon(registered(membership))
     assert membership.instructions() == [HangUp()]
     assert membership.registration is None
 
 
-def test_an_answer_after_which_the_coordinator_closes_still_reaches_whoever_asked(membership: Membership) -> None:
+def test_a_response_before_the_close_reaches_the_caller(membership: Membership) -> None:
     found = registered(membership)
     with pytest.raises(NotYet):
         membership.leave(found, {}, for_good=True)
@@ -102,7 +102,9 @@ def test_an_answer_after_which_the_coordinator_closes_still_reaches_whoever_aske
         membership.leave(found, {}, for_good=True)
 
 
-def test_so_does_a_refusal_and_the_next_connection_begins_anew(membership: Membership) -> None:
+def test_a_refusal_before_the_close_reaches_the_caller_and_the_next_connection_starts_over(
+    membership: Membership,
+) -> None:
     membership.connected(0.0)
     refusal = {"v": 1, "type": "error", "code": "not-authenticated", "message": "no user has this"}
     with pytest.raises(NotYet):
@@ -121,7 +123,7 @@ def test_so_does_a_refusal_and_the_next_connection_begins_anew(membership: Membe
         membership.register(MEMBER, 2.0)
 
 
-def test_after_a_resume_nothing_is_settled_of_a_start_that_the_coordinator_has_not_sent_again(
+def test_after_a_resume_a_leave_waits_until_an_outstanding_start_is_sent_again(
     membership: Membership,
 ) -> None:
     found, tp = registered(membership), TopicPartition("flights", 0)

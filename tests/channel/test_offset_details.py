@@ -1,4 +1,4 @@
-"""Details of offsets in ZooKeeper, and who makes them void."""
+"""Tests of the details of offsets in ZooKeeper, and of writes that make them invalid."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def _paths(group: str) -> list[str]:
     return [layout.details(group), layout.topic_details(group, "flights"), layout.offset_details(group, *AT)]
 
 
-def test_what_a_client_says_about_an_offset_is_kept_with_it(store: Store, group: str) -> None:
+def test_the_details_of_an_offset_are_stored_with_it(store: Store, group: str) -> None:
     assert stored(store, group) is None
     commit(store, group, WITH_DETAILS, exists=False)
     assert stored(store, group) == WITH_DETAILS
-    assert store.get(layout.offset(group, *AT)).data == b"120", "whoever knows nothing of details still reads it"
+    assert store.get(layout.offset(group, *AT)).data == b"120", "clients that do not know details must still read it"
     later = CommittedOffset(121, -1, "gate B")
     commit(store, group, later, exists=True)
     assert stored(store, group) == later
@@ -58,16 +58,16 @@ def test_what_a_client_says_about_an_offset_is_kept_with_it(store: Store, group:
     assert read_offsets(store, group, [AT, OTHER]) == {AT: later, OTHER: CommittedOffset(7)}
 
 
-def test_whoever_writes_the_offset_later_makes_them_void(store: Store, group: str) -> None:
+def test_a_later_write_of_the_offset_makes_its_details_invalid(store: Store, group: str) -> None:
     commit(store, group, WITH_DETAILS, exists=False)
-    for offset in (120, 119, 120):  # the same, an earlier one, and the same again
+    for offset in (120, 119, 120):  # the same offset, an earlier one, and the same one again
         store.set(layout.offset(group, *AT), str(offset).encode())
         assert stored(store, group) == CommittedOffset(offset)
     write_details(store, group, {AT: WITH_DETAILS, OTHER: WITH_DETAILS})
     assert read_offsets(store, group, [AT, OTHER]) == {AT: WITH_DETAILS, OTHER: None}
 
 
-def test_an_offset_that_was_deleted_takes_its_details_along(store: Store, group: str) -> None:
+def test_the_details_of_a_deleted_offset_are_invalid(store: Store, group: str) -> None:
     commit(store, group, WITH_DETAILS, exists=False)
     store.delete(layout.offset(group, *AT))
     assert stored(store, group) is None
@@ -85,7 +85,7 @@ def test_an_offset_that_was_deleted_takes_its_details_along(store: Store, group:
         b'{"version":1,"offset":120,"leader_epoch":2147483648}',
     ],
 )
-def test_details_that_cannot_be_read_count_as_none(store: Store, group: str, damage: bytes) -> None:
+def test_unreadable_details_count_as_missing(store: Store, group: str, damage: bytes) -> None:
     commit(store, group, WITH_DETAILS, exists=False)
     store.set(layout.offset_details(group, *AT), damage)
     assert stored(store, group) == CommittedOffset(120)

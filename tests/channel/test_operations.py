@@ -1,4 +1,4 @@
-"""The requests of the channel as values: their fences, how they are split, and the order of commands."""
+"""Tests of the channel's requests as values: their fences, how they are divided, and the order of commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_request_begins_with_the_checks_of_the_registration_and_its_token(
     )
 
 
-def test_more_offsets_than_fit_go_in_several_requests_and_the_deletion_in_the_last() -> None:
+def test_many_offsets_are_divided_into_requests_and_the_last_one_has_the_deletion() -> None:
     topic = "t" * 200
     offsets = [offset_op("g", TopicPartition(topic, p), 1 << 60, exists=True) for p in range(5_000)]
     last = Delete("/last")
@@ -56,26 +56,26 @@ def test_more_offsets_than_fit_go_in_several_requests_and_the_deletion_in_the_la
     assert max(sizes) < MAX_REQUEST_BYTES
 
 
-def test_nothing_to_write_is_one_request_with_the_deletion() -> None:
+def test_without_offsets_there_is_one_request_with_the_deletion() -> None:
     (request,) = chunks([], [Delete("/last")], REGISTRATION.fence())
     assert request == (*REGISTRATION.fence(), Delete("/last"))
 
 
 @given(st.permutations([f"{prefix}{n:010d}" for n in range(4) for prefix in ("start-", "stop-")] + ["note", "stop-x"]))
-def test_commands_are_in_the_order_of_their_numbers_whatever_their_type(names: list[str]) -> None:
+def test_commands_of_all_types_are_in_the_order_of_their_numbers(names: list[str]) -> None:
     commands, strays = in_order(names)
     assert [command.sequence for command in commands] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert strays == ("note", "stop-x")
 
 
-def test_a_command_is_written_sequentially_under_its_type() -> None:
+def test_a_command_is_a_sequential_znode_with_the_prefix_of_its_type() -> None:
     stop = StopFetcher(1, 1, 77, PartitionSet.of([TopicPartition("t", 0)]), "why")
     op = command_op("g", "c", stop)
     assert (op.path, op.sequence, op.ephemeral) == ("/consumers/groups/g/channel/c/stop-", True, False)
 
 
 @pytest.mark.parametrize("data", [b"", b"-1", b"1.5", b"twelve", b"9" * 20, str(1 << 63).encode(), b"\xff", b"1 2"])
-def test_what_is_no_offset_is_refused_with_its_place(data: bytes) -> None:
+def test_the_error_for_an_invalid_offset_has_its_path(data: bytes) -> None:
     with pytest.raises(MalformedValue, match=r"/offsets/t/0: .* is not an offset"):
         decode_offset(data, "/offsets/t/0")
 
@@ -86,7 +86,7 @@ def test_offsets_are_decimal(offset: int) -> None:
     assert decode_offset(op.data, op.path) == offset
 
 
-def test_a_changed_subscription_asks_the_coordinator_to_look_at_the_group() -> None:
+def test_a_changed_subscription_requests_a_pass_over_the_group() -> None:
     op = look_op("g", "c", 7)
     assert (op.path, op.sequence) == (layout.REQUEST_PREFIX, True)
     request = Request.from_json(fields.load(op.data, ""), "request-0000000001", "")

@@ -1,4 +1,4 @@
-"""docs/protocol.md: the code reads and writes every example in it."""
+"""Tests that the code reads and writes every example in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BLOCK = re.compile(r"^ *```(\w+) (\w+) ?(\S*)\n(.*?)^ *```", re.MULTILINE | re.
 
 
 def blocks(language: str, kind: str) -> list[tuple[str, bytes]]:
-    """(name, text) of the fenced blocks of that kind: ```json command stop-0000000004."""
+    """The (name, text) of each fenced block of this kind, such as ```json command stop-0000000004."""
     found = _BLOCK.findall(PROTOCOL.read_text("utf-8"))
     return [(name, text.encode()) for lang, what, name, text in found if (lang, what) == (language, kind)]
 
 
 @pytest.mark.parametrize(("name", "text"), blocks("json", "command"))
-def test_the_commands_shown_are_read_and_written_as_shown(name: str, text: bytes) -> None:
+def test_the_documents_commands_survive_a_round_trip(name: str, text: bytes) -> None:
     assert parse_command_id(name) is not None
     command = decode_command(text, f"/channel/c/{name}")
     written = fields.dump(command.to_json())
@@ -35,13 +35,13 @@ def test_the_commands_shown_are_read_and_written_as_shown(name: str, text: bytes
 
 
 @pytest.mark.parametrize("text", [text for _, text in blocks("json", "registration")])
-def test_the_registrations_shown_are_read_and_written_as_shown(text: bytes) -> None:
+def test_the_documents_registrations_survive_a_round_trip(text: bytes) -> None:
     value = fields.load(text, "ids/c")
     member = Member.from_json(value, "c", 1, "ids/c")
     assert member.to_json() == value
 
 
-def test_the_request_shown_is_read_as_shown() -> None:
+def test_the_documents_request_is_read_correctly() -> None:
     ((_, text),) = blocks("json", "request")
     request = Request.from_json(fields.load(text, "request"), "request-1", "request")
     assert (request.type, request.group, request.consumer) == ("evict", "delays", "c1")
@@ -63,7 +63,7 @@ def zk(zk_hosts: str) -> Iterator[KazooClient]:
 
 
 @pytest.mark.zookeeper
-def test_the_code_shown_registers(zk: KazooClient) -> None:
+def test_the_documents_code_registers_a_consumer(zk: KazooClient) -> None:
     ((_, source),) = blocks("python", "register")
     shown: dict[str, Any] = {}
     exec(source, shown)  # noqa: S102 - our own document
@@ -75,6 +75,6 @@ def test_the_code_shown_registers(zk: KazooClient) -> None:
     assert zk.exists("/consumers/groups/g/channel/c").version == token
     with pytest.raises(NodeExistsError):
         register(zk, "g", "c", b"{}")
-    assert zk.exists("/consumers/groups/g/channel/c").version == token  # the failed multi changed nothing
+    assert zk.exists("/consumers/groups/g/channel/c").version == token  # the failed multi has changed nothing
     zk.delete("/consumers/groups/g/ids/c")
     assert register(zk, "g", "c", b"{}")[1] > token

@@ -1,4 +1,4 @@
-"""Which end may ask what, and when. Pure."""
+"""Tests of which end may send which request, and when. They need no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka_coord.channel.frames import BadFrame, Fault
 from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Rpc
 
 
-def test_so_many_requests_may_wait_and_the_next_may_come_once_one_is_answered() -> None:
+def test_the_number_of_unanswered_requests_is_limited() -> None:
     here, there = Rpc(), Rpc()
     for _ in range(MAX_UNANSWERED):
         _, frame = there.ask("commit")

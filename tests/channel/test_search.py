@@ -1,4 +1,4 @@
-"""Which host a consumer asks for its coordinator, and how long it waits. Pure."""
+"""Tests of which host a consumer asks for its coordinator, and how long it waits. They need no I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def metadata(coordinator: Coordinator | None, *instances: str) -> ClusterMetadat
 
 @pytest.fixture
 def search() -> CoordinatorSearch:
-    """The hosts are asked in the given order."""
+    """A search that asks the hosts in the given order."""
     numbers = iter(range(1_000))
     return CoordinatorSearch(["a:1", "b:1", "c:1"], lambda low, _high: low + next(numbers) / 1e6)
 
@@ -44,7 +44,7 @@ def connects(search: CoordinatorSearch, coordinator: Coordinator = FROZEN) -> No
     search.connected()
 
 
-def test_a_round_asks_every_host_once_and_the_pause_after_it_doubles_up_to_a_limit(search: CoordinatorSearch) -> None:
+def test_each_round_asks_every_host_once_and_the_pauses_double_up_to_a_limit(search: CoordinatorSearch) -> None:
     pauses = []
     for _ in range(10):
         hosts = []
@@ -59,7 +59,7 @@ def test_a_round_asks_every_host_once_and_the_pause_after_it_doubles_up_to_a_lim
     assert 0.8 * LONGEST_PAUSE_S <= pauses[-1] <= LONGEST_PAUSE_S
 
 
-def test_after_silence_it_asks_another_host_at_once_for_another_coordinator_and_the_silent_one_last(
+def test_after_silence_other_hosts_are_asked_at_once_for_another_coordinator(
     search: CoordinatorSearch,
 ) -> None:
     connects(search)
@@ -90,13 +90,13 @@ def test_no_single_wait_is_longer_than_a_quarter_of_the_lease(search: Coordinato
     assert connect.within_s <= most
 
 
-def test_without_a_lease_the_limits_are_those_of_the_specification(search: CoordinatorSearch) -> None:
+def test_without_a_lease_the_limits_are_those_of_the_protocol(search: CoordinatorSearch) -> None:
     assert asked(search) == Ask("a:1", MetadataQuestion(), CONNECT_S)
     search.take_answer("a:1", metadata(None))
     assert asked(search) == Ask("b:1", MetadataQuestion(WAIT_MS), CONNECT_S + WAIT_MS / 1000)
 
 
-def test_a_closed_connection_asks_for_the_same_coordinator_first_it_may_be_there_still(
+def test_after_a_closed_connection_the_same_coordinator_is_accepted(
     search: CoordinatorSearch,
 ) -> None:
     connects(search)
@@ -104,7 +104,7 @@ def test_a_closed_connection_asks_for_the_same_coordinator_first_it_may_be_there
     assert asked(search, 4.0).question == MetadataQuestion()
 
 
-def test_a_coordinator_that_cannot_be_reached_is_named_in_the_next_question(search: CoordinatorSearch) -> None:
+def test_the_next_request_excludes_a_coordinator_that_cannot_be_reached(search: CoordinatorSearch) -> None:
     search.take_answer(asked(search).host, metadata(FROZEN))
     step = search.next(NO_LEASE)
     assert step == Connect(FROZEN, "a:1", CONNECT_S)
@@ -112,7 +112,9 @@ def test_a_coordinator_that_cannot_be_reached_is_named_in_the_next_question(sear
     assert asked(search).question == MetadataQuestion(WAIT_MS, FROZEN.epoch)
 
 
-def test_one_that_ends_the_connection_at_once_is_not_asked_again_without_a_pause(search: CoordinatorSearch) -> None:
+def test_a_coordinator_that_closes_the_connection_at_once_is_asked_again_after_a_pause(
+    search: CoordinatorSearch,
+) -> None:
     connects(search)
     search.ended(FROZEN, "shutting-down", silent=False, lasted=False)
     step = search.next(NO_LEASE)
@@ -120,7 +122,7 @@ def test_one_that_ends_the_connection_at_once_is_not_asked_again_without_a_pause
     assert "shutting-down" in step.problem
 
 
-def test_hosts_it_is_told_of_are_asked_as_well_and_what_is_no_address_is_not(search: CoordinatorSearch) -> None:
+def test_hosts_in_answers_are_asked_too_and_invalid_addresses_are_not(search: CoordinatorSearch) -> None:
     search.take_answer(asked(search).host, metadata(None, "d:1", "no address", "a:1"))
     hosts = []
     for _ in range(2):

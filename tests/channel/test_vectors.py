@@ -1,4 +1,4 @@
-"""The schema and the test vectors of docs/socket-protocol.md agree with the code."""
+"""Tests that the schema and the test vectors of docs/socket-protocol.md agree with the code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check(message: str, frame: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(schema_of(message)).validate(frame)
 
 
-def test_the_schema_is_one_and_names_every_message_and_code() -> None:
+def test_the_schema_is_valid_and_names_every_message_and_code() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     defined = set(SCHEMA["$defs"])
     assert defined >= {str(kind) for kind in MessageType} | {f"answer to {kind}" for kind in MessageType}
@@ -78,7 +78,7 @@ def test_the_schema_is_one_and_names_every_message_and_code() -> None:
     assert {vector["message"] for vector in VECTORS["frames"]} >= {str(kind) for kind in MessageType}
 
 
-def test_the_limits_on_the_page_are_those_of_the_code() -> None:
+def test_the_limits_on_the_page_equal_those_in_the_code() -> None:
     assert f"at most {MAX_FRAME_BYTES:,}." in " ".join(PAGE.split())
     assert f"A side with {MAX_UNANSWERED} unanswered requests must wait" in PAGE
 
@@ -92,13 +92,13 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
         f"pause for {search.FIRST_PAUSE_S * 1000:.0f} ms, then twice as long",
     ],
 )
-def test_the_waits_on_the_page_are_those_of_the_code(line: str) -> None:
+def test_the_waits_on_the_page_equal_those_in_the_code(line: str) -> None:
     assert line in PAGE.replace("\n   ", " ")
-    assert (search.SILENCE, search.SHARE_OF_LEASE, SAFETY) == (1 / 2, 1 / 4, 1 / 10), "which the page spells out"
+    assert (search.SILENCE, search.SHARE_OF_LEASE, SAFETY) == (1 / 2, 1 / 4, 1 / 10), "the page has these in words"
 
 
 @pytest.mark.parametrize("vector", VECTORS["frames"], ids=lambda vector: vector["message"])
-def test_a_frame_decodes_fits_its_schema_and_is_understood(vector: dict[str, Any]) -> None:
+def test_each_frame_is_decoded_matches_its_schema_and_is_read(vector: dict[str, Any]) -> None:
     raw = bytes.fromhex(vector["bytes"])
     decoder = Decoder()
     half = list(decoder.feed(raw[: len(raw) // 2]))
@@ -111,7 +111,7 @@ def test_a_frame_decodes_fits_its_schema_and_is_understood(vector: dict[str, Any
 
 
 @pytest.mark.parametrize("vector", VECTORS["errors"], ids=lambda vector: vector["note"])
-def test_what_is_no_frame_is_refused_by_its_code(vector: dict[str, Any]) -> None:
+def test_each_invalid_frame_is_refused_with_its_code(vector: dict[str, Any]) -> None:
     with pytest.raises(BadFrame) as refused:
         list(Decoder().feed(bytes.fromhex(vector["bytes"])))
     assert (refused.value.fault, refused.value.id) == (vector["error"], vector["id"])
@@ -122,7 +122,7 @@ READ_VECTORS = [vector for vector in VECTORS["frames"] if vector["message"] in R
 
 
 @pytest.mark.parametrize("vector", READ_VECTORS, ids=lambda vector: vector["message"])
-def test_what_the_schema_requires_the_code_requires_and_what_it_does_not_the_code_does_without(
+def test_the_code_requires_exactly_the_fields_that_the_schema_requires(
     vector: dict[str, Any],
 ) -> None:
     message, frame = vector["message"], vector["frame"]
@@ -133,11 +133,11 @@ def test_what_the_schema_requires_the_code_requires_and_what_it_does_not_the_cod
         if required:
             with pytest.raises(MalformedValue):
                 READ[message](rest)
-        elif name != "pattern":  # without it, the expression in this vector would be a topic
+        elif name != "pattern":  # without the pattern, the expression in this vector would be a topic
             READ[message](rest)
 
 
-def test_the_table_of_errors_and_the_schema_say_the_same_of_the_connection() -> None:
+def test_the_table_of_errors_and_the_schema_agree_about_the_connection() -> None:
     table = PAGE.split("| the connection |\n")[1].split("\n\n")[0].splitlines()[1:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     fates = {
@@ -149,8 +149,8 @@ def test_the_table_of_errors_and_the_schema_say_the_same_of_the_connection() -> 
 
 
 def test_the_conversation_on_the_page_follows_the_rules() -> None:
-    """Each frame fits its schema, and each end accepts the other's frames. A new connection begins where ids start from
-    1."""
+    """Each frame must match its schema, and each end must accept the other's frames. When ids start from 1 again, a new
+    connection begins."""
     block = PAGE.split("## An example")[1].split("```text\n")[1].split("```")[0]
     lines = [line for line in block.replace("\n   ", "").splitlines() if line[0] in "→←"]
     consumer, coordinator = Rpc(), Rpc()
@@ -162,7 +162,7 @@ def test_the_conversation_on_the_page_follows_the_rules() -> None:
         if frame["type"] == "answer":
             assert mine.answer(frame["id"]) == {"id": frame["id"], "type": "answer"}
         else:
-            assert mine.ask(frame["type"])[0] == frame["id"], "ids count up"
+            assert mine.ask(frame["type"])[0] == frame["id"], "each id must follow the previous one"
         event = other.take(frame)
         message = event.type if isinstance(event, Asked) else f"answer to {event.type}"
         check(message, frame)
@@ -175,7 +175,7 @@ def test_a_coordinator_may_have_no_endpoint() -> None:
     assert read_coordinator(frame, "") == Coordinator(1, 7, None)
 
 
-def test_what_the_code_writes_fits_the_schema() -> None:
+def test_everything_that_the_code_writes_matches_the_schema() -> None:
     head = {"v": 1, "id": 1}
     member = Member("c1", 0, Subscription.to(["flights"]), session_timeout_ms=10_000, mode=Mode.EAGER, rack="r")
     check("register", head | {"type": "register"} | Register("delays", member, resume_key="k").to_json())
@@ -188,7 +188,7 @@ def test_what_the_code_writes_fits_the_schema() -> None:
     check("ping", head | {"type": "ping"} | Ping(1, 2).to_json())
 
 
-def test_what_a_command_vector_says_is_what_is_read() -> None:
+def test_command_vectors_are_read_correctly() -> None:
     by_name = {vector["message"]: vector["frame"] for vector in VECTORS["frames"]}
     name, start = read_command(by_name["start-fetcher"])
     assert (name, type(start)) == ("start-0000000013", StartFetcher)

@@ -1,4 +1,4 @@
-"""The consumer's end of the channel on a real ZooKeeper: each request, and concurrent changes of the tree."""
+"""Tests of the consumer's end of the channel on a real ZooKeeper: each request, and concurrent changes of znodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_registering_again_with_the_same_value_finds_the_registration(
 
 
 class SkippingClock(SystemClock):
-    """Runs ``skipped_s`` ahead once that is set: as if nothing had been heard for that long."""
+    """A clock that is ``skipped_s`` ahead once that is set, as if nothing had been received for that long."""
 
     skipped_s = 0.0
 
@@ -78,7 +78,7 @@ class SkippingClock(SystemClock):
         return super().monotonic() + self.skipped_s
 
 
-def test_nobody_registers_in_a_session_that_may_have_ended(zk_hosts: str) -> None:
+def test_no_consumer_registers_in_a_session_that_may_have_ended(zk_hosts: str) -> None:
     clock = SkippingClock()
     with closing(connect(zk_hosts, clock=clock)) as store:
         channel = ConsumerChannel(store, "g", "c")
@@ -86,11 +86,11 @@ def test_nobody_registers_in_a_session_that_may_have_ended(zk_hosts: str) -> Non
         with pytest.raises(StoreUnavailable, match="may have ended"):
             channel.register(VALUE)
         assert store.exists(layout.registration("g", "c")) is None
-        eventually(lambda: store.session.lease_deadline() > clock.monotonic(), within_s=15)  # by its heartbeat
+        eventually(lambda: store.session.lease_deadline() > clock.monotonic(), within_s=15)  # extended by a heartbeat
         assert isinstance(channel.register(VALUE), Registration)
 
 
-def test_another_consumer_hears_who_holds_the_name(other_store: KazooStore, registration: Registration) -> None:
+def test_another_consumer_gets_the_holder_of_the_name(other_store: KazooStore, registration: Registration) -> None:
     holder = ConsumerChannel(other_store, "g", "c").register(VALUE)
     assert isinstance(holder, Holder)
     assert holder.incarnation == registration.incarnation
@@ -110,7 +110,7 @@ def test_an_abandoned_registration_is_replaced_by_a_new_incarnation(
     assert channel.is_registered(again)
 
 
-def test_acknowledging_deletes_the_command_and_writes_the_offsets_in_one(
+def test_an_acknowledgement_deletes_the_command_and_writes_the_offsets_in_one_request(
     channel: ConsumerChannel, registration: Registration, store: KazooStore, give: Callable[[], str]
 ) -> None:
     path = give()
@@ -130,13 +130,13 @@ def test_acknowledging_deletes_the_command_and_writes_the_offsets_in_one(
     assert channel.outstanding() == ((), ())
 
 
-def test_a_stop_acknowledged_again_after_a_lost_reply_does_not_take_the_next_owners_offset_back(
+def test_a_repeated_acknowledgement_of_a_stop_does_not_overwrite_the_next_owners_offset(
     channel: ConsumerChannel, registration: Registration, store: KazooStore, give: Callable[[], str]
 ) -> None:
     give()
     ((command,), _) = channel.outstanding()
     channel.acknowledge(registration, command, {T[0]: 10})
-    store.set(layout.offset("g", "t", 0), b"25")  # by its next owner
+    store.set(layout.offset("g", "t", 0), b"25")  # as if by the next owner
 
     channel.acknowledge(registration, command, {T[0]: 10})
 
@@ -161,12 +161,12 @@ def test_an_evicted_consumer_can_neither_acknowledge_nor_commit_nor_leave(
     assert channel.committed(T[:1]) == {T[0]: None}
 
 
-def test_offsets_are_made_or_set_whatever_is_there(
+def test_offsets_are_written_whether_or_not_their_znodes_exist(
     channel: ConsumerChannel, registration: Registration, store: KazooStore
 ) -> None:
-    store.create(layout.offset("g", "t", 0), b"5")  # which the consumer does not know
+    store.create(layout.offset("g", "t", 0), b"5")  # the consumer does not know this znode
     channel.commit(registration, {T[0]: 6, T[1]: 1})
-    store.delete(layout.offset("g", "t", 1))  # which the consumer knows, and which is gone
+    store.delete(layout.offset("g", "t", 1))  # the consumer knows this znode, which is gone now
     channel.commit(registration, {T[0]: 7, T[1]: 2})
     assert channel.committed(T[:2]) == {T[0]: 7, T[1]: 2}
 
@@ -186,7 +186,7 @@ def test_thousands_of_offsets_are_committed(channel: ConsumerChannel, registrati
     assert channel.committed(T) == offsets
 
 
-def test_a_channel_that_is_gone_is_not_taken_for_an_empty_one(
+def test_a_deleted_channel_does_not_count_as_empty(
     channel: ConsumerChannel, registration: Registration, store: KazooStore
 ) -> None:
     store.delete(layout.channel("g", "c"))
@@ -197,10 +197,10 @@ def test_a_channel_that_is_gone_is_not_taken_for_an_empty_one(
 
 
 @pytest.mark.parametrize("follows", [True, False], ids=["followed", "watched once"])
-def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
+def test_every_new_command_causes_an_event_and_acknowledgements_cause_none(
     channel: ConsumerChannel, registration: Registration, give: Callable[[], str], store: KazooStore, follows: bool
 ) -> None:
-    """``follows``: by a persistent watch. Otherwise, one-shot watches must be set again each time."""
+    """With ``follows``, there is a persistent watch. Otherwise, one-shot watches must be set again each time."""
     if not follows:
         store._persistent.refused(store.session.session_id)
     heard: list[WatchEvent] = []
@@ -220,7 +220,7 @@ def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
         )
 
 
-def test_who_watches_no_more_hears_nothing_and_who_watches_again_does(
+def test_unwatch_stops_events_and_a_new_watch_receives_them(
     channel: ConsumerChannel, give: Callable[[], str], store: KazooStore
 ) -> None:
     before: list[WatchEvent] = []
@@ -237,7 +237,7 @@ def test_who_watches_no_more_hears_nothing_and_who_watches_again_does(
     }
 
 
-def test_who_watches_is_told_that_the_connection_broke_and_hears_of_commands_after_it(
+def test_a_watcher_is_notified_of_a_broken_connection_and_of_commands_after_it(
     channel: ConsumerChannel, give: Callable[[], str], store: KazooStore
 ) -> None:
     heard: list[WatchEvent] = []
@@ -252,7 +252,7 @@ def test_who_watches_is_told_that_the_connection_broke_and_hears_of_commands_aft
     eventually(lambda: [event.path for event in heard[1:]] == [path])
 
 
-def test_a_channel_that_was_removed_and_made_again_is_watched_on(
+def test_a_channel_that_was_recreated_is_still_watched(
     channel: ConsumerChannel, registration: Registration, give: Callable[[], str], store: KazooStore
 ) -> None:
     heard: list[WatchEvent] = []

@@ -80,7 +80,7 @@ class _Proxy:
                 self._pump(server_reader, writer, Direction.FROM_SERVER),
             )
         except OSError:
-            pass  # refused or broken; the other side is closed below
+            pass  # the connection was refused or broke; both sides are closed below
         finally:
             for one in (writer, server_writer):
                 if one is not None:

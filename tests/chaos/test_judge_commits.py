@@ -26,29 +26,29 @@ def test_the_next_owner_may_begin_at_a_commit_whose_answer_was_lost(clients_nigh
     assert clients_night.judged().held
 
 
-def test_a_commit_that_the_next_owner_is_not_told_of_is_lost(clients_night: Night) -> None:
+def test_a_commit_that_the_next_owner_does_not_get_counts_as_lost(clients_night: Night) -> None:
     clients_night.forget("c2.12 started t-0", "c2.12 handed t-0 50")
     clients_night.started(15, "c2.12", {T0: None}, asked=14.9)
     clients_night.handed(16, "c2.12", T0, 0, 100)
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
-    assert "c2.12.jsonl was told None, although 50 had been acknowledged" in found.message
+    assert "c2.12.jsonl read offset None, although 50 had been acknowledged" in found.message
 
 
-def test_an_onlooker_who_is_told_an_older_commit_proves_that_it_went_back(clients_night: Night) -> None:
+def test_an_older_offset_that_an_observer_reads_is_reported(clients_night: Night) -> None:
     clients_night.looked(17, {T0: 50})
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
-    assert "an onlooker was told 50, although 100 had been acknowledged 0.700 s before it asked" in found.message
+    assert "an observer read offset 50, although 100 had been acknowledged 0.700 s earlier" in found.message
 
 
-def test_who_asked_before_the_commit_was_acknowledged_may_be_told_the_one_before(clients_night: Night) -> None:
+def test_a_request_before_the_acknowledgement_of_a_commit_may_return_the_previous_one(clients_night: Night) -> None:
     clients_night.looked(16.25, {T0: 50})
     assert clients_night.judged().held
 
 
-def test_a_reading_of_what_the_log_never_had_is_told(clients_night: Night) -> None:
+def test_a_read_offset_that_was_never_in_the_log_is_reported(clients_night: Night) -> None:
     clients_night.looked(3, {T0: 7})
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
-    assert "an onlooker was told 7, which the groups log never had" in found.message
+    assert "an observer read offset 7, which was never in the groups log" in found.message
 
 
 def test_a_member_may_commit_a_smaller_offset_itself(clients_night: Night) -> None:
@@ -62,32 +62,32 @@ def test_a_member_may_commit_a_smaller_offset_itself(clients_night: Night) -> No
     assert of(report, Rule.COMMITS).figures["sent_again"] == 1
 
 
-def test_a_commit_that_is_asked_for_and_not_in_the_log_excuses_no_reading(clients_night: Night) -> None:
+def test_a_requested_commit_that_is_not_in_the_log_excuses_no_read_offset(clients_night: Night) -> None:
     clients_night.looked(17, {T0: 80})  # c1 requested this commit before it was killed
     assert broken(clients_night.judged()) == {Rule.COMMITS}
 
 
-def test_an_acknowledged_commit_that_is_not_in_the_log_is_told(clients_night: Night) -> None:
+def test_an_acknowledged_commit_that_is_not_in_the_log_is_reported(clients_night: Night) -> None:
     clients_night.committed(8.15, "c1.11", {T0: 80})
     (found, *_) = violations(clients_night.judged(), Rule.COMMITS)
     assert "the commit of 80 was acknowledged to c1.11.jsonl, and is not in the groups log" in found.message
 
 
-def test_a_commit_in_the_log_that_nobody_asked_for_is_told(clients_night: Night) -> None:
+def test_a_commit_in_the_log_that_no_client_requested_is_reported(clients_night: Night) -> None:
     clients_night.appended(5.5, T0, 70)
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
-    assert "the groups log has a commit of 70 that nobody asked for" in found.message
+    assert "the groups log has a commit of 70 that no client requested" in found.message
 
 
-def test_a_commit_stored_again_after_a_newer_one_went_back(clients_night: Night) -> None:
+def test_a_commit_that_is_stored_again_after_a_newer_one_is_reported(clients_night: Night) -> None:
     clients_night.committed(8.15, "c1.11", {T0: 80})
     clients_night.appended(8.12, T0, 80)
     clients_night.appended(8.3, T0, 50)
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
-    assert "the commit of 50 was stored again after 80, and no client had asked again" in found.message
+    assert "the commit of 50 was stored again after 80, and no client had sent it again" in found.message
 
 
-def test_a_commit_of_an_earlier_owner_after_one_of_the_next_is_told(clients_night: Night) -> None:
+def test_a_commit_of_an_earlier_owner_after_one_of_the_next_owner_is_reported(clients_night: Night) -> None:
     clients_night.appended(16.4, T0, 80)  # c1 requested it, and c2 has committed later offsets since then
     (found,) = violations(clients_night.judged(), Rule.COMMITS)
     assert "the commit of 80 by c1.11.jsonl was stored after one by a later owner" in found.message
@@ -103,7 +103,7 @@ def test_a_partition_of_the_log_with_unread_records_is_not_judged(clients_night:
 
 @pytest.mark.parametrize("told", [50, 100])
 def test_a_client_may_send_an_automatic_commit_again_after_a_newer_one(automatic_night: Night, told: int) -> None:
-    """librdkafka does so after a broken connection. The server stores the commits in the order of their requests."""
+    """librdkafka does so after a broken connection. The server stores the commits in the order in which they arrive."""
     automatic_night.appended(9.15, T0, 100)
     automatic_night.committed(9.2, "c1.11", {T0: 100})
     automatic_night.appended(9.25, T0, 50)
@@ -114,7 +114,7 @@ def test_a_client_may_send_an_automatic_commit_again_after_a_newer_one(automatic
     assert broken(report) == (set() if told == 50 else {Rule.COMMITS})
 
 
-def test_an_older_automatic_commit_that_its_client_did_not_send_again_went_back(automatic_night: Night) -> None:
+def test_an_older_automatic_commit_that_its_client_did_not_send_again_is_reported(automatic_night: Night) -> None:
     automatic_night.appended(4.15, T0, 50)
     automatic_night.committed(4.2, "c1.11", {T0: 50})
     automatic_night.appended(9.15, T0, 100)
@@ -125,7 +125,7 @@ def test_an_older_automatic_commit_that_its_client_did_not_send_again_went_back(
 
 
 def test_a_new_consumer_in_the_same_process_may_begin_at_the_last_commit(clients_night: Night) -> None:
-    """The previous consumer has failed, and its application was not told to give up the partitions."""
+    """The previous consumer has failed, and its application was not asked to give up the partitions."""
     clients_night.handed(17, "c2.12", T0, 100, 120)
     clients_night.produced(16.5, T0, 100, 120)
     clients_night.started(19, "c2.12", {T0: 100}, asked=18.9)
@@ -133,7 +133,7 @@ def test_a_new_consumer_in_the_same_process_may_begin_at_the_last_commit(clients
     assert clients_night.judged().held
 
 
-def test_a_group_without_any_commit_has_nothing_to_be_judged_by(clients_night: Night) -> None:
+def test_without_commits_the_rule_about_commits_is_not_exercised(clients_night: Night) -> None:
     for name in ("c1.11 committed t-0=50", "c2.12 committed t-0=100"):
         clients_night.forget(name)
     assert of(clients_night.judged(), Rule.COMMITS).status is Status.NOT_EXERCISED
@@ -144,7 +144,7 @@ def test_stock_clients_are_judged_for_missing_records_too(clients_night: Night) 
     assert Rule.NOTHING_MISSING in broken(clients_night.judged())
 
 
-def test_what_the_audit_of_the_groups_log_found_is_told(clients_night: Night) -> None:
+def test_findings_of_the_groups_logs_audit_are_reported(clients_night: Night) -> None:
     said = {
         "violations": [{"rule": "older-term", "what": "an older term wrote"}],
         "warnings": [],
@@ -156,6 +156,6 @@ def test_what_the_audit_of_the_groups_log_found_is_told(clients_night: Night) ->
     assert "an older term wrote" in violations(report, Rule.GROUP_LOG)[0].message
 
 
-def test_a_group_that_never_settles_after_the_last_fault_is_told(clients_night: Night) -> None:
+def test_a_group_that_never_settles_after_the_last_fault_is_reported(clients_night: Night) -> None:
     clients_night.forget(f"{Kind.SETTLED} group:g")
     assert Rule.CONVERGENCE in broken(clients_night.judged())

@@ -23,7 +23,9 @@ ASKED = Request(RequestType.REBALANCE, group="delays", reason="why", by="ops")
 pytestmark = pytest.mark.zookeeper
 
 
-def test_a_request_is_decided_where_its_answer_is_written(logged_server: ZooKeeperServer, tmp_path: Path) -> None:
+def test_the_time_of_a_decision_is_that_of_the_answers_transaction(
+    logged_server: ZooKeeperServer, tmp_path: Path
+) -> None:
     chroot = next_chroot(logged_server)
     store = connect(f"{logged_server.connect_string}{chroot}")
     try:

@@ -32,7 +32,7 @@ def test_a_group_that_is_settled_late_has_not_converged(night: Night) -> None:
     assert "only 40.0 s after" in found.message
 
 
-def test_a_partition_that_by_the_files_nobody_has_at_the_end_is_told(night: Night) -> None:
+def test_a_partition_without_an_owner_at_the_end_is_reported(night: Night) -> None:
     night.forget("c2.12 stopped t-0 t-1")
     night.stopped(139, "c2.12", T1)
     night.stopped(141, "c2.12", T0)
@@ -50,7 +50,7 @@ def test_a_partition_that_by_the_files_nobody_has_at_the_end_is_told(night: Nigh
         (replace(LEAN, rss_bytes=200 * 2**20), "rss_bytes"),
     ],
 )
-def test_a_process_that_grows_leaks(night: Night, grown: Usage, told: str) -> None:
+def test_a_process_whose_resources_grow_is_reported(night: Night, grown: Usage, told: str) -> None:
     for number in range(14):
         night.used(5 + 10 * number, LEAN if number < 10 else grown)
     (found,) = violations(night.judged(), Rule.NO_LEAKS)
@@ -59,7 +59,7 @@ def test_a_process_that_grows_leaks(night: Night, grown: Usage, told: str) -> No
 
 
 @pytest.mark.parametrize(("share", "spun"), [(0.9, True), (0.5, False)])
-def test_a_process_that_has_a_core_to_itself_spins(night: Night, share: float, spun: bool) -> None:
+def test_a_process_that_uses_a_whole_core_is_reported(night: Night, share: float, spun: bool) -> None:
     for number in range(14):
         busy = max(0, number - 5) * 10 * share
         night.used(5 + 10 * number, replace(LEAN, cpu_s=1 + busy))
@@ -67,31 +67,31 @@ def test_a_process_that_has_a_core_to_itself_spins(night: Night, share: float, s
     assert [one.where for one in found] == (["serve:1 (pid 77)"] if spun else [])
 
 
-def test_a_process_busy_for_a_moment_does_not_spin(night: Night) -> None:
+def test_a_process_that_is_busy_for_a_moment_is_not_reported(night: Night) -> None:
     for number in range(14):
         night.used(5 + 10 * number, replace(LEAN, cpu_s=1 + (10 if number > 5 else 0)))
     assert night.judged().held
 
 
-def test_two_processes_of_one_name_are_not_compared(night: Night) -> None:
+def test_two_successive_processes_with_the_same_name_are_not_compared(night: Night) -> None:
     for number in range(14):
         night.used(5 + 10 * number, Usage(0, "serve:1", 70 + number // 7, 60 * 2**20, 20 + 40 * (number // 7), 30, 5))
     assert night.judged().held
 
 
-def test_znodes_that_nothing_explains_leak(night: Night) -> None:
+def test_unexplained_growth_of_the_number_of_znodes_is_reported(night: Night) -> None:
     night.used(136, Usage(0, "zookeeper", znodes=700))
     (found,) = violations(night.judged(), Rule.NO_LEAKS)
     assert "znodes grew by 200" in found.message
 
 
-def test_znodes_of_new_partitions_are_no_leak(night: Night) -> None:
+def test_znodes_of_new_partitions_are_not_reported(night: Night) -> None:
     night.event(40, Kind.TOPIC_ADDED, "topic:u", topic="u", partitions=30)
     night.used(136, Usage(0, "zookeeper", znodes=700))
     assert night.judged().held
 
 
-def test_a_membership_lost_without_a_fault_is_told(night: Night) -> None:
+def test_a_membership_lost_without_a_fault_is_reported(night: Night) -> None:
     night.forget("expire consumer:c2", "kill consumer:c1", "c1.13 opened", "c1.13 closed")
     report = night.judged()
     (found,) = violations(report, Rule.EXPLAINED)
@@ -99,7 +99,7 @@ def test_a_membership_lost_without_a_fault_is_told(night: Night) -> None:
     assert "its membership and 2 partitions" in found.message
 
 
-def test_a_partition_taken_and_given_back_with_nothing_going_on_was_paused(night: Night) -> None:
+def test_a_partition_revoked_and_returned_without_a_fault_is_a_violation(night: Night) -> None:
     night.stopped(135, "c2.12", T0)
     night.started(136, "c2.12", {T0: 120})
     report = night.judged()
@@ -108,7 +108,7 @@ def test_a_partition_taken_and_given_back_with_nothing_going_on_was_paused(night
     assert broken(report) == {Rule.UNMOVED}
 
 
-def test_a_partition_taken_and_given_back_under_a_fault_is_to_be_looked_at(night: Night) -> None:
+def test_a_partition_revoked_and_returned_during_a_fault_is_a_warning(night: Night) -> None:
     night.event(134.9, Kind.PAUSE, "group:g")
     night.stopped(135, "c2.12", T0)
     night.started(136, "c2.12", {T0: 120})
@@ -117,7 +117,7 @@ def test_a_partition_taken_and_given_back_under_a_fault_is_to_be_looked_at(night
     assert report.held
 
 
-def test_an_eager_consumer_gives_up_everything(night: Night) -> None:
+def test_an_eager_consumer_may_get_a_revoked_partition_back(night: Night) -> None:
     night.forget("c2.12 opened")
     night.opened(9, "c2.12", kind="library, eager")
     night.stopped(135, "c2.12", T0)
@@ -125,13 +125,13 @@ def test_an_eager_consumer_gives_up_everything(night: Night) -> None:
     assert night.judged().held
 
 
-def test_a_process_that_ended_by_itself_is_told(night: Night) -> None:
+def test_a_process_that_ended_unexpectedly_is_reported(night: Night) -> None:
     night.event(100, Kind.DIED, "consumer:c1", exit_code=3)
     (found,) = violations(night.judged(), Rule.COMPLETE)
     assert "exit code 3" in found.message
 
 
-def test_a_zookeeper_that_ended_on_its_own_check_is_an_exception(night: Night) -> None:
+def test_a_zookeeper_server_that_ended_because_of_its_own_check_is_an_exception(night: Night) -> None:
     why = "IllegalStateException: Committed proposal cached out of order: 0x5 is not the next proposal of 0x3"
     night.event(100, Kind.DIED, "zookeeper:3", exit_code=0, own_check=why)
     report = night.judged()
@@ -141,25 +141,25 @@ def test_a_zookeeper_that_ended_on_its_own_check_is_an_exception(night: Night) -
     assert report.held
 
 
-def test_a_consumer_that_neither_left_nor_was_killed_is_told(night: Night) -> None:
+def test_a_consumer_that_neither_left_nor_was_killed_is_reported(night: Night) -> None:
     night.forget("c1.13 closed")
     (found,) = violations(night.judged(), Rule.COMPLETE)
     assert found.where == "consumers/c1.13.jsonl"
 
 
 @pytest.mark.parametrize("name", ["baseline", "quiet", "ended"])
-def test_a_run_that_was_broken_off_is_told(night: Night, name: str) -> None:
+def test_an_incomplete_run_is_reported(night: Night, name: str) -> None:
     night.forget(name)
     report = night.judged()
     assert f"it never reached {name}" in [found.message for found in violations(report, Rule.COMPLETE)]
 
 
-def test_the_last_line_of_a_killed_process_may_be_torn(night: Night) -> None:
+def test_the_last_line_of_a_killed_process_may_be_incomplete(night: Night) -> None:
     night.add(19.9, "torn", lambda: night.tear("c1.11"))
     assert night.judged().held
 
 
-def test_what_was_not_exercised_is_said_to_be_so(night: Night) -> None:
+def test_rules_without_evidence_are_reported_as_not_exercised(night: Night) -> None:
     night.nothing()
     report = night.judged()
     said = {ruling.rule: ruling.status for ruling in report.rulings}
@@ -175,13 +175,13 @@ def test_a_freeze_without_an_audit_is_not_judged(night: Night) -> None:
     assert of(report, Rule.FROZEN_COORDINATOR).status is Status.NOT_EXERCISED
 
 
-def test_a_kill_of_a_coordinator_that_leads_nothing_exercises_nothing(night: Night) -> None:
+def test_a_kill_of_an_instance_that_is_not_elected_does_not_exercise_the_rule(night: Night) -> None:
     night.forget("kill serve:2", "elected serve:3")
     night.event(60, Kind.KILL, "serve:3", pid=9)
     assert of(night.judged(), Rule.KILLED_FAILOVER).status is Status.NOT_EXERCISED
 
 
-def test_a_fault_that_overlaps_a_kill_excuses_its_figure(night: Night) -> None:
+def test_a_kill_during_another_fault_does_not_exercise_the_rule(night: Night) -> None:
     night.forget("elected serve:3")
     night.event(75, Kind.ELECTED, "serve:3", epoch=3)
     night.event(60.5, Kind.FREEZE, "zookeeper:1", Phase.BEGIN)

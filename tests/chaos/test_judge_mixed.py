@@ -40,20 +40,20 @@ def test_records_after_the_last_acknowledged_commit_of_a_stock_client_may_be_rea
     assert mix.judged().held
 
 
-def test_a_consumer_of_the_library_has_no_such_excuse(mix: Night) -> None:
+def test_a_library_consumers_unacknowledged_records_may_not_be_read_again(mix: Night) -> None:
     of_the_library(mix)
     not_acknowledged(mix, begins_at=30)
     (found,) = violations(mix.judged(), Rule.REPEATS)
     assert "c1 (pid 11), which gave it up cleanly at 50" in found.message
 
 
-def test_nobody_begins_before_the_last_acknowledged_commit_of_a_stock_client(mix: Night) -> None:
+def test_an_owner_that_begins_before_a_stock_clients_acknowledged_commit_is_reported(mix: Night) -> None:
     not_acknowledged(mix, begins_at=20)
     (found,) = violations(mix.judged(), Rule.REPEATS)
     assert "c1 (pid 11), which had committed 30 before that" in found.message
 
 
-def test_a_stop_that_was_acknowledged_is_a_clean_one(mix: Night) -> None:
+def test_records_may_not_be_read_again_after_a_stock_clients_acknowledged_stop(mix: Night) -> None:
     mix.forget(*NEXT)
     mix.started(10.05, "c2.12", {T1: 40})
     mix.handed(12, "c2.12", T1, 40, 100)
@@ -70,7 +70,7 @@ def test_a_stock_client_may_send_an_older_commit_again(mix: Night) -> None:
     ("begins_at", "fault", "severity"),
     [(50, True, Severity.WARNING), (50, False, Severity.VIOLATION), (40, True, Severity.VIOLATION)],
 )
-def test_a_commit_that_a_stock_client_may_have_sent_again_while_its_coordinator_changed_is_to_be_looked_at(
+def test_an_old_commit_is_a_warning_if_a_stock_clients_coordinator_changed_and_else_a_violation(
     mix: Night, begins_at: int, fault: bool, severity: Severity
 ) -> None:
     """``c1`` hands out records up to 60 and has 60 acknowledged at its stop, but the next owner begins earlier."""
@@ -85,7 +85,7 @@ def test_a_commit_that_a_stock_client_may_have_sent_again_while_its_coordinator_
     assert {one.severity for one in found} == {severity}
 
 
-def test_a_stock_client_hands_out_records_until_it_hears_that_its_session_has_ended(mix: Night) -> None:
+def test_a_stock_client_may_hand_out_records_until_it_learns_that_its_session_has_ended(mix: Night) -> None:
     mix.forget(STOPPED, ACKNOWLEDGED)
     mix.event(4.5, Kind.FREEZE, "consumer:c1", Phase.BEGIN)
     mix.event(10.8, Kind.FREEZE, "consumer:c1", Phase.END)
@@ -104,7 +104,7 @@ def test_a_stock_client_hands_out_records_until_it_hears_that_its_session_has_en
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])
-def test_without_a_fault_or_with_an_acknowledged_stop_two_stock_owners_are_told(mix: Night, acknowledged: bool) -> None:
+def test_two_owners_are_reported_without_a_fault_or_with_an_acknowledged_stop(mix: Night, acknowledged: bool) -> None:
     """An acknowledged stop is no excuse, not even under a fault."""
     mix.forget(STOPPED)
     mix.handed(11, "c1.11", T1, 50, 60)
@@ -117,7 +117,7 @@ def test_without_a_fault_or_with_an_acknowledged_stop_two_stock_owners_are_told(
     assert Rule.ONE_OWNER in broken(mix.judged())
 
 
-def test_a_commit_asked_for_after_the_next_owner_was_started_is_not_acknowledged(mix: Night) -> None:
+def test_an_acknowledged_commit_that_was_requested_after_the_next_owners_start_is_reported(mix: Night) -> None:
     mix.forget(STOPPED, ACKNOWLEDGED)
     mix.committing(10.01, "c1.11", {T1: 50})
     mix.committed(10.02, "c1.11", {T1: 50})
@@ -128,20 +128,20 @@ def test_a_commit_asked_for_after_the_next_owner_was_started_is_not_acknowledged
     assert "which had asked for it 0.950 s after c2 (pid 12) had been started" in found.message
 
 
-def test_a_commit_that_was_under_way_at_the_next_start_may_be_acknowledged(mix: Night) -> None:
+def test_a_commit_in_progress_at_the_next_owners_start_may_be_acknowledged(mix: Night) -> None:
     mix.forget(ACKNOWLEDGED)
     mix.committing(10.01, "c1.11", {T1: 50})
     mix.committed(10.2, "c1.11", {T1: 50})
     assert mix.judged().held
 
 
-def test_a_stock_client_that_loses_its_membership_without_a_fault_is_told(mix: Night) -> None:
+def test_a_stock_client_that_loses_its_membership_without_a_fault_is_reported(mix: Night) -> None:
     mix.lost(6, "c1.11", T0, T1)
     assert Rule.EXPLAINED in broken(mix.judged())
 
 
 @pytest.mark.parametrize("stock", [True, False])
-def test_a_broker_that_is_gone_explains_the_loss_of_a_stock_client_only(mix: Night, stock: bool) -> None:
+def test_a_killed_broker_explains_only_a_stock_clients_lost_membership(mix: Night, stock: bool) -> None:
     if not stock:
         of_the_library(mix)
     mix.event(4.5, Kind.KILL, "kafka:1")
@@ -150,7 +150,7 @@ def test_a_broker_that_is_gone_explains_the_loss_of_a_stock_client_only(mix: Nig
 
 
 @pytest.mark.parametrize(("kind", "held"), [("confluent-kafka, eager, classic, range", True), ("library", False)])
-def test_only_an_eager_client_gives_up_what_it_gets_again(mix: Night, kind: str, held: bool) -> None:
+def test_only_an_eager_client_may_get_a_revoked_partition_back(mix: Night, kind: str, held: bool) -> None:
     mix.forget("c2.12 opened")
     mix.opened(9, "c2.12", kind=kind)
     mix.stopped(135, "c2.12", T0)

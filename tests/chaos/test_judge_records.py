@@ -21,7 +21,7 @@ def test_a_clean_night_holds_every_rule_and_exercises_all(night: Night) -> None:
     assert of(report, Rule.NOTHING_MISSING).figures == {"acknowledged": 220, "given": 220, "repeats": 30}
 
 
-def test_an_acknowledged_record_given_to_nobody_is_missing(night: Night) -> None:
+def test_an_acknowledged_record_that_no_consumer_received_is_reported(night: Night) -> None:
     night.forget("c2.12 handed t-1 50")
     night.handed(12, "c2.12", T1, 50, 90)
     report = night.judged()
@@ -31,7 +31,7 @@ def test_an_acknowledged_record_given_to_nobody_is_missing(night: Night) -> None
     assert any("c2.12.jsonl" in str(evidence) for evidence in found.evidence)
 
 
-def test_each_group_is_owed_every_record(night: Night) -> None:
+def test_each_group_must_receive_every_record(night: Night) -> None:
     report = night.judged(group=Group("others", pattern="t|u"))
     assert {found.where for found in violations(report, Rule.NOTHING_MISSING)} == {
         "group others t-0",
@@ -39,30 +39,30 @@ def test_each_group_is_owed_every_record(night: Night) -> None:
     }
 
 
-def test_a_record_that_no_broker_acknowledged_may_be_given(night: Night) -> None:
+def test_an_unacknowledged_record_may_be_handed_out(night: Night) -> None:
     night.handed(114, "c2.12", T0, 120, 130)
     assert night.judged().held
 
 
-def test_a_topic_that_no_group_reads_is_owed_to_nobody(night: Night) -> None:
+def test_records_of_a_topic_that_no_group_reads_are_not_missing(night: Night) -> None:
     night.produced(3, T0._replace(topic="elsewhere"), 0, 10)
     assert night.judged().held
 
 
-def test_a_group_that_begins_at_the_end_is_owed_what_came_after(night: Night) -> None:
+def test_a_group_that_begins_at_the_end_must_receive_only_later_records(night: Night) -> None:
     night.forget("c1.11 started t-0 t-1", "c1.11 handed t-0 0", "c1.11 handed t-1 0")
     night.started(2, "c1.11", {T0: 50, T1: 50})
     assert night.judged(group=Group("g", topics=("t",), latest=True)).held
 
 
-def test_another_record_than_was_written_at_an_offset_is_told(night: Night) -> None:
+def test_a_record_that_differs_from_the_written_one_is_reported(night: Night) -> None:
     night.forget("c2.12 handed t-1 50")
     night.handed(12, "c2.12", T1, 50, 100, shift=3)
     (found,) = violations(night.judged(), Rule.NOTHING_MISSING)
     assert "53" in found.message
 
 
-def test_an_owner_that_reads_on_after_the_next_was_started_overlaps(night: Night) -> None:
+def test_an_owner_that_reads_after_the_next_owners_start_is_reported(night: Night) -> None:
     night.handed(11, "c1.11", T1, 50, 60)
     report = night.judged()
     (found,) = violations(report, Rule.ONE_OWNER)
@@ -71,8 +71,8 @@ def test_an_owner_that_reads_on_after_the_next_was_started_overlaps(night: Night
     assert [evidence.at_s for evidence in found.evidence] == sorted(evidence.at_s for evidence in found.evidence)
 
 
-def test_a_call_that_was_under_way_at_the_next_start_is_no_overlap(night: Night) -> None:
-    """The process is frozen during the call, which took the records before."""
+def test_a_call_in_progress_at_the_next_owners_start_is_not_reported(night: Night) -> None:
+    """The process is frozen during the call, after the call has taken the records."""
     night.forget("c1.11 stopped t-1", "c1.11 committed t-1=50", "c2.12 started t-1", "c2.12 handed t-1 50")
     night.event(9, Kind.EXPIRE, "consumer:c1")
     night.started(10.05, "c2.12", {T1: 50})
@@ -86,7 +86,7 @@ def test_a_call_that_was_under_way_at_the_next_start_is_no_overlap(night: Night)
     assert Rule.REPEATS not in broken(report)
 
 
-def test_an_evicted_consumer_that_reads_until_it_hears_of_it_is_a_known_exception(night: Night) -> None:
+def test_an_evicted_consumer_that_reads_until_it_learns_of_the_eviction_is_an_exception(night: Night) -> None:
     night.forget("c1.11 stopped t-1", "c1.11 committed t-1=50")
     night.event(9.9, Kind.EVICT, "consumer:c1", group="g", consumer="c1")
     night.handed(10.5, "c1.11", T1, 50, 60)
@@ -107,20 +107,20 @@ def test_an_evicted_consumer_that_never_stops_is_no_exception(night: Night) -> N
     assert violations(night.judged(), Rule.ONE_OWNER)
 
 
-def test_records_of_a_partition_never_given_are_told(night: Night) -> None:
+def test_records_of_a_partition_that_the_consumer_never_owned_are_reported(night: Night) -> None:
     night.handed(100, "c1.13", T0, 100, 101)
     (found,) = violations(night.judged(), Rule.ONE_OWNER)
     assert "a partition that it never owned" in found.message
 
 
-def test_records_after_a_stop_are_told_even_if_nobody_followed(night: Night) -> None:
+def test_records_after_a_stop_are_reported_even_without_a_next_owner(night: Night) -> None:
     night.forget("c2.12 started t-1", "c2.12 handed t-1 50")
     night.handed(10.5, "c1.11", T1, 50, 60)
     report = night.judged()
     assert any("after it had given it up" in found.message for found in violations(report, Rule.ONE_OWNER))
 
 
-def test_reading_again_after_a_clean_stop_is_told(night: Night) -> None:
+def test_repeated_records_after_a_clean_stop_are_reported(night: Night) -> None:
     night.forget("c2.12 started t-1", "c2.12 handed t-1 50", "c1.11 committed t-1=50")
     night.started(10.05, "c2.12", {T1: 40})
     night.handed(12, "c2.12", T1, 40, 100)
@@ -131,7 +131,7 @@ def test_reading_again_after_a_clean_stop_is_told(night: Night) -> None:
     assert broken(report) == {Rule.REPEATS}
 
 
-def test_reading_again_what_was_committed_before_a_crash_is_told(night: Night) -> None:
+def test_repeated_records_from_before_the_last_commit_are_reported(night: Night) -> None:
     night.forget("c2.12 started t-0", "c2.12 handed t-0 50")
     night.started(26, "c2.12", {T0: 30})
     night.handed(27, "c2.12", T0, 30, 100)
@@ -139,7 +139,7 @@ def test_reading_again_what_was_committed_before_a_crash_is_told(night: Night) -
     assert "had committed 50" in found.message
 
 
-def test_reading_again_after_an_operators_reset_is_no_repeat(night: Night) -> None:
+def test_repeated_records_after_an_operators_reset_are_allowed(night: Night) -> None:
     night.event(30.5, Kind.RESET, "group:g", group="g", offsets={"t": {"0": 10}})
     night.forget("c2.12 started t-0 t-1", "c2.12 handed t-0 100")
     night.started(31, "c2.12", {T0: 10, T1: 100})
@@ -147,7 +147,7 @@ def test_reading_again_after_an_operators_reset_is_no_repeat(night: Night) -> No
     assert night.judged().held
 
 
-def test_a_reset_of_one_partition_excuses_no_other(night: Night) -> None:
+def test_a_reset_of_one_partition_excuses_only_that_partition(night: Night) -> None:
     night.event(30.5, Kind.RESET, "group:g", group="g", offsets={"t": {"0": 10}})
     night.forget("c2.12 started t-0 t-1")
     night.started(31, "c2.12", {T0: 100, T1: 10})
@@ -164,7 +164,7 @@ def test_a_gap_within_an_ownership_is_out_of_order(night: Night) -> None:
 @pytest.mark.parametrize(
     ("kind", "first", "excused"), [("spark", 100, True), ("library", 100, False), ("spark", 101, False)]
 )
-def test_a_query_may_begin_behind_what_it_has_done_itself(
+def test_a_spark_query_may_begin_after_the_records_that_it_has_already_received(
     night: Night, kind: str, first: int, *, excused: bool
 ) -> None:
     night.run = replace(night.run, consumers=(Participant("c1", "g"), Participant("c2", "g", kind=kind)))
@@ -182,7 +182,7 @@ def test_going_back_within_an_ownership_is_out_of_order(night: Night) -> None:
     assert "went back: offset 45 where 50 was due" in found.message
 
 
-def test_beginning_beyond_what_was_given_is_out_of_order(night: Night) -> None:
+def test_an_owner_that_begins_beyond_the_records_handed_out_is_reported(night: Night) -> None:
     night.forget("c2.12 started t-0", "c2.12 handed t-0 50")
     night.started(26, "c2.12", {T0: 90})
     night.handed(27, "c2.12", T0, 90, 100)
@@ -192,13 +192,13 @@ def test_beginning_beyond_what_was_given_is_out_of_order(night: Night) -> None:
     assert broken(report) == {Rule.ORDER, Rule.NOTHING_MISSING}
 
 
-def test_a_commit_behind_one_before_is_out_of_order(night: Night) -> None:
+def test_a_commit_below_an_earlier_one_is_out_of_order(night: Night) -> None:
     night.committed(113.7, "c2.12", {T0: 90})
     (found,) = violations(night.judged(), Rule.ORDER)
     assert "committed 90 after it had committed 120" in found.message
 
 
-def test_a_commit_ahead_of_what_was_given_is_out_of_order(night: Night) -> None:
+def test_a_commit_beyond_the_records_handed_out_is_out_of_order(night: Night) -> None:
     night.forget("c2.12 committed t-0=120")
     night.committed(113.5, "c2.12", {T0: 121})
     (found,) = violations(night.judged(), Rule.ORDER)

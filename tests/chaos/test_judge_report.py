@@ -14,7 +14,7 @@ def page_of(night: Night) -> str:
     return (night.directory / "report.md").read_text()
 
 
-def test_a_clean_night_is_told_by_its_verdict_its_costs_and_its_figures(night: Night) -> None:
+def test_the_report_of_a_clean_run_has_the_verdict_the_costs_and_the_figures(night: Night) -> None:
     page = page_of(night)
     assert page.splitlines()[2] == "**every rule held**"
     titles = [line for line in page.splitlines() if line.startswith("## ")]
@@ -30,7 +30,7 @@ def test_a_clean_night_is_told_by_its_verdict_its_costs_and_its_figures(night: N
     assert "kill consumer:c1" in page
 
 
-def test_what_is_broken_comes_first_with_its_evidence(night: Night) -> None:
+def test_broken_rules_come_first_in_the_report_with_their_evidence(night: Night) -> None:
     night.handed(11, "c1.11", T1, 50, 60)
     page = page_of(night)
     assert page.splitlines()[2] == "**1 rules were BROKEN**"
@@ -38,7 +38,7 @@ def test_what_is_broken_comes_first_with_its_evidence(night: Night) -> None:
     assert "c1.11.jsonl: handed out 50…59 by a call 0.100 s earlier" in page
 
 
-def test_the_report_for_programs_has_the_figures(night: Night) -> None:
+def test_the_json_report_has_the_figures(night: Night) -> None:
     page_of(night)
     value = json.loads((night.directory / "report.json").read_text())
     assert (value["held"], value["seed"]) == (True, 7)

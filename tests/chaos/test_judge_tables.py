@@ -38,7 +38,7 @@ def write(night: Night, partition: TopicPartition, first: int, end: int, *, shif
     return table
 
 
-def test_a_table_that_holds_what_nobody_else_was_given_holds(night: Night) -> None:
+def test_a_table_with_the_records_that_no_other_consumer_received_is_complete(night: Night) -> None:
     write(night, T0, 0, 50)
     write(night, T1, 0, 50)
     report = night.judged()
@@ -47,14 +47,14 @@ def test_a_table_that_holds_what_nobody_else_was_given_holds(night: Night) -> No
     assert of(report, Rule.TABLE).figures["rows"] == 100
 
 
-def test_a_record_that_is_nowhere_is_told(night: Night) -> None:
+def test_a_record_that_is_missing_everywhere_is_reported(night: Night) -> None:
     write(night, T0, 0, 40)
     write(night, T1, 0, 50)
     (found,) = violations(night.judged(), Rule.TABLE)
     assert (found.where, found.message.rpartition(": ")[2]) == ("group g t-0", "offsets 40 to 49")
 
 
-def test_a_record_that_is_there_twice_is_told(night: Night) -> None:
+def test_a_record_that_is_in_the_table_twice_is_reported(night: Night) -> None:
     write(night, T0, 0, 50)
     write(night, T1, 0, 50).forget("t")
     write(night, T0, 49, 50)
@@ -62,7 +62,7 @@ def test_a_record_that_is_there_twice_is_told(night: Night) -> None:
     assert found.message == "offset 49 is in the table twice"
 
 
-def test_another_record_than_was_written_is_told(night: Night) -> None:
+def test_a_record_in_the_table_that_differs_from_the_written_one_is_reported(night: Night) -> None:
     write(night, T0, 0, 49)
     write(night, T0, 49, 50, shift=1)
     write(night, T1, 0, 50)
@@ -70,5 +70,5 @@ def test_another_record_than_was_written_is_told(night: Night) -> None:
     assert found.message == "offset 49 is record 50 in the table, but 49 was written"
 
 
-def test_without_a_table_there_is_no_such_rule(night: Night) -> None:
+def test_without_a_table_the_report_has_no_rule_about_tables(night: Night) -> None:
     assert all(ruling.rule is not Rule.TABLE for ruling in night.judged().rulings)

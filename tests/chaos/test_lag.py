@@ -28,7 +28,7 @@ def held(consumer: str, begin_ms: int, end_ms: int | None) -> Held:
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_lag_is_what_was_produced_less_what_was_committed_by_who_had_the_partition(spark: Any, tmp_path: Path) -> None:
+def test_lag_is_the_produced_minus_the_committed_offset_by_owner(spark: Any, tmp_path: Path) -> None:
     logged = Evidence(
         holds=[held("c1", 0, 10_000), held("c2", 10_040, 25_000), held("c1", 31_000, None)],
         positions=[at(2, 90, "delays"), at(9, 150, "delays"), at(35, 880, "delays")],
@@ -43,7 +43,7 @@ def test_lag_is_what_was_produced_less_what_was_committed_by_who_had_the_partiti
     assert worst == {"c1": (50, 0), "c2": (150, 10), "(nobody)": (150, 20)}
 
 
-def test_a_runs_own_journal_says_where_partitions_ended(night: Night) -> None:
+def test_the_ends_of_partitions_come_from_the_runs_journal(night: Night) -> None:
     night.judged()  # writes the journals
     run = json.loads((night.directory / "run.json").read_text())
     written = [json.loads(line) for line in (night.directory / "produced.jsonl").read_text().splitlines()]
@@ -61,7 +61,7 @@ def test_a_runs_own_journal_says_where_partitions_ended(night: Night) -> None:
     assert latest == ends
 
 
-def test_another_directory_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(MalformedValue, match=r"run\.json"):
         read_run_evidence(tmp_path)

@@ -73,7 +73,7 @@ def test_a_link_passes_both_ways(link: Link) -> None:
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_a_cut_link_passes_nothing_and_delivers_it_when_mended(link: Link, direction: Direction) -> None:
+def test_a_cut_link_delivers_its_data_only_after_the_repair(link: Link, direction: Direction) -> None:
     with dial(link) as connection:
         connection.sendall(b"1")
         assert connection.recv(10) == b"1"
@@ -84,7 +84,7 @@ def test_a_cut_link_passes_nothing_and_delivers_it_when_mended(link: Link, direc
         assert connection.recv(10) == b"2"
 
 
-def test_a_connection_made_while_the_link_is_cut_works_when_it_is_mended(link: Link) -> None:
+def test_a_connection_opened_while_the_link_is_cut_works_after_the_repair(link: Link) -> None:
     link.cut()
     with dial(link) as connection:
         connection.sendall(b"late")
@@ -93,7 +93,7 @@ def test_a_connection_made_while_the_link_is_cut_works_when_it_is_mended(link: L
         assert connection.recv(10) == b"late"
 
 
-def test_a_reset_breaks_what_is_open_and_nothing_later(link: Link) -> None:
+def test_a_reset_breaks_open_connections_but_no_later_ones(link: Link) -> None:
     with dial(link) as before:
         before.sendall(b"1")
         assert before.recv(10) == b"1"
@@ -104,7 +104,7 @@ def test_a_reset_breaks_what_is_open_and_nothing_later(link: Link) -> None:
         assert after.recv(10) == b"2"
 
 
-def test_the_end_of_one_side_is_the_end_of_the_other() -> None:
+def test_when_one_side_closes_the_other_is_closed_too() -> None:
     server = socket.create_server((LOOPBACK, 0))
     with closing(server), Network() as network:
         link = network.link([server.getsockname()[1]])

@@ -8,7 +8,7 @@ import time
 from tests.chaos.machine import MachineTimes
 
 
-def test_a_machine_with_a_busy_core_is_told_from_one_that_has_nothing_to_do() -> None:
+def test_the_load_of_a_busy_core_is_measured() -> None:
     before = MachineTimes.now()
     until = time.monotonic() + 0.3
     while time.monotonic() < until:

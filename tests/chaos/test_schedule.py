@@ -18,7 +18,7 @@ from tests.chaos.schedule import (
 )
 
 
-def test_a_seed_gives_the_same_faults_each_time() -> None:
+def test_a_seed_always_gives_the_same_faults() -> None:
     assert schedule(7, 30.0) == schedule(7, 30.0)
     assert schedule(7, 30.0) != schedule(8, 30.0)
 
@@ -35,7 +35,7 @@ def test_an_hour_has_every_kind_of_fault() -> None:
     assert any(one.kind is Kind.TOPIC_ADDED for one in planned)
 
 
-def test_an_hour_with_stock_clients_has_every_trouble_of_the_groups_log() -> None:
+def test_an_hour_with_stock_clients_has_every_fault_of_the_groups_log() -> None:
     planned = turmoil(random.Random(1), 3600.0, SORTS_OF_CLIENTS)
     seen = {(one.kind, one.role) for one in planned}
     for role in ("consumer", "serve", "kafka"):
@@ -50,7 +50,7 @@ def test_faults_come_in_order_and_end_within_their_stretch() -> None:
     assert all(one.at_s < 240.0 and one.at_s + one.duration_s <= 241.0 for one in planned)
 
 
-def test_every_run_measures_each_failover_and_restarts_everything() -> None:
+def test_every_run_measures_each_kind_of_failover_and_restarts_all_servers() -> None:
     for minutes in (3.0, 15.0, 30.0):
         then = [what for stretch in schedule(1, minutes) for what in stretch.then]
         assert {CLEAN_STOP, KILLED, FROZEN, *ROLLING} == set(then), minutes

@@ -23,7 +23,7 @@ for _ in sys.stdin:
 """
 
 
-def test_the_clock_of_a_running_process_jumps_and_comes_back(tmp_path: Path) -> None:
+def test_the_clock_of_a_running_process_jumps_and_returns(tmp_path: Path) -> None:
     (tmp_path / "ticking.py").write_text(_PROGRAM)
     skew = tmp_path / "skew"
     set_skew(skew, 0.0)
@@ -58,7 +58,7 @@ def _is_gone(store: Store, path: str) -> bool:
     return False
 
 
-def test_a_session_is_ended_from_outside(zk_hosts: str) -> None:
+def test_the_session_of_another_client_can_be_ended(zk_hosts: str) -> None:
     with closing(connect(zk_hosts, session_timeout_ms=60_000)) as store:  # it does not end by itself while we wait
         store.create("/mine", ephemeral=True)
         owner = store.exists("/mine")
@@ -67,6 +67,6 @@ def test_a_session_is_ended_from_outside(zk_hosts: str) -> None:
         eventually(lambda: _is_gone(store, "/mine"))
 
 
-def test_the_password_of_a_session_is_made_of_its_id() -> None:
+def test_the_password_of_a_session_is_computed_from_its_id() -> None:
     assert session_password(0x10001234ABCD0001) != session_password(0x10001234ABCD0002)
     assert len(session_password(-1)) == 16

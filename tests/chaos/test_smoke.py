@@ -17,7 +17,7 @@ run."""
 
 
 @pytest.mark.timeout(900)
-def test_chaos_breaks_nothing(tmp_path: Path) -> None:
+def test_no_rule_is_broken_in_a_short_chaos_run(tmp_path: Path) -> None:
     options = ("--minutes", "0.5", "--seed", "4", "--per-s", "100")  # few records, so that other tests get the machine
     run = subprocess.run(
         [sys.executable, "-m", "tests.chaos", "run", *options, "--dir", str(tmp_path)],

@@ -293,12 +293,12 @@ def held_static_return() -> tuple[Played, int, Store]:
     return played, back, played.stores[-1]
 
 
-def test_a_static_return_is_told_the_generation_of_when_it_is_answered() -> None:
+def test_a_static_return_gets_the_generation_at_the_time_of_the_response() -> None:
     played, back, store = held_static_return()
 
     played.join("m1", fresh="m1", protocols="range sticky")
 
-    found = played.answers[back]  # its join counts: all have joined, and the rebalance is over
+    found = played.answers[back]  # s2's join counts, so all members have joined and the rebalance completes
     assert (found.error, found.member_id, found.generation_id) == (Error.NONE, "s2", 3)
     played.do(Stored(store, Error.NONE))  # fails if it is answered again
     assert played.state is GroupState.COMPLETING_REBALANCE

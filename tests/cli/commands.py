@@ -1,4 +1,4 @@
-"""The program's commands, and what its documents promise about them."""
+"""The program's commands, and the shapes of output that its documents promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def commands(at: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tu
         ctx = click.Context(at)
         for name in at.list_commands(ctx):
             if (*path, name) == ("demo",):
-                continue  # has a test of its own
+                continue  # another test covers it
             found = at.get_command(ctx, name)
             assert found is not None
             yield from commands(found, (*path, name))

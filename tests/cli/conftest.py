@@ -13,5 +13,5 @@ __all__ = ["coord", "tree", "world"]
 
 @pytest.fixture
 def coord(zk_hosts: str) -> Run:
-    """``coord("groups", "list")``: the command on this test's ZooKeeper."""
+    """Runs a command on this test's ZooKeeper: ``coord("groups", "list")``."""
     return partial(run, zookeeper=zk_hosts)

@@ -38,7 +38,7 @@ Run = Callable[..., Ran]
 
 
 def run(*arguments: str, zookeeper: str | None = None, stdin: str | None = None, **variables: str) -> Ran:
-    """Runs the command in this process; ``variables`` are added to its environment."""
+    """Runs the command in this process. ``variables`` are added to its environment."""
     environment = {name: None for name in os.environ if name.startswith("KAFKA_COORD_")} | variables
     if zookeeper is not None:
         environment["KAFKA_COORD_ZOOKEEPER"] = zookeeper
@@ -59,12 +59,12 @@ class Started:
     err: Path
 
     def line(self) -> str:
-        """The next line that it prints; "" at its end."""
+        """The next line of its output, or "" at its end."""
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
     def ended(self, *, by: signal.Signals | None = None, within_s: float = 30) -> Ran:
-        """Sends it a signal if asked to, and waits for its end. ``out`` is the output that was not read before."""
+        """Sends the signal ``by``, if given, and waits for the end. ``out`` is the output that was not read before."""
         if by is not None:
             self.process.send_signal(by)
         assert self.process.stdout is not None
@@ -74,7 +74,7 @@ class Started:
 
 @contextmanager
 def started(*arguments: str, **variables: str) -> Iterator[Started]:
-    """Runs the command as a process; kills it if it still runs at the end. Its output must fit a pipe (64 kB)."""
+    """Runs the command as a process, and kills it if it still runs at the end. Its output must fit a pipe (64 kB)."""
     with tempfile.TemporaryDirectory() as directory:
         err = Path(directory, "err")
         with (

@@ -1,4 +1,4 @@
-"""What the shell's completion offers, on a real ZooKeeper."""
+"""Tests of the shell's completion, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_names_are_completed(world: World, zk_hosts: str) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["127.0.0.1:1", "no such host", ""])
-def test_without_zookeeper_nothing_is_offered_or_said(hosts: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_zookeeper_nothing_is_completed_or_printed(hosts: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert offered(hosts, "groups describe", "d") == []
     assert capfd.readouterr() == ("", "")

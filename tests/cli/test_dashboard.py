@@ -1,4 +1,4 @@
-"""``dashboard`` as a process: says where it is, serves the page, and stops; and what prevents that."""
+"""Tests of ``dashboard`` as a process: it prints its address, serves the page and stops, or reports an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.running import Run, started
 from tests.monitor.written import Tree
 
 
-def test_the_dashboard_says_where_it_is_and_stops_when_told_to(tree: Tree, zk_hosts: str) -> None:
+def test_the_dashboard_prints_its_address_and_stops_at_sigterm(tree: Tree, zk_hosts: str) -> None:
     tree.coordinator(broker_id=3)
     with started("dashboard", "--listen", "127.0.0.1:0", "-z", zk_hosts) as process:
         address = process.line().strip().removeprefix("http://").removesuffix("/dashboard/")
@@ -24,7 +24,7 @@ def test_the_dashboard_says_where_it_is_and_stops_when_told_to(tree: Tree, zk_ho
     assert ran.err == "press Ctrl-C to stop\n"
 
 
-def test_a_taken_or_impossible_address_is_said_at_once(tree: Tree, coord: Run) -> None:
+def test_an_address_in_use_or_invalid_is_reported_at_once(tree: Tree, coord: Run) -> None:
     del tree
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

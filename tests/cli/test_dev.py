@@ -1,4 +1,4 @@
-"""``dev up``, ``status`` and ``down``, as a new user runs them."""
+"""Tests of ``dev up``, ``status`` and ``down``, as a new user runs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.kafka
 
 
-def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: Path) -> None:
+def test_a_cluster_starts_works_outlives_the_command_and_stops(tmp_path: Path) -> None:
     directory = str(tmp_path / "dev")
     nothing = run("dev", "status", "--dir", directory)
     assert nothing.code == 7
@@ -53,7 +53,7 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
 
 
 def serves_kafka_clients(servers: str) -> None:
-    """The broker behind the instance advertises the instance's address, and the instance coordinates groups."""
+    """Fails unless the broker advertises the instance's address and the instance coordinates groups."""
     client = Consumer({"bootstrap.servers": servers, "group.id": "any"})
     try:
         assert [f"{one.host}:{one.port}" for one in client.list_topics(timeout=30).brokers.values()] == [servers]

@@ -1,4 +1,4 @@
-"""Every command in the documents and help texts exists, and documents have the promised shapes."""
+"""Tests that every command in the documents and help texts exists, and that output has the documented shapes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def parse(line: str) -> None:
         assert found is not None
         command, ctx = found, click.Context(found, info_name=words.pop(0), parent=ctx)
     if isinstance(command, click.Group) and not words:
-        return  # a group is named
+        return  # the line names only a group of commands
     with contextlib.suppress(click.exceptions.Exit):  # --help
         command.make_context(ctx.info_name, words, parent=ctx.parent)
 
@@ -71,7 +71,7 @@ def test_every_command_line_in_documents_and_help_parses(where: str, line: str) 
     parse(line)
 
 
-def test_there_is_something_to_check() -> None:
+def test_many_command_lines_are_found_and_wrong_ones_are_refused() -> None:
     assert len(list(typed_in_documents())) > 40
     assert len(list(typed_in_help())) > 30
     with pytest.raises(click.UsageError):
@@ -85,13 +85,13 @@ def test_every_setting_is_in_the_table_under_its_variable() -> None:
     assert table == {key: variable_of(key) for key in keys()}
 
 
-def test_the_exit_codes_in_the_table_are_those_of_the_help() -> None:
+def test_the_exit_codes_in_the_table_equal_those_in_the_help() -> None:
     table = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)}
     told = {int(code) for code in re.findall(r"^  (\d+) |; (\d+) ", EXIT_CODES, re.MULTILINE) for code in code if code}
     assert table == told
 
 
-def test_the_json_has_the_shapes_that_are_promised(tree: Tree, coord: Run) -> None:
+def test_the_json_output_has_the_documented_shapes(tree: Tree, coord: Run) -> None:
     tree.coordinator()
     tree.topic("flights", 1)
     tree.group("delays")

@@ -1,4 +1,5 @@
-"""Each module of another project comes with this package or an extra; a command says which extra is missing."""
+"""Tests that each imported module of another project comes with this package or an extra, and that a command says which
+extra is missing."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 BASE = {"confluent_kafka", "kazoo", "re2"}
 LAZY = {"confluent_kafka", "kazoo", "rich", "yaml", "crc32c", "prometheus_client", "pyspark", "asyncio", "tomllib"}
-"""What makes the program slow to start, and most commands do not need."""
+"""Modules that make the program slow to start. Most commands do not need them."""
 
 
 def distributions(lines: str) -> set[str]:
-    """The names in a list of requirements, as modules are spelt."""
+    """The names in a list of requirements, spelt like modules."""
     names = (line.split(";")[0].split("[")[0].split()[0] for line in lines.splitlines() if line.strip())
     return {name.lower().replace("-", "_") for name in names}
 
@@ -33,7 +34,7 @@ def python(program: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_module_of_another_project_is_of_the_base_or_of_a_named_extra() -> None:
+def test_each_module_of_another_project_comes_with_the_package_or_an_extra() -> None:
     used = set()
     for module in (ROOT / "kafka_coord").rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
@@ -42,17 +43,17 @@ def test_a_module_of_another_project_is_of_the_base_or_of_a_named_extra() -> Non
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
                 used.add(node.module.partition(".")[0])
     found = used - set(sys.stdlib_module_names) - {"kafka_coord"}
-    of_tools = {"_typeshed", "pytest", "setuptools", "typing_extensions"}  # of type checkers, and of who runs tests
-    compared = {"aiokafka", "kafka"}  # bench rebalance --compare installs them into environments of their own
-    assert found - {"numpy", "py4j"} - of_tools - compared == BASE | set(_EXTRA), "pyspark and pandas bring two"
+    of_tools = {"_typeshed", "pytest", "setuptools", "typing_extensions"}  # for type checkers and tests
+    compared = {"aiokafka", "kafka"}  # bench rebalance --compare installs them into separate environments
+    assert found - {"numpy", "py4j"} - of_tools - compared == BASE | set(_EXTRA), "two come with pyspark and pandas"
 
 
-def test_each_extra_brings_the_modules_that_are_said_to_be_in_it() -> None:
+def test_each_extra_installs_the_modules_listed_for_it() -> None:
     extras = SETUP["options.extras_require"]
     home = packages_distributions()
     for module, extra in _EXTRA.items():
         names = {name.lower().replace("-", "_") for name in home[module]}
-        assert names & distributions(extras[extra]), f"{module} of {extra}"
+        assert names & distributions(extras[extra]), f"the extra {extra} does not bring {module}"
     assert distributions(SETUP["options"]["install_requires"]) == {"confluent_kafka", "google_re2", "kazoo"}
 
 
@@ -73,7 +74,7 @@ print(kafka_coord.Consumer.__name__)
     assert told == "Consumer\n"
 
 
-def test_the_program_starts_without_what_few_commands_need() -> None:
+def test_the_program_starts_without_modules_that_few_commands_need() -> None:
     assert python(f"import sys, kafka_coord.cli.main; print({LAZY} & set(sys.modules))") == "set()\n"
 
 
@@ -89,4 +90,4 @@ def test_a_command_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) 
     assert ran.code == 2
     assert "needs the package yaml, which is not installed: pip install 'kafka-coord[cli]'" in ran.err
     assert missing(ModuleNotFoundError("no", name="pyspark.sql")) is not None
-    assert missing(ModuleNotFoundError("no", name="kafka_coord.nowhere")) is None, "that is a bug"
+    assert missing(ModuleNotFoundError("no", name="kafka_coord.nowhere")) is None, "a missing own module is a bug"

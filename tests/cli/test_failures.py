@@ -1,4 +1,4 @@
-"""How the program ends: exit codes, one line, no traceback; interrupts and broken pipes."""
+"""Tests of how the program ends: exit codes, one line without a traceback, interrupts and broken pipes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one_line(err: str) -> str:
         (("coordinator", "withdraw", "../brokers"), 7, "is not a request id"),
     ],
 )
-def test_an_operators_mistake_is_one_line_and_a_code_before_anything_is_asked(
+def test_an_operators_mistake_causes_one_line_and_an_exit_code_before_any_request(
     arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     ran = run(*arguments, zookeeper="127.0.0.1:1")
@@ -56,27 +56,27 @@ def test_an_operators_mistake_is_one_line_and_a_code_before_anything_is_asked(
     assert said in one_line(ran.err)
 
 
-def test_an_unknown_command_is_answered_with_the_nearest_one() -> None:
+def test_the_error_for_an_unknown_command_names_the_closest_one() -> None:
     ran = run("groups", "lst")
     assert ran.code == 2
     assert "Did you mean 'list'?" in ran.err
 
 
-def test_an_unreachable_zookeeper_is_named_with_what_to_do() -> None:
+def test_the_error_for_an_unreachable_zookeeper_says_what_to_do() -> None:
     ran = run("groups", "list", zookeeper="127.0.0.1:1", KAFKA_COORD_ZOOKEEPER_CONNECT_TIMEOUT_MS="500")
     assert ran.code == 4
     assert "127.0.0.1:1" in one_line(ran.err)
     assert "check that it is running" in ran.err
 
 
-def test_a_missing_group_is_answered_with_those_there_are(tree: Tree, coord: Run) -> None:
+def test_the_error_for_a_missing_group_names_the_existing_ones(tree: Tree, coord: Run) -> None:
     tree.group("delays")
     ran = coord("groups", "describe", "delay")
     assert ran.code == 7
     assert one_line(ran.err) == "kafka-coord: no group 'delay'; existing groups: delays"
 
 
-def test_the_groups_that_exist_are_shown_before_the_error_about_others(tree: Tree, coord: Run) -> None:
+def test_existing_groups_are_shown_before_the_error_about_missing_ones(tree: Tree, coord: Run) -> None:
     tree.group("delays")
     for options in ((), ("--kind", "managed")):
         ran = coord("groups", "describe", "delay", "delays", "--state", *options)
@@ -85,7 +85,7 @@ def test_the_groups_that_exist_are_shown_before_the_error_about_others(tree: Tre
         assert one_line(ran.err).startswith("kafka-coord: no group 'delay'")
 
 
-def test_a_bug_is_one_line_unless_the_traceback_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_causes_one_line_unless_the_traceback_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_a_view_cleanly_with_130(tree: Tree, zk_hosts: str) -> None:
     assert one_line(ran.err) == "interrupted"
 
 
-def test_a_reader_that_goes_away_is_no_error(tree: Tree, zk_hosts: str, tmp_path: Path) -> None:
+def test_a_reader_that_closes_the_pipe_causes_no_error_message(tree: Tree, zk_hosts: str, tmp_path: Path) -> None:
     for number in range(800):
         tree.store.ensure_path(f"/consumers/groups/group-{number:0200d}")
     err = tmp_path / "err"

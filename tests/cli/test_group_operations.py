@@ -1,4 +1,4 @@
-"""Operates groups through a real coordinator: requests, answers, refusals, waiting."""
+"""Tests of operating groups through a real coordinator: requests, answers, refusals and waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stable(coord: Run, members: int, group: str = "delays") -> bool:
     return any(row["group"] == group and row["state"] == "Stable" and row["members"] == members for row in found)
 
 
-def test_rebalance_makes_a_new_generation_and_waits_for_it(elected: World, coord: Run) -> None:
+def test_rebalance_causes_a_new_generation_and_waits_for_it(elected: World, coord: Run) -> None:
     elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
     before = coord("groups", "describe", "delays", "-o", "json").json()["generation"]
@@ -55,7 +55,7 @@ def test_history_lists_moves(elected: World, coord: Run) -> None:
     assert coord("groups", "history", "nobody").code == 7
 
 
-def test_every_action_leaves_who_why_and_what_it_changed(elected: World, coord: Run, caplog) -> None:
+def test_the_history_has_the_operator_reason_and_change_of_every_action(elected: World, coord: Run, caplog) -> None:
     caplog.set_level(logging.INFO)
     consumer = elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
@@ -93,7 +93,7 @@ def test_every_action_leaves_who_why_and_what_it_changed(elected: World, coord: 
     assert trail() == [*expected, ("rebalance", None, None)]
 
 
-def test_evict_takes_the_registration_and_the_partitions(elected: World, coord: Run) -> None:
+def test_evict_removes_the_registration_and_the_partitions(elected: World, coord: Run) -> None:
     elected.consumer("c1").join()
     elected.consumer("c2").join()
     eventually(lambda: stable(coord, 2))
@@ -111,7 +111,7 @@ def test_evict_takes_the_registration_and_the_partitions(elected: World, coord: 
     assert stable(coord, 1)
 
 
-def test_evict_takes_several_consumers(elected: World, coord: Run) -> None:
+def test_evict_accepts_several_consumers(elected: World, coord: Run) -> None:
     for name in ("c1", "c2", "c3"):
         elected.consumer(name).join()
     eventually(lambda: stable(coord, 3))
@@ -120,7 +120,7 @@ def test_evict_takes_several_consumers(elected: World, coord: Run) -> None:
     assert stable(coord, 1)
 
 
-def test_a_paused_group_stays_as_it_is_until_resumed(elected: World, coord: Run) -> None:
+def test_a_paused_group_does_not_change_until_it_is_resumed(elected: World, coord: Run) -> None:
     elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
 
@@ -145,7 +145,7 @@ def test_a_paused_group_stays_as_it_is_until_resumed(elected: World, coord: Run)
     assert "not paused; nothing was changed" in again.err
 
 
-def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -> None:
+def test_all_groups_can_be_paused_and_resumed_together(elected: World, coord: Run) -> None:
     elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
     assert coord("groups", "pause", "--all", "--reason", "upgrade", "--wait").code == 0
@@ -162,7 +162,7 @@ def test_all_groups_are_paused_and_resumed_at_once(elected: World, coord: Run) -
     assert stable(coord, 1, "second")
 
 
-def test_settings_are_changed_one_by_one_and_obeyed(elected: World, coord: Run) -> None:
+def test_settings_are_changed_one_by_one_and_take_effect(elected: World, coord: Run) -> None:
     elected.consumer("c1").join()
     elected.consumer("c2").join()
     eventually(lambda: stable(coord, 2))
@@ -185,7 +185,7 @@ def test_settings_are_changed_one_by_one_and_obeyed(elected: World, coord: Run) 
     assert coord("groups", "settings", "nobody", "--assignor", "range", "--create").code == 0
 
 
-def test_a_group_is_deleted_only_without_members_and_when_confirmed(elected: World, coord: Run) -> None:
+def test_a_group_is_deleted_only_without_members_and_after_confirmation(elected: World, coord: Run) -> None:
     consumer = elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
     refused = coord("groups", "delete", "delays", "--yes")
@@ -202,7 +202,7 @@ def test_a_group_is_deleted_only_without_members_and_when_confirmed(elected: Wor
     assert coord("groups", "delete", "delays", "--yes").code == 7
 
 
-def test_offsets_are_deleted_only_where_nobody_owns_them(elected: World, coord: Run) -> None:
+def test_only_offsets_of_partitions_without_an_owner_are_deleted(elected: World, coord: Run) -> None:
     consumer = elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
     consumer.position.update(dict.fromkeys(consumer.owned, 9))
@@ -229,10 +229,10 @@ def test_resign_hands_over_to_the_other_instance(elected: World, coord: Run) -> 
     eventually(lambda: coord("coordinator", "status", "-o", "json").out.startswith('{\n  "coordinator": 2,'))
 
 
-def test_resign_hands_over_to_the_one_that_is_named(elected: World, coord: Run) -> None:
+def test_resign_hands_over_to_the_named_successor(elected: World, coord: Run) -> None:
     for broker_id in (2, 3):
         elected.instance(broker_id).start()
-    for successor, epoch in ((3, 2), (1, 3)):  # and back at once
+    for successor, epoch in ((3, 2), (1, 3)):  # and back immediately
         ran = coord("coordinator", "resign", "--to", str(successor))
         assert ran.code == 0, ran.err
         assert ran.out == f"done: broker {successor} is the coordinator (epoch {epoch})\n"
@@ -246,7 +246,7 @@ def test_resign_hands_over_to_the_one_that_is_named(elected: World, coord: Run) 
         assert (ran.code, ran.err) == (6, f"kafka-coord: refused: {problem}\n")
 
 
-def test_the_history_of_the_cluster_has_elections_and_what_concerns_no_group(elected: World, coord: Run) -> None:
+def test_the_cluster_history_has_elections_and_actions_outside_of_existing_groups(elected: World, coord: Run) -> None:
     elected.instance(2).start()
     elected.store.ensure_path(layout.group("delays"))
     coord("groups", "pause", "--all", "--reason", "upgrade")
@@ -274,14 +274,14 @@ def test_the_history_of_the_cluster_has_elections_and_what_concerns_no_group(ele
         ],
     )
     eventually(lambda: seen() == expected)
-    elected.store.delete(layout.COORDINATOR)  # its own election ends without its knowledge
+    elected.store.delete(layout.COORDINATOR)  # ends the election without the coordinator's knowledge
     eventually(lambda: len(seen()[0]) == 3)
     assert seen()[0][1] == (2, "kafka-2", "its session ended, or it was deposed")
     assert resigned in coord("coordinator", "history").out
     assert "4711" in coord("coordinator", "status").out
 
 
-def test_without_a_coordinator_a_request_stays_queued_and_says_so(world: World, coord: Run) -> None:
+def test_without_a_coordinator_a_request_stays_queued_and_the_command_says_so(world: World, coord: Run) -> None:
     world.store.ensure_path(layout.group("delays"))
 
     ran = coord("groups", "rebalance", "delays", "--timeout", "0.5")
@@ -298,7 +298,7 @@ def test_without_a_coordinator_a_request_stays_queued_and_says_so(world: World, 
     assert coord("coordinator", "requests", "-o", "json").json() == []
 
 
-def test_a_queued_request_is_answered_by_who_is_elected_meanwhile(world: World, coord: Run) -> None:
+def test_the_next_elected_coordinator_answers_a_queued_request(world: World, coord: Run) -> None:
     world.store.ensure_path(layout.group("delays"))
     later = threading.Thread(
         target=lambda: (eventually(lambda: read_requests(world.store)[0]), world.instance(1).start())
@@ -310,7 +310,7 @@ def test_a_queued_request_is_answered_by_who_is_elected_meanwhile(world: World, 
     assert "done" in ran.out
 
 
-def test_interrupted_while_waiting_the_request_stays_asked(world: World, zk_hosts: str) -> None:
+def test_a_request_stays_queued_if_the_waiting_command_is_interrupted(world: World, zk_hosts: str) -> None:
     world.store.ensure_path(layout.group("delays"))
     with started("groups", "rebalance", "delays", "-z", zk_hosts) as process:
         eventually(lambda: read_requests(world.store)[0])
@@ -320,7 +320,7 @@ def test_interrupted_while_waiting_the_request_stays_asked(world: World, zk_host
     assert len(read_requests(world.store)[0]) == 1
 
 
-def test_an_unreadable_request_in_the_queue_is_named_and_stops_nobody(elected: World, coord: Run) -> None:
+def test_an_unreadable_request_in_the_queue_is_reported_and_does_not_stop_others(elected: World, coord: Run) -> None:
     elected.store.ensure_path(f"{layout.REQUESTS}/request-9999999999")
     done = Request(RequestType.LOOK, group="g", result="done", message="looked")
     elected.store.create(layout.REQUEST_PREFIX, fields.dump(done.to_json()), sequence=True)

@@ -1,4 +1,4 @@
-"""``groups list`` and ``describe`` on real trees, valid and damaged."""
+"""Tests of ``groups list`` and ``describe`` with valid and damaged znodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def rebalancing(tree: Tree) -> Tree:
-    """Group ``delays``: c1 owns two of four partitions, c2 one and is told to stop another."""
+    """The group ``delays``: c1 owns two of four partitions. c2 owns one, and was told to stop another."""
     tree.coordinator()
     tree.topic("flights", 4)
     tree.group("delays", GroupSettings(rebalance_timeout_ms=30_000))
@@ -29,7 +29,7 @@ def rebalancing(tree: Tree) -> Tree:
     return tree
 
 
-def test_offsets_as_json_are_what_docs_operations_promises(rebalancing: Tree, coord: Run) -> None:
+def test_offsets_as_json_have_the_shape_in_docs_operations(rebalancing: Tree, coord: Run) -> None:
     found = coord("groups", "describe", "delays", "--offsets", "-o", "json").json()
     committed = [one.pop("committed_at") for one in found["offsets"]]
     assert [bool(one) for one in committed] == [True, True, True, False]
@@ -129,7 +129,7 @@ def test_state_as_json(rebalancing: Tree, coord: Run) -> None:
     }
 
 
-def test_a_pipe_gets_all_three_parts_for_people(rebalancing: Tree, coord: Run) -> None:
+def test_without_options_a_pipe_gets_all_three_parts_as_text(rebalancing: Tree, coord: Run) -> None:
     ran = coord("groups", "describe", "delays")
     assert ran.code == 0
     assert "Rebalancing" in ran.out
@@ -138,7 +138,7 @@ def test_a_pipe_gets_all_three_parts_for_people(rebalancing: Tree, coord: Run) -
     assert "\x1b" not in ran.out
 
 
-def test_verbose_shows_what_else_is_known_of_members(rebalancing: Tree, coord: Run) -> None:
+def test_verbose_shows_more_about_members(rebalancing: Tree, coord: Run) -> None:
     out = coord("groups", "describe", "delays", "--members", "--verbose").out
     assert "INCARNATION" in out
     assert "stop flights[3] since" in out
@@ -173,14 +173,14 @@ def test_list_counts_and_filters(rebalancing: Tree, coord: Run) -> None:
     assert only[1:] == ["delays\tRebalancing\t3\t2\t4\tsticky\t1\t0\tmanaged\t1"]
 
 
-def test_output_and_zookeeper_may_come_by_variable_and_before_the_command(rebalancing: Tree, zk_hosts: str) -> None:
+def test_output_and_zookeeper_can_be_set_by_variables_and_before_the_command(rebalancing: Tree, zk_hosts: str) -> None:
     ran = run("--zookeeper", zk_hosts, "groups", "list", KAFKA_COORD_OUTPUT="json")
     assert ran.json()[0]["group"] == "delays"
     ran = run("groups", "list", zookeeper=zk_hosts, KAFKA_COORD_GROUPS_LIST_OUTPUT="tsv")
     assert ran.out.startswith("group\tstate")
 
 
-def test_a_place_where_nothing_ever_ran_says_so(coord: Run) -> None:
+def test_list_says_that_no_coordinator_has_ever_run(coord: Run) -> None:
     ran = coord("groups", "list")
     assert ran.code == 0
     assert "no coordinator has ever run here" in ran.err
@@ -189,7 +189,7 @@ def test_a_place_where_nothing_ever_ran_says_so(coord: Run) -> None:
 @pytest.mark.parametrize(
     "command", [("describe",), ("delete", "--yes"), ("reset-offsets", "--all-topics", "--to-latest")]
 )
-def test_a_name_no_managed_group_can_have_is_refused_where_no_kafka_client_is_served(
+def test_names_illegal_for_managed_groups_are_refused_if_no_instance_serves_kafka_clients(
     rebalancing: Tree, coord: Run, command: tuple[str, ...]
 ) -> None:
     ran = coord("groups", command[0], "a/b", *command[1:])
@@ -221,9 +221,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
-def test_malformed_znodes_everywhere_hide_nothing_else(rebalancing: Tree, coord: Run, value: bytes) -> None:
-    """A group in which every value is malformed does not affect the output of another group, and the bad znodes are
-    named."""
+def test_malformed_znodes_everywhere_do_not_hide_other_groups(rebalancing: Tree, coord: Run, value: bytes) -> None:
+    """A group in which every value is malformed does not affect the output about another group. The output names the
+    malformed znodes."""
     bad, tree = "mangled", rebalancing
     tree.group(bad)
     for path in (
@@ -275,7 +275,7 @@ def test_malformed_znodes_everywhere_hide_nothing_else(rebalancing: Tree, coord:
         assert "unexpected" not in ran.err
 
 
-def test_stable_is_what_the_coordinator_itself_calls_stable(world: World, coord: Run) -> None:
+def test_describe_shows_stable_once_the_group_has_settled(world: World, coord: Run) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.consumer("c2").join()
@@ -288,7 +288,7 @@ def test_stable_is_what_the_coordinator_itself_calls_stable(world: World, coord:
     eventually(stable)
 
 
-def test_a_pattern_takes_whole_names(tree: Tree, coord: Run) -> None:
+def test_a_pattern_matches_whole_names(tree: Tree, coord: Run) -> None:
     for topic, partitions in {"flights": 4, "flights-old": 1, "routes": 2, "__internal": 1}.items():
         tree.topic(topic, partitions)
 
@@ -325,8 +325,8 @@ def test_two_thousand_groups_are_listed_in_a_few_reads(tree: Tree, coord: Run) -
     assert len(reads) <= 4
 
 
-def test_the_status_names_what_keeps_a_partition_from_being_started(tree: Tree, coord: Run) -> None:
-    """The coordinator tells nobody to start it, so the status must not say so either."""
+def test_the_status_names_the_znode_that_prevents_the_start_of_a_partition(tree: Tree, coord: Run) -> None:
+    """The coordinator tells no consumer to start the partition, so the status must not say so either."""
     tree.coordinator()
     tree.topic("flights", 1)
     tree.group("delays")
@@ -339,7 +339,7 @@ def test_the_status_names_what_keeps_a_partition_from_being_started(tree: Tree, 
     assert "told" not in status(coord)
 
 
-def test_the_status_names_a_command_that_cannot_be_read(tree: Tree, coord: Run) -> None:
+def test_the_status_names_an_unreadable_command(tree: Tree, coord: Run) -> None:
     tree.coordinator()
     tree.topic("flights", 1)
     tree.group("delays")

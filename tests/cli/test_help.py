@@ -1,4 +1,4 @@
-"""Every command has ``--help`` with an example, and prints it at once."""
+"""Tests that every command has ``--help`` with an example, and prints it quickly."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEAVY = ("kazoo", "confluent_kafka", "rich", "re2", "yaml")
 
 
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
-def test_every_command_teaches_by_example(path: tuple[str, ...]) -> None:
+def test_the_help_of_every_command_has_an_example(path: tuple[str, ...]) -> None:
     ran = run(*path, "--help")
     assert ran.code == 0
     assert re.search(rf"kafka-coord {' '.join(path)}\b", ran.out.split("Options:")[0].partition("\n")[2]), ran.out
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_loads_no_slow_modules() -> None:
     program = (
         "import sys\nfrom kafka_coord.cli.main import cli\nsys.argv = ['kafka-coord', '--help']\n"
         f"try: cli()\nexcept SystemExit: print('LOADED', [m for m in {HEAVY} if m in sys.modules])"
@@ -48,7 +48,7 @@ def groups_of(at: click.Command = cli) -> Iterator[LazyCommands]:
                 yield from groups_of(found)
 
 
-def test_every_command_that_is_listed_can_be_loaded_under_its_name() -> None:
+def test_every_listed_command_can_be_loaded_by_its_name() -> None:
     for group in groups_of():
         for name in group.list_commands(click.Context(group)):
             found = group.get_command(click.Context(group), name)
@@ -63,7 +63,7 @@ def test_completion_scripts_are_printed(shell: str) -> None:
     assert "_KAFKA_COORD_COMPLETE" in ran.out
 
 
-def test_completion_completes() -> None:
+def test_completion_works() -> None:
     completing = environment(_KAFKA_COORD_COMPLETE="bash_complete", COMP_WORDS="kafka-coord groups res", COMP_CWORD="2")
     ran = subprocess.run(
         [sys.executable, "-m", "kafka_coord.cli.main"],

@@ -1,4 +1,5 @@
-"""Commands of a distribution that is not installed: listed nowhere, and explained if somebody calls one."""
+"""Tests of the commands of a distribution that is not installed: they are not listed, and calling one causes an
+explanation."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ OF_THE_SECOND_DISTRIBUTION = sorted(name for name, (where, _) in main._COMMANDS.
 
 @pytest.fixture
 def without_dev(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after ``pip install .``: the package ``kafka_coord.dev`` does not exist."""
+    """Makes the package ``kafka_coord.dev`` missing, as after ``pip install .``."""
     find_spec = importlib.util.find_spec
 
     def found(name: str, package: str | None = None) -> Any:
@@ -28,7 +29,7 @@ def without_dev(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", found)
 
 
-def test_these_are_the_commands_for_laptops() -> None:
+def test_the_second_distribution_has_bench_demo_and_dev() -> None:
     assert OF_THE_SECOND_DISTRIBUTION == ["bench", "demo", "dev"]
 
 
@@ -42,7 +43,7 @@ def test_a_command_that_is_not_installed_says_what_to_install(name: str) -> None
 
 
 @pytest.mark.usefixtures("without_dev")
-def test_help_is_silent_about_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_does_not_mention_commands_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.reload(main)
     told = CliRunner().invoke(main.cli, ["--help"]).output
     monkeypatch.undo()
@@ -53,7 +54,7 @@ def test_help_is_silent_about_what_is_not_installed(monkeypatch: pytest.MonkeyPa
     assert "doctor" in listed
 
 
-def test_help_lists_them_where_they_are_installed() -> None:
+def test_the_help_lists_the_second_distributions_commands_if_installed() -> None:
     told = run("--help").out
     assert "kafka-coord dev up" in told
     listed = told.split("Commands:")[1].split()

@@ -1,4 +1,4 @@
-"""``serve`` as a process: registers, reports ready, is elected, stops; and what prevents that."""
+"""Tests of ``serve`` as a process: it registers, reports ready, is elected and stops, or reports an error."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def test_serve_registers_coordinates_reports_ready_and_resigns_at_sigterm(
     assert ran.code == 0, ran.err
     assert "stopping: received SIGTERM" in ran.err
     assert "Traceback" not in ran.err
-    assert world.store.exists(layout.COORDINATOR) is None, "resigned, not expired"
+    assert world.store.exists(layout.COORDINATOR) is None, "the instance must resign before it ends"
     assert world.store.exists(layout.instance(7)) is None
 
 
-def test_serve_is_set_by_file_and_variable_and_logs_json(world: World, zk_hosts: str, tmp_path: Path) -> None:
+def test_serve_takes_settings_from_file_and_variables_and_logs_json(
+    world: World, zk_hosts: str, tmp_path: Path
+) -> None:
     file = tmp_path / "coord.toml"
     file.write_text(f'[zookeeper]\nhosts = "{zk_hosts}"\nsession_timeout_ms = 4000\n[serve]\nbroker_id = 1\n')
     variables = {"KAFKA_COORD_SERVE_BROKER_ID": "2", "KAFKA_COORD_SERVE_LOG_FORMAT": "json"}
@@ -87,7 +89,7 @@ def test_a_signal_sets_the_log_level_to_debug_and_back(world: World, zk_hosts: s
     assert " DEBUG " not in quiet + after
 
 
-def test_serve_measures_the_lag_for_the_metrics_only_if_told_to(world: World, zk_hosts: str) -> None:
+def test_serve_measures_the_lag_for_the_metrics_only_if_it_is_configured(world: World, zk_hosts: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     arguments = ("serve", "--broker-id", "1", "--listen-http", address, "-z", zk_hosts)
     variables = {"KAFKA_COORD_SERVE_LAG_METRICS_GROUPS": "5", "KAFKA_COORD_SERVE_HTTP_DASHBOARD": "no"}
@@ -95,7 +97,7 @@ def test_serve_measures_the_lag_for_the_metrics_only_if_told_to(world: World, zk
         eventually(lambda: "cannot measure the lag of the groups: no live broker" in process.err.read_text())
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as metrics:
             told = metrics.read().decode()
-        assert "kafka_coord_group_lag_age_seconds " in told  # it grows, so that an alert fires
+        assert "kafka_coord_group_lag_age_seconds " in told  # the age grows, so that an alert fires
         assert "kafka_coord_group_lag_records{" not in told
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{address}/dashboard/", timeout=20)
@@ -104,7 +106,7 @@ def test_serve_measures_the_lag_for_the_metrics_only_if_told_to(world: World, zk
         assert process.ended().code == 2
 
 
-def test_a_second_serve_with_the_same_broker_id_says_so_and_ends(tree: Tree, zk_hosts: str) -> None:
+def test_a_second_serve_with_the_same_broker_id_ends_with_the_reason(tree: Tree, zk_hosts: str) -> None:
     arguments = ("serve", "--broker-id", "1", "--session-timeout-ms", "6000", "-z", zk_hosts)
     with started(*arguments) as first:
         eventually(lambda: read_cluster(tree.store).instances)
@@ -119,10 +121,10 @@ def test_a_second_serve_with_the_same_broker_id_says_so_and_ends(tree: Tree, zk_
     assert last.endswith("Stop it, or use another broker id here")
     assert f", pid {first.process.pid}, since 20" in last
     waiting = [line for line in ran.err.splitlines() if "for its session to end" in line]
-    assert 1 <= len(waiting) <= 3, "once, then every 5 s"
+    assert 1 <= len(waiting) <= 3, "the wait must be logged once and then every 5 s"
 
 
-def test_serve_waits_for_a_zookeeper_that_is_not_up_yet_and_can_be_stopped() -> None:
+def test_serve_waits_for_a_zookeeper_that_does_not_run_yet_and_can_be_stopped() -> None:
     with started(
         "serve", "--broker-id", "1", "-z", "127.0.0.1:1", KAFKA_COORD_ZOOKEEPER_CONNECT_TIMEOUT_MS="300"
     ) as process:

@@ -1,4 +1,4 @@
-"""Settings: which source wins, and the messages for mistakes."""
+"""Tests of settings: which source has priority, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def written(tmp_path: Path, toml: str) -> Path:
     return path
 
 
-def test_flag_beats_variable_beats_file_beats_default(tmp_path: Path) -> None:
+def test_options_override_variables_which_override_the_file_and_the_defaults(tmp_path: Path) -> None:
     file = written(tmp_path, '[zookeeper]\nhosts = "file:1"\nsession_timeout_ms = 7000\n[serve]\nbroker_id = 3\n')
     variables = {"KAFKA_COORD_ZOOKEEPER": "variable:1", "KAFKA_COORD_SERVE_BROKER_ID": "4"}
 
@@ -35,7 +35,7 @@ def test_flag_beats_variable_beats_file_beats_default(tmp_path: Path) -> None:
     }
 
 
-def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
+def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, '[zookeeper]\nhosts = "file:1"\n')
     assert load_settings(environ={"KAFKA_COORD_CONFIG": str(file)}).zookeeper.hosts == "file:1"
 
@@ -44,7 +44,7 @@ ANY_TEXT = ("password", "username", "hosts", "secret", "managed_groups")
 
 
 @pytest.mark.parametrize("key", sorted(key for key in keys() if not key.endswith(ANY_TEXT)))
-def test_every_key_has_a_variable_and_refuses_nonsense_by_name(key: str) -> None:
+def test_every_key_has_a_variable_and_the_error_for_an_invalid_value_names_it(key: str) -> None:
     variable = variable_of(key)
     with pytest.raises(SettingsError) as refused:
         load_settings(environ={variable: "\x00 nonsense"})
@@ -69,7 +69,7 @@ def test_every_key_has_a_variable_and_refuses_nonsense_by_name(key: str) -> None
         ("[zookeeper]\nsasl_mechanism = 'digest-md5'", "needs zookeeper.sasl_username"),
     ],
 )
-def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, said: str) -> None:
+def test_the_error_for_a_mistake_in_the_file_names_it(tmp_path: Path, toml: str, said: str) -> None:
     with pytest.raises(SettingsError) as refused:
         load_settings(environ={}, file=written(tmp_path, toml))
     assert said in str(refused.value)
@@ -91,7 +91,7 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, said: str) ->
     ],
     ids=lambda written: written[:20],
 )
-def test_a_file_made_to_break_things_is_one_sentence(tmp_path: Path, toml: str, said: str) -> None:
+def test_the_error_for_a_hostile_file_is_one_sentence(tmp_path: Path, toml: str, said: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(toml)
     with pytest.raises(SettingsError, match=said) as refused:
@@ -99,7 +99,7 @@ def test_a_file_made_to_break_things_is_one_sentence(tmp_path: Path, toml: str, 
     assert len(str(refused.value)) < 1_000
 
 
-def test_a_missing_file_is_named() -> None:
+def test_the_error_for_a_missing_file_names_it() -> None:
     with pytest.raises(SettingsError, match=r"/no/such\.toml cannot be read: No such file"):
         load_settings(environ={}, file="/no/such.toml")
 
@@ -115,7 +115,7 @@ def test_a_missing_file_is_named() -> None:
         ("KAFKA_COORD_CONFG", "KAFKA_COORD_CONFIG"),
     ],
 )
-def test_a_misspelt_variable_is_not_ignored(written: str, meant: str) -> None:
+def test_the_error_for_a_misspelt_variable_names_the_right_one(written: str, meant: str) -> None:
     with pytest.raises(SettingsError, match=rf"{written} in the environment .* did you mean {meant}\?"):
         load_settings(environ={written: "zk"})
 
@@ -132,11 +132,11 @@ def test_a_misspelt_variable_is_not_ignored(written: str, meant: str) -> None:
         "KAFKA_COORD_CACHE",
     ],
 )
-def test_a_variable_of_a_command_is_no_misspelt_setting(variable: str) -> None:
+def test_a_variable_for_a_commands_option_does_not_count_as_misspelt(variable: str) -> None:
     assert load_settings(environ={variable: "x"}).origin == {}
 
 
-def test_librdkafka_properties_come_nested_quoted_by_variable_and_by_flag(tmp_path: Path) -> None:
+def test_librdkafka_properties_can_be_set_in_the_file_by_variables_and_by_options(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         '[kafka]\nsecurity.protocol = "SSL"\n"ssl.ca.location" = "/ca.pem"\nsocket.keepalive.enable = true\n',
@@ -194,7 +194,7 @@ def test_every_setting_is_shown_with_its_source_and_no_secret(tmp_path: Path) ->
     assert found["serve.look_interval_ms"] == (60_000, "default")
 
 
-def test_a_refused_secret_is_not_quoted() -> None:
+def test_the_error_for_an_invalid_secret_does_not_contain_it() -> None:
     with pytest.raises(SettingsError) as refused:
         load_settings(environ={"KAFKA_COORD_ZOOKEEPER_DIGEST": "hunter2"})
     assert "hunter2" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""``watch``: on a terminal, in a pipe, and while ZooKeeper is away."""
+"""Tests of ``watch`` on a terminal, in a pipe, and while ZooKeeper is unreachable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.coordinator.harness import World
 from tests.waiting import eventually
 
 
-def test_a_pipe_gets_one_look_after_the_other(world: World, coord: Run) -> None:
+def test_a_pipe_gets_one_view_after_the_other(world: World, coord: Run) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -24,7 +24,7 @@ def test_a_pipe_gets_one_look_after_the_other(world: World, coord: Run) -> None:
     assert out.count("flights[0-3]") == 2
 
 
-def test_programs_get_one_object_a_line(world: World, coord: Run) -> None:
+def test_with_json_each_line_is_one_object(world: World, coord: Run) -> None:
     world.instance(1).start_elected()
     world.consumer("c1", obedient=False).join()
     eventually(world.outstanding)
@@ -44,7 +44,7 @@ def test_programs_get_one_object_a_line(world: World, coord: Run) -> None:
     assert "no live broker" in first["lag_note"]
 
 
-def test_a_terminal_gets_a_live_view_and_its_screen_back(world: World, zk_hosts: str) -> None:
+def test_a_terminal_gets_a_live_view_and_its_screen_is_restored(world: World, zk_hosts: str) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -64,7 +64,7 @@ def test_a_terminal_gets_a_live_view_and_its_screen_back(world: World, zk_hosts:
         while True:
             try:
                 part = os.read(ours, 65_536)
-            except OSError:  # EIO: the other end is closed
+            except OSError:  # EIO means that the other end is closed
                 break
             if not part:
                 break
@@ -74,11 +74,11 @@ def test_a_terminal_gets_a_live_view_and_its_screen_back(world: World, zk_hosts:
         process.kill()
         process.wait()
         os.close(ours)
-    assert b"\x1b[?1049h" in shown, "the alternate screen"
-    assert b"\x1b[?1049l" in shown, "and back"
+    assert b"\x1b[?1049h" in shown, "the view must use the alternate screen"
+    assert b"\x1b[?1049l" in shown, "the view must restore the screen"
 
 
-def test_the_view_goes_on_when_zookeeper_is_back(zookeeper_server_factory: Callable[..., ZooKeeperServer]) -> None:
+def test_the_view_continues_after_a_zookeeper_outage(zookeeper_server_factory: Callable[..., ZooKeeperServer]) -> None:
     server = zookeeper_server_factory()
     arguments = ("watch", "--no-lag", "--interval", "0.1", "-o", "json", "-z", server.connect_string)
     with started(*arguments, KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS="6000") as process:

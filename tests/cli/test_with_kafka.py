@@ -57,7 +57,7 @@ def offsets(coord: Run, group: str) -> list[dict[str, Any]]:
     return coord("groups", "describe", group, "--offsets", "-o", "json").json()["offsets"]
 
 
-def test_csv_becomes_json_with_numbers_and_keys(coord: Run, loaded: str, group: str) -> None:
+def test_a_csv_file_is_loaded_as_json_with_numbers_and_keys(coord: Run, loaded: str, group: str) -> None:
     ran = coord(
         "consume",
         "--group",
@@ -77,7 +77,7 @@ def test_csv_becomes_json_with_numbers_and_keys(coord: Run, loaded: str, group: 
     assert all(record["key"] == value["name"] for record, value in zip(records, values, strict=True))
 
 
-def test_what_was_printed_is_committed_and_no_more(coord: Run, loaded: str, group: str) -> None:
+def test_exactly_the_printed_records_are_committed(coord: Run, loaded: str, group: str) -> None:
     consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages")
     first = consume("123")
     assert len(first.out.splitlines()) == 123
@@ -92,7 +92,7 @@ def test_what_was_printed_is_committed_and_no_more(coord: Run, loaded: str, grou
     assert sum(row["committed_offset"] for row in rows) == sum(row["end_offset"] for row in rows) == 300
 
 
-def test_the_lag_of_everything_the_largest_first(coord: Run, group: str, tmp_path: Path) -> None:
+def test_the_lag_of_all_groups_is_sorted_with_the_largest_first(coord: Run, group: str, tmp_path: Path) -> None:
     topic = load_numbers(coord, "cli-numbers-of-two", tmp_path)
     more = f"{group}-more"
     for name in (group, more):
@@ -120,7 +120,7 @@ def test_the_lag_of_everything_the_largest_first(coord: Run, group: str, tmp_pat
     assert len(coord("groups", "describe", group, more, "--topic", f"{topic}:1", "-o", "tsv").out.splitlines()) == 3
 
 
-def test_the_metrics_tell_the_lag_of_the_groups_furthest_behind(
+def test_the_metrics_have_the_lag_of_the_groups_furthest_behind(
     coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
 ) -> None:
     ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "300")
@@ -142,7 +142,7 @@ def test_the_metrics_tell_the_lag_of_the_groups_furthest_behind(
         sampler.close()
 
 
-def test_a_group_gets_offsets_before_its_first_consumer(coord: Run, loaded: str, group: str) -> None:
+def test_a_group_can_get_offsets_before_its_first_consumer(coord: Run, loaded: str, group: str) -> None:
     reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-latest", "--execute")
     refused = reset()
     assert (refused.code, refused.err.count("to create it with these offsets: --execute --create")) == (7, 1)
@@ -155,7 +155,7 @@ def test_a_group_gets_offsets_before_its_first_consumer(coord: Run, loaded: str,
     assert coord("groups", "describe", group, "--state", "-o", "json").json()["state"] == "Empty"
 
 
-def test_names_of_groups_and_all_groups_exclude_each_other(coord: Run, loaded: str, group: str) -> None:
+def test_group_names_and_all_groups_cannot_be_combined(coord: Run, loaded: str, group: str) -> None:
     assert coord("groups", "describe").code == 2
     assert coord("groups", "describe", group, "--all-groups").code == 2
     assert coord("groups", "describe", group, "nobody").code == 7
@@ -204,7 +204,7 @@ def test_ctrl_c_leaves_the_group_and_commits_what_was_printed(
     eventually(lambda: coord("groups", "list", "--state", "empty", "-o", "tsv").out.count(group))
 
 
-def test_quiet_tells_the_rate_only(coord: Run, loaded: str, group: str) -> None:
+def test_quiet_prints_only_the_rate(coord: Run, loaded: str, group: str) -> None:
     ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "-q", "--idle-exit", "3")
     assert ran.out == ""
     assert "300 records, " in ran.err
@@ -220,7 +220,7 @@ def test_formats(coord: Run, loaded: str, group: str) -> None:
     assert consume("--formatter", "full").out.count("\t") == 3
 
 
-def test_reset_offsets_previews_executes_exports_and_takes_back(
+def test_reset_offsets_previews_executes_exports_and_restores(
     coord: Run, loaded: str, group: str, tmp_path: Path
 ) -> None:
     coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "300", "-q")
@@ -250,7 +250,7 @@ def test_reset_offsets_previews_executes_exports_and_takes_back(
     assert reset("--from-file", str(file)).code == 7
 
 
-def test_offsets_of_several_groups_are_exported_reset_and_taken_back(
+def test_offsets_of_several_groups_are_exported_reset_and_restored(
     coord: Run, loaded: str, group: str, tmp_path: Path
 ) -> None:
     groups = [f"{group}-a", f"{group}-b"]
@@ -277,7 +277,7 @@ def test_offsets_of_several_groups_are_exported_reset_and_taken_back(
     assert reset(groups[0], "no-such-group", "--topic", loaded, "--to-latest", "--execute").code == 7
 
 
-def test_reset_is_refused_while_somebody_owns_the_partition(
+def test_a_reset_is_refused_while_a_consumer_owns_the_partition(
     coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
 ) -> None:
     arguments = ("consume", "--group", group, "--topic", loaded, "--from-beginning", "--consumer-id", "c1", "-q")
@@ -291,7 +291,9 @@ def test_reset_is_refused_while_somebody_owns_the_partition(
     assert all(row["committed_offset"] == row["end_offset"] for row in offsets(coord, group))
 
 
-def test_a_topic_is_made_and_its_partitions_are_not_changed(coord: Run, tmp_path: Path, topics: Any) -> None:
+def test_load_creates_a_topic_and_does_not_change_an_existing_ones_partitions(
+    coord: Run, tmp_path: Path, topics: Any
+) -> None:
     file = tmp_path / "records.jsonl"
     file.write_text('{"a": 1}\n\n{"a": "é"}\n')
     topic = f"made-by-load-{next(_names)}"
@@ -317,7 +319,7 @@ def test_a_topic_is_made_and_its_partitions_are_not_changed(coord: Run, tmp_path
         ("f.txt", "x", (), 2, "from its name; pass --format"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_named_with_its_line(
+def test_the_error_for_a_file_that_cannot_be_loaded_names_its_line(
     coord: Run,
     make_topic: Callable[..., str],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""The coordinator's side of the protocol, by hand: a test writes commands and checks their effect."""
+"""The coordinator's side of the protocol: a test writes commands, and checks their effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 
 class HandCoordinator:
-    """Commands the consumers of one group by hand."""
+    """Writes commands for the consumers of one group, as the test says."""
 
     def __init__(self, store: Store, group: str) -> None:
         self.store = store
@@ -39,7 +39,7 @@ class HandCoordinator:
         return Member.from_json(fields.load(node.data, path), consumer, node.stat.czxid, path)
 
     def await_member(self, consumer: str, *, other_than: int = 0) -> Member:
-        """Waits for the registration (of an incarnation other than the given one)."""
+        """Waits until the consumer is registered, with another incarnation than ``other_than``."""
 
         def registered() -> Member | None:
             member = self.member(consumer)
@@ -96,7 +96,7 @@ class HandCoordinator:
         return self.store.children(layout.channel(self.group, consumer))
 
     def offset(self, partition: TopicPartition) -> int:
-        """The committed offset; ``NO_OFFSET`` if there is none."""
+        """The committed offset, or ``NO_OFFSET`` if there is none."""
         path = layout.offset(self.group, partition.topic, partition.partition)
         try:
             return decode_offset(self.store.get(path).data, path)

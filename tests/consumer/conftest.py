@@ -1,4 +1,4 @@
-"""Consumers with real brokers and a real ZooKeeper; the test acts as the coordinator."""
+"""Consumers with real brokers and a real ZooKeeper. The test acts as the coordinator."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def coordinator(store: KazooStore, group: str) -> HandCoordinator:
 
 @pytest.fixture
 def make_consumer(kafka_cluster: KafkaCluster, group: str) -> Iterator[Callable[..., Consumer]]:
-    """``make_consumer(topics=[…], …)``: a consumer of this test's group, closed when the test ends."""
+    """Makes consumers of this test's group (``make_consumer(topics=[…], …)``), and closes them when the test ends."""
     made: list[Consumer] = []
 
     def make(**settings: object) -> Consumer:
@@ -57,7 +57,7 @@ def make_consumer(kafka_cluster: KafkaCluster, group: str) -> Iterator[Callable[
 
 @pytest.fixture
 def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]:
-    """``produce(topic, partition, count)``: writes records and returns their values."""
+    """Writes records (``produce(topic, partition, count)``), and returns their values."""
     producer = Producer(
         {
             "bootstrap.servers": kafka_cluster.bootstrap_servers,
@@ -69,7 +69,7 @@ def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]
     written = itertools.count()
 
     def write(topic: str, partition: int, count: int) -> list[bytes]:
-        answered(producer, topic)  # a partition that was added recently
+        answered(producer, topic)  # waits until the broker knows a recently added partition
         values = [b"%s-%d:%d" % (topic.encode(), partition, next(written)) for _ in range(count)]
         for value in values:
             producer.produce(topic, value, key=b"k", partition=partition)

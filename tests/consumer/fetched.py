@@ -1,4 +1,4 @@
-"""Messages as librdkafka would give them."""
+"""Messages like those of librdkafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTITION = TopicPartition("flights", 0)
 
 @dataclass(frozen=True)
 class Message:
-    """The calls that the consumer makes on librdkafka's message."""
+    """A message with the methods of librdkafka's messages that the consumer calls."""
 
     at: int
 
@@ -20,5 +20,5 @@ class Message:
 
 
 def messages(count: int) -> list[Message]:
-    """Offsets with every third one missing, as in a compacted topic."""
+    """Messages whose offsets lack every third one, as in a compacted topic."""
     return [Message(offset) for offset in range(count * 2) if offset % 3][:count]

@@ -1,4 +1,4 @@
-"""A real store that can lose replies: the write takes effect, but the caller learns that the outcome is unknown."""
+"""A real store that can lose replies: the write takes effect, but the caller gets an error with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.zk.store import Op, OpResult, Store
 
 
 class LossyStore:
-    """Passes everything on to ``store``; ``lose_reply_of`` chooses multis whose reply is lost."""
+    """Passes all calls on to ``store``. ``lose_reply_of`` chooses multis whose reply is lost."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -10,7 +10,7 @@ from kafka_coord import Consumer, Record, Stream
 
 
 def read(consumer: Consumer | Stream, count: int, within_s: float = 20.0) -> list[Record]:
-    """The next ``count`` records, one by one; fewer if one does not arrive in time."""
+    """Reads the next ``count`` records one by one. Returns fewer if one does not arrive in time."""
     records: list[Record] = []
     while len(records) < count:
         record = consumer.poll(within_s)
@@ -21,7 +21,7 @@ def read(consumer: Consumer | Stream, count: int, within_s: float = 20.0) -> lis
 
 
 class Reader:
-    """Iterates over a consumer or stream on a thread, until the consumer is closed; ``with`` waits for that."""
+    """Iterates over a consumer or stream on a thread until the consumer is closed. ``with`` waits for that."""
 
     def __init__(self, source: Consumer | Stream) -> None:
         self.records: list[Record] = []

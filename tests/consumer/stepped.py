@@ -40,9 +40,9 @@ class Connected:
 
 @dataclass
 class ChannelByHand:
-    """Records the connector's leaves and registrations. ``failures`` are raised by attempts to leave, ``unavailable``
-    by attempts to register, in order; ``holder`` has the name. ``commands`` are in the channel; ``watcher`` is notified
-    of more."""
+    """Records the connector's leaves and registrations. Attempts to leave raise ``failures`` in order, and attempts to
+    register raise ``unavailable``. ``holder`` is the current holder of the name. ``commands`` are in the channel, and
+    ``watcher`` is notified of new ones."""
 
     group: str = "g"
     consumer: str = "c"
@@ -148,7 +148,7 @@ class Member:
         )
 
     def hold(self) -> None:
-        """It registers, gets the partition, and hands out the first ten records: the application has them in hand."""
+        """Registers, gets the partition, and hands out the first ten records, which the application has in hand."""
         self.connector.step()
         self.application.hold({PARTITION: StartPoint(0)})
         self.application.begin([PARTITION])

@@ -1,4 +1,4 @@
-"""A consumer for asyncio, with real brokers; the test acts as the coordinator."""
+"""Tests of the consumer for asyncio, with real brokers. The test acts as the coordinator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def started(coordinator: HandCoordinator, *partitions: TopicPartition) -> 
     await asyncio.to_thread(coordinator.run_start, "c", partitions)
 
 
-def test_it_reads_commits_and_leaves_as_a_consumer_does(
+def test_an_async_consumer_reads_commits_and_leaves_like_a_consumer(
     make: Make, make_topic: Callable[..., str], produce: Callable[..., list[bytes]], coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -69,7 +69,7 @@ def test_it_reads_commits_and_leaves_as_a_consumer_does(
                 got.append(record.value)
                 if len(got) == 1_499:
                     break
-            assert turns > 3, "other tasks run although there are always records"
+            assert turns > 3, "other tasks must run although records are always available"
             async for record in consumer:
                 got.append(record.value)
                 consumer.stop()
@@ -83,7 +83,7 @@ def test_it_reads_commits_and_leaves_as_a_consumer_does(
     asyncio.run(run())
 
 
-def test_errors_reach_the_task_that_reads(
+def test_errors_are_raised_in_the_task_that_reads(
     make: Make, make_topic: Callable[..., str], produce: Callable[..., list[bytes]], coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -110,7 +110,7 @@ def test_errors_reach_the_task_that_reads(
     asyncio.run(run())
 
 
-def test_closing_waits_for_another_tasks_record_in_hand(
+def test_close_waits_for_the_record_that_another_task_has_in_hand(
     make: Make, make_topic: Callable[..., str], produce: Callable[..., list[bytes]], coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -139,7 +139,7 @@ def test_closing_waits_for_another_tasks_record_in_hand(
     asyncio.run(run())
 
 
-def test_a_consumer_that_is_not_open_says_so() -> None:
+def test_calls_before_the_consumer_is_open_raise_an_error() -> None:
     consumer = AsyncConsumer("127.0.0.1:1", group="g", topics=["t"], consumer_id="c")
     assert repr(consumer) == "<AsyncConsumer c of group g: topics t; not open>"
     with pytest.raises(ConsumerError, match="use async with"):

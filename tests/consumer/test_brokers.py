@@ -1,4 +1,4 @@
-"""Consumers find brokers through the brokers' znodes; brokers may come and go."""
+"""Tests of how consumers find brokers through the brokers' znodes, even when brokers start and stop."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from tests.waiting import eventually
     ],
     ids=["0.8", "0.9", "3.x"],
 )
-def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[Listener]) -> None:
+def test_broker_znodes_of_all_kafka_versions_are_read(znode: bytes, listeners: list[Listener]) -> None:
     assert list(Broker.from_znode(znode, 1, "/brokers/ids/1").listeners) == listeners
 
 
 @pytest.mark.parametrize(
     "znode",
     [
-        '{"endpoints":["A://h:²"]}'.encode(),  # digits for isdigit(), but not for int()
+        '{"endpoints":["A://h:²"]}'.encode(),  # digits according to isdigit(), but not to int()
         b'{"endpoints":["A://h:' + b"9" * 5_000 + b'"]}',  # more digits than int() takes
         b'{"endpoints":[' + b"[" * 900 + b"]" * 900 + b"]}",
         b"",
@@ -59,7 +59,7 @@ def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[List
         b"[" * 100_000,
     ],
 )
-def test_a_malformed_broker_znode_says_where(znode: bytes) -> None:
+def test_the_error_for_a_malformed_broker_znode_names_its_path(znode: bytes) -> None:
     with pytest.raises(MalformedValue, match="/brokers/ids/1: "):
         Broker.from_znode(znode, 1, "/brokers/ids/1")
 
@@ -79,7 +79,7 @@ def test_a_listener_is_chosen_by_protocol_or_by_name() -> None:
 
 
 @pytest.mark.zookeeper
-def test_the_directory_follows_brokers_that_come_and_go_and_skips_what_it_cannot_read(zk_hosts: str) -> None:
+def test_the_directory_follows_the_live_brokers_and_skips_unreadable_znodes(zk_hosts: str) -> None:
     store = connect(zk_hosts)
     try:
         woken: list[int] = []
@@ -100,7 +100,7 @@ def test_the_directory_follows_brokers_that_come_and_go_and_skips_what_it_cannot
         store.close()
 
 
-def test_the_directory_reads_again_only_when_a_watch_or_its_owner_says_so() -> None:
+def test_the_directory_reads_again_only_after_a_watch_event_or_a_request() -> None:
     doings: list[str] = []
     around = Quiet()
     around.before_effect = lambda _store, doing: doings.append(doing)  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ def test_the_directory_reads_again_only_when_a_watch_or_its_owner_says_so() -> N
 
 
 @pytest.mark.kafka
-def test_a_protocol_no_broker_speaks_is_an_error_that_names_what_there_is(
+def test_the_error_for_a_protocol_that_no_broker_offers_names_the_offered_ones(
     make_consumer: Callable[..., Consumer], make_topic: Callable[..., str]
 ) -> None:
     consumer = make_consumer(topics=[make_topic()], kafka={"security.protocol": "ssl"})
@@ -126,7 +126,7 @@ def test_a_protocol_no_broker_speaks_is_an_error_that_names_what_there_is(
 
 
 @pytest.mark.kafka
-def test_a_broker_that_dies_and_returns_is_ridden_out(
+def test_consumers_continue_after_a_broker_dies_and_returns(
     kafka_cluster: KafkaCluster,
     make_consumer: Callable[..., Consumer],
     make_topic: Callable[..., str],

@@ -1,4 +1,4 @@
-"""How a consumer reads its commands, and which it carries on with."""
+"""Tests of how a consumer reads its commands, and which commands it continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOP = CommandId(12, CommandType.STOP_FETCHER, "stop-0000000012")
 
 @pytest.fixture
 def member() -> Member:
-    """It was told to stop the partition that it has in hand, after it had listed its channel."""
+    """A member with records in hand of a partition whose stop arrived after it had listed its channel."""
     made = Member()
     made.hold()
     made.connector.step()
@@ -26,7 +26,7 @@ def notify(member: Member) -> None:
     member.channel.watcher(WatchEvent(WatchType.CREATED, f"/consumers/groups/g/channel/c/{STOP.name}"))
 
 
-def test_a_command_that_arrives_is_read_once_without_another_listing(member: Member) -> None:
+def test_a_new_command_is_read_once_without_listing_the_channel_again(member: Member) -> None:
     listings = member.channel.listings
     notify(member)
     for _ in range(3):
@@ -35,12 +35,12 @@ def test_a_command_that_arrives_is_read_once_without_another_listing(member: Mem
     assert member.channel.listings == listings
 
 
-def test_nothing_is_carried_on_with_in_a_new_membership(member: Member) -> None:
+def test_commands_of_an_earlier_membership_are_not_continued(member: Member) -> None:
     notify(member)
     member.connector.step()
     member.channel.commands.clear()
     member.channel.registered = False  # evicted
-    member.connector._on_registration_event(None)  # type: ignore[arg-type]  # as the watch tells
+    member.connector._on_registration_event(None)  # type: ignore[arg-type]  # like the watch
     member.application.finish()
     for _ in range(3):
         member.connector.step()

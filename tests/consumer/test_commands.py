@@ -1,5 +1,5 @@
-"""A consumer carries out start-fetcher and stop-fetcher: which records it hands out, commits and acknowledges, and
-when."""
+"""Tests of how a consumer carries out start-fetcher and stop-fetcher: which records it hands out and commits, and when
+it acknowledges."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_a_started_partition_is_read_and_its_consumed_records_are_committed(
     assert [record.offset for record in records] == list(range(10))
     assert {record.key for record in records} == {b"k"}
     assert consumer.assignment() == {partition}
-    eventually(lambda: coordinator.offset(partition) == 9)  # the application has the tenth in hand
+    eventually(lambda: coordinator.offset(partition) == 9)  # the application has the tenth record in hand
     assert consumer.poll(0.01) is None
     eventually(lambda: coordinator.offset(partition) == 10)
 
 
-def test_a_stop_waits_for_the_record_in_hand_and_commits_it(
+def test_a_stop_waits_for_the_record_in_hand_and_commits_its_offset(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(2)
@@ -65,12 +65,12 @@ def test_a_stop_waits_for_the_record_in_hand_and_commits_it(
     assert not coordinator.acknowledged(stop)
     assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
 
-    assert slow.poll(0.1) is None  # comes back; the four queued records are not handed out any more
+    assert slow.poll(0.1) is None  # the application returns, and the four queued records are not handed out
     coordinator.await_acknowledged(stop)
     assert coordinator.offset(moving) == 1
 
 
-def test_what_is_queued_at_a_stop_is_dropped_and_read_again_by_the_next_owner(
+def test_queued_records_are_dropped_at_a_stop_and_the_next_owner_reads_them(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -101,7 +101,7 @@ def test_a_stop_is_acknowledged_at_once_while_the_application_is_blocked_in_poll
 
     def blocked() -> None:
         with contextlib.suppress(ConsumerClosed):
-            consumer.poll(120)  # there are no records, for longer than the wait for a stop
+            consumer.poll(120)  # no records arrive for longer than the wait for a stop
 
     application = threading.Thread(target=blocked)
     application.start()
@@ -114,7 +114,7 @@ def test_a_stop_is_acknowledged_at_once_while_the_application_is_blocked_in_poll
     assert not application.is_alive()
 
 
-def test_partitions_that_do_not_move_keep_flowing_while_others_do(
+def test_partitions_that_do_not_move_are_read_during_a_rebalance(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(2)
@@ -131,7 +131,7 @@ def test_partitions_that_do_not_move_keep_flowing_while_others_do(
                 stayed.extend(produce(topic, 0, 40))
                 coordinator.run_stop(giver.consumer_id, [moving])
                 stayed.extend(produce(topic, 0, 40))
-                # Nobody owns the moving partition now; the other one is still read.
+                # now the moving partition has no owner, but the other one is still read
                 eventually(lambda: [v for v in here.values if v in set(stayed)] == stayed)
                 coordinator.run_start(taker.consumer_id, [moving])
         eventually(lambda: len(here.records) + len(there.records) == len(stayed) + len(moved))
@@ -143,7 +143,7 @@ def test_partitions_that_do_not_move_keep_flowing_while_others_do(
 
 
 @pytest.mark.parametrize(("started", "stopped"), [("on_assign", "on_revoke"), ("on_start", "on_stop")])
-def test_commands_are_obeyed_in_the_order_of_their_numbers(
+def test_commands_are_carried_out_in_the_order_of_their_numbers(
     started: str, stopped: str, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(3)
@@ -168,7 +168,7 @@ def test_commands_are_obeyed_in_the_order_of_their_numbers(
     assert coordinator.outstanding(consumer.consumer_id) == ()
 
 
-def test_a_command_for_a_later_incarnation_is_left_to_it(
+def test_a_command_for_a_later_incarnation_is_left_in_the_channel(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -179,12 +179,12 @@ def test_a_command_for_a_later_incarnation_is_left_to_it(
     command = coordinator.start(consumer.consumer_id, [partition], incarnation=now + 1_000_000)
 
     coordinator.await_member(consumer.consumer_id, other_than=now)
-    assert coordinator.store.exists(command) is not None, "removing it would acknowledge it for a namesake"
+    assert coordinator.store.exists(command) is not None, "a removal would acknowledge it for the later incarnation"
     assert consumer.stats.losses >= 1
     assert (consumer.stats.starts, consumer.stats.dropped_commands) == (0, 0)
 
 
-def test_a_command_for_an_earlier_incarnation_is_dropped_unobeyed(
+def test_a_command_for_an_earlier_incarnation_is_removed_without_effect(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -194,7 +194,7 @@ def test_a_command_for_an_earlier_incarnation_is_dropped_unobeyed(
 
     command = coordinator.start(consumer.consumer_id, [partition], incarnation=now - 1)
 
-    coordinator.await_acknowledged(command)  # removed, that is
+    coordinator.await_acknowledged(command)  # waits until the command is removed
     assert consumer.assignment() == frozenset()
     eventually(lambda: consumer.stats.dropped_commands == 1)
     assert consumer.stats.starts == 0
@@ -211,7 +211,7 @@ def test_a_command_for_an_earlier_incarnation_is_dropped_unobeyed(
     ],
     ids=["empty", "truncated", "unknown version", "unknown type", "stop under the name of a start"],
 )
-def test_a_command_that_cannot_be_read_is_neither_obeyed_nor_passed_nor_acknowledged(
+def test_an_unreadable_command_is_not_acknowledged_and_delays_later_ones(
     value: bytes, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -224,7 +224,7 @@ def test_a_command_that_cannot_be_read_is_neither_obeyed_nor_passed_nor_acknowle
     later = coordinator.start(consumer.consumer_id, [partition])
 
     eventually(lambda: consumer.stats.malformed_commands == 1)
-    for reported in (2, 3):  # when the second stray is reported, the first listing is over
+    for reported in (2, 3):  # the report of the second stray znode shows that the first listing is complete
         coordinator.store.create(f"{channel}/stray-{reported}", b"")
         eventually(lambda reported=reported: consumer.stats.malformed_commands == reported)
     assert not coordinator.acknowledged(unreadable)
@@ -236,7 +236,7 @@ def test_a_command_that_cannot_be_read_is_neither_obeyed_nor_passed_nor_acknowle
     assert consumer.assignment() == {partition}
 
 
-def test_a_znode_in_the_channel_that_is_no_command_is_left_alone(
+def test_a_znode_in_the_channel_that_is_no_command_is_left_unchanged(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -251,7 +251,7 @@ def test_a_znode_in_the_channel_that_is_no_command_is_left_alone(
     assert consumer.stats.malformed_commands == 1
 
 
-def test_callbacks_that_raise_do_not_hold_up_a_handover(
+def test_callbacks_that_raise_do_not_delay_a_handover(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     def fails(_: frozenset[TopicPartition]) -> None:
@@ -267,7 +267,7 @@ def test_callbacks_that_raise_do_not_hold_up_a_handover(
     coordinator.run_stop(consumer.consumer_id, partitions_of(topic, 0))
 
 
-def test_a_start_that_is_given_twice_changes_nothing(
+def test_a_repeated_start_has_no_effect(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -282,7 +282,7 @@ def test_a_start_that_is_given_twice_changes_nothing(
     assert [record.offset for record in read(consumer, 2)] == [2, 3]
 
 
-def test_streams_are_read_from_threads_of_their_own(
+def test_each_stream_can_be_read_in_its_own_thread(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(4)
@@ -311,7 +311,7 @@ def test_a_partition_added_to_a_topic_is_read_soon_after_its_start(
     consumer = make_consumer(topics=[topic])
     with Reader(consumer) as reader:
         coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
-        for number in (1, 2):  # by itself, librdkafka is fast only about the first
+        for number in (1, 2):  # on its own, librdkafka notices only the first quickly
             topics.add_partitions(topic, number + 1)  # type: ignore[attr-defined]
             values = produce(topic, number, 3)
             coordinator.run_start(consumer.consumer_id, partitions_of(topic, number))

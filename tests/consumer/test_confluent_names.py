@@ -1,4 +1,4 @@
-"""confluent-kafka's settings become arguments, or an error that says what to do."""
+"""Tests that confluent-kafka's settings become arguments, or cause an error that says what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_coord.consumer.fetchers import client_settings
 from kafka_coord.errors import SettingsError
 
 
-def test_each_setting_becomes_an_argument_or_goes_to_librdkafka() -> None:
+def test_each_setting_becomes_an_argument_or_is_passed_to_librdkafka() -> None:
     config = {
         "bootstrap.servers": "broker1:9092",
         "group.id": "delays",
@@ -56,12 +56,12 @@ def test_each_setting_becomes_an_argument_or_goes_to_librdkafka() -> None:
         ({"topics": 1, "group.instance.id": "c1"}, "consumer_id is given both"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_to_do(config: dict[str, Any], message: str) -> None:
+def test_the_error_for_an_unsupported_setting_says_what_to_do(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         arguments_of({"group.id": "delays", **config}, {"consumer_id": "other"} if "topics" in config else {})
 
 
-def test_a_misspelt_name_is_refused_with_the_closest_one() -> None:
+def test_the_error_for_a_misspelt_setting_names_the_closest_one() -> None:
     with pytest.raises(SettingsError, match=r"'group.id' is missing; is 'groop.id' a misspelling of it"):
         arguments_of({"groop.id": "delays"}, {})
     with pytest.raises(SettingsError, match=r'No such configuration property: "boostrap.servers" .*bootstrap.servers'):

@@ -1,4 +1,4 @@
-"""The thread that runs a connector: what its end means for everybody who waits."""
+"""Tests of the thread that runs a connector, and of the effects of its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 class Defective(ChannelByHand):
-    """Its commits raise an error that no store raises."""
+    """A channel whose commits raise an error that no store raises."""
 
     left: bool = False
 
@@ -29,7 +29,7 @@ class Defective(ChannelByHand):
         return super().leave(registration, offsets, also)
 
 
-def test_a_crash_fails_the_commits_that_wait_and_leaves_the_group() -> None:
+def test_after_a_crash_waiting_commits_fail_and_the_consumer_leaves_the_group() -> None:
     channel = Defective()
     member = Member(channel)
     member.hold()
@@ -56,7 +56,7 @@ def test_a_crash_fails_the_commits_that_wait_and_leaves_the_group() -> None:
     assert member.connector.commit({PARTITION: 5}).exception(0) is not None
 
 
-def test_a_consumer_that_has_left_ends_its_thread_and_is_not_said_to_have_crashed() -> None:
+def test_the_thread_of_a_consumer_that_has_left_ends_without_a_crash() -> None:
     member = Member()
     ended = threading.Event()
     thread = ConnectorThread(

@@ -1,4 +1,4 @@
-"""A consumer's beginning and end on a simulated ZooKeeper, without Kafka."""
+"""Tests of a consumer's start and end on a simulated ZooKeeper, without Kafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def registered(store: SimulatedStore) -> bool:
 
 
 @pytest.mark.parametrize(("leave", "requests"), [(False, 0), (True, 1)])
-def test_a_place_is_kept_unless_it_is_given_up(store: SimulatedStore, leave: bool, requests: int) -> None:
+def test_close_asks_for_the_removal_of_the_consumers_place_only_with_leave(
+    store: SimulatedStore, leave: bool, requests: int
+) -> None:
     consumer = Consumer(group="g", topics=["flights"], consumer_id="c", store=store, rejoin_grace_ms=60_000)
     assert eventually(lambda: registered(store))
     consumer.close(leave=leave)
@@ -32,7 +34,7 @@ def test_a_place_is_kept_unless_it_is_given_up(store: SimulatedStore, leave: boo
     assert len(store.children(layout.REQUESTS)) == requests
 
 
-def test_the_end_of_the_block_closes_it_and_a_closed_consumer_says_so(store: SimulatedStore) -> None:
+def test_the_end_of_the_with_block_closes_the_consumer_and_later_calls_raise_an_error(store: SimulatedStore) -> None:
     with Consumer(group="g", topics=["flights"], consumer_id="c", store=store) as consumer:
         assert eventually(lambda: registered(store))
     assert not registered(store)

@@ -1,4 +1,4 @@
-"""A stream hands out only what it may. Without Kafka: the test gives it the fetched messages."""
+"""Tests that a stream hands out only the records that it may. There is no Kafka: the test provides the messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_coord.model import StartPoint
 from tests.consumer.fetched import PARTITION, messages
 
 
-def test_without_a_proof_of_membership_nothing_is_handed_out_and_the_connector_is_woken() -> None:
+def test_without_a_valid_lease_no_record_is_handed_out_and_the_connector_is_woken() -> None:
     proven_until, woken = 0.0, []
     fetcher = Fetcher(
         0,
@@ -56,7 +56,7 @@ def fetchers() -> Iterator[KafkaFetchers]:
     made.close()
 
 
-def test_a_thread_with_records_in_hand_is_waited_for_whatever_the_other_streams_have(fetchers: KafkaFetchers) -> None:
+def test_a_threads_records_in_hand_count_until_that_thread_takes_the_next(fetchers: KafkaFetchers) -> None:
     fetchers.hold({PARTITION: StartPoint(0, 1)})
     fetchers.begin([PARTITION])
     _, stream = fetchers.streams
@@ -71,7 +71,7 @@ def test_a_thread_with_records_in_hand_is_waited_for_whatever_the_other_streams_
     assert not fetchers.in_hand_of_others(another)
 
 
-def test_clients_are_kept_while_the_brokers_are_the_same(fetchers: KafkaFetchers) -> None:
+def test_clients_are_kept_while_the_brokers_do_not_change(fetchers: KafkaFetchers) -> None:
     fetchers.connect(("127.0.0.1:1",))
     admin = fetchers.log_offsets.admin
     fetchers.connect(("127.0.0.1:1",))

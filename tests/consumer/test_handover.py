@@ -1,4 +1,4 @@
-"""Many handovers under load: no duplicates, no gaps, offsets never go back (docs/design.md, invariants 5 and 8)."""
+"""Many handovers under load: no duplicates, no gaps, and offsets never go back (docs/design.md, invariants 5 and 8)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Worker:
 
 @contextmanager
 def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterator[dict[TopicPartition, int]]:
-    """Writes to all partitions in turn until the block ends. Returns the number of records by partition."""
+    """Writes to all partitions in turn until the block ends. Yields the number of records by partition."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 2, "log_level": 0})
     written = dict.fromkeys(partitions, 0)
     over = threading.Event()
@@ -74,7 +74,7 @@ def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterat
         assert producer.flush(90) == 0
 
 
-def test_partitions_passed_around_under_load_deliver_every_record_exactly_once(
+def test_every_record_is_delivered_exactly_once_while_partitions_move_under_load(
     kafka_cluster: KafkaCluster,
     make_consumer: Callable[..., Consumer],
     make_topic: Callable[..., str],

@@ -1,4 +1,4 @@
-"""What each import loads: operators' tools need no librdkafka, and a simulation needs no client."""
+"""Tests of what each import loads: operators' tools need no librdkafka, and a simulation needs no client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_importing_a_part_does_not_load_what_it_does_not_need(module: str, not_l
     assert result.stdout.split() == []
 
 
-def test_everything_that_is_offered_is_there() -> None:
+def test_every_name_in_all_exists() -> None:
     assert {name for name in kafka_coord.__all__ if not hasattr(kafka_coord, name)} == set()
     assert dir(kafka_coord) == sorted(kafka_coord.__all__)
     with pytest.raises(AttributeError, match="Producer"):

@@ -1,4 +1,4 @@
-"""The position in a run that one thread iterates over without a lock while another thread ends it."""
+"""Tests of the position in a run over which one thread iterates without a lock while another thread ends the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
+def test_all_records_before_the_last_one_handed_out_count_as_consumed():
     holding = HeldPartition(PARTITION, 0)
     run = IteratedRun(holding, messages(5))  # offsets 1, 2, 4, 5, 7
     assert run.account() == 0
@@ -40,7 +40,7 @@ def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
 
 
 @pytest.mark.usefixtures("hasty")
-def test_each_record_is_handed_out_or_left_whenever_it_ends():
+def test_each_record_is_either_handed_out_or_left_whenever_the_run_ends():
     for waits in range(200):
         holding, given = HeldPartition(PARTITION, 0), messages(3_000)
         run, taken, begun = IteratedRun(holding, given), list[Message](), threading.Event()

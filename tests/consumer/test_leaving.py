@@ -1,4 +1,4 @@
-"""Which offsets a leave stores, and when."""
+"""Tests of which offsets a leave stores, and when."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def member() -> Member:
     return made
 
 
-def test_a_leave_waits_for_the_record_in_hand_and_counts_it(member: Member) -> None:
+def test_a_leave_waits_for_the_records_in_hand_and_stores_their_offsets(member: Member) -> None:
     member.connector.close(5.0)
     member.connector.step()
     assert member.channel.attempts == []
     assert member.stopped == []
     woken = member.woken
 
-    assert not member.application.poll(10), "nothing more is handed out"
+    assert not member.application.poll(10), "no more records may be handed out"
     assert member.woken > woken
     member.connector.step()
 
@@ -33,8 +33,8 @@ def test_a_leave_waits_for_the_record_in_hand_and_counts_it(member: Member) -> N
     assert member.connector.done
 
 
-def test_what_is_still_in_hand_when_the_time_is_over_is_not_counted(member: Member) -> None:
-    member.application.poll(10)  # comes back from the first ten, and has ten more in hand
+def test_offsets_of_records_still_in_hand_at_the_timeout_are_not_stored(member: Member) -> None:
+    member.application.poll(10)  # the application returns from the first ten records, and has ten more in hand
     member.connector.close(5.0)
     while member.step_when_due():
         assert member.channel.attempts == []
@@ -42,14 +42,14 @@ def test_what_is_still_in_hand_when_the_time_is_over_is_not_counted(member: Memb
     assert member.channel.attempts == [{PARTITION: 10}]
 
 
-def test_nobody_waits_for_an_application_that_will_not_come_back(member: Member) -> None:
+def test_a_leave_does_not_wait_for_an_application_that_will_not_return(member: Member) -> None:
     member.connector.close(5.0, in_hand=lambda: False)
     member.connector.step()
     assert member.channel.attempts == [{}]
     assert member.connector.done
 
 
-def test_each_attempt_stores_how_far_the_application_has_come_by_then(member: Member) -> None:
+def test_each_attempt_to_leave_stores_the_offsets_consumed_by_then(member: Member) -> None:
     member.channel.failures = [StoreUnavailable("away"), StoreUnavailable("away")]
     member.connector.close(5.0, in_hand=lambda: False)
     member.connector.step()
@@ -62,7 +62,7 @@ def test_each_attempt_stores_how_far_the_application_has_come_by_then(member: Me
     assert member.connector.done
 
 
-def test_a_leave_whose_answer_was_lost_is_no_loss(member: Member) -> None:
+def test_a_leave_whose_reply_was_lost_does_not_count_as_a_lost_membership(member: Member) -> None:
     member.application.finish()
     member.channel.failures = [StoreUnavailable("the reply was lost"), MembershipLost("no longer registered")]
     member.connector.close(5.0)
@@ -73,7 +73,7 @@ def test_a_leave_whose_answer_was_lost_is_no_loss(member: Member) -> None:
     assert (member.lost, member.connector.counters.losses) == ([], 0)
 
 
-def test_without_zookeeper_a_leave_ends_with_its_time(member: Member) -> None:
+def test_without_zookeeper_a_leave_ends_at_its_timeout(member: Member) -> None:
     member.application.finish()
     member.channel.failures = [StoreUnavailable("away")] * 100
     member.connector.close(5.0)
@@ -93,5 +93,5 @@ def test_the_application_may_commit_while_the_leave_waits_for_it(member: Member)
     member.connector.step()
     assert before.result(0) is None
     assert member.channel.attempts == [late]
-    assert member.connector.commit(late).result(0) is None, "stored by the leave itself"
+    assert member.connector.commit(late).result(0) is None, "the leave itself has stored this offset"
     assert member.connector.commit({PARTITION: 11}).exception(0) is not None

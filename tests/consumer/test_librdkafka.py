@@ -1,4 +1,4 @@
-"""The supported versions of librdkafka."""
+"""Tests of the warning about unsupported versions of librdkafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_fetchers() -> fetchers.KafkaFetchers:
 
 
 @pytest.mark.parametrize(("name", "number", "said"), [("2.9.0", 0x020900FF, 0), ("2.16.1", 0x021001FF, 1)])
-def test_one_that_may_lock_up_is_warned_of(
+def test_a_warning_is_logged_about_a_librdkafka_that_may_hang(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, number: int, said: int
 ) -> None:
     monkeypatch.setattr(fetchers, "libversion", lambda: (name, number))
@@ -29,6 +29,6 @@ def test_one_that_may_lock_up_is_warned_of(
     assert sum(f"librdkafka {name}" in message for message in caplog.messages) == said
 
 
-def test_the_one_installed_is_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_is_logged_about_the_installed_librdkafka(caplog: pytest.LogCaptureFixture) -> None:
     make_fetchers()
     assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""How a consumer ends, and which of its methods may be called where: exceptions, signals, forks, threads."""
+"""Tests of a consumer's end, and of its methods after exceptions, signals and forks, and in several threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeConsumer = Callable[..., Consumer]
 MakeTopic = Callable[..., str]
 
 
-def test_leaving_the_block_normally_commits_the_record_in_hand(
+def test_the_normal_end_of_the_with_block_commits_the_record_in_hand(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -45,7 +45,7 @@ def test_leaving_the_block_normally_commits_the_record_in_hand(
     assert coordinator.member(consumer.consumer_id) is None
 
 
-def test_an_exception_in_the_loop_leaves_its_record_uncommitted_and_the_group_at_once(
+def test_after_an_exception_in_the_loop_its_record_is_not_committed_and_the_consumer_leaves(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     def work(consumer: Consumer) -> None:
@@ -91,7 +91,7 @@ with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], 
             _, errors = process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
-            pytest.fail(process.communicate()[1].decode())  # what its threads were waiting for
+            pytest.fail(process.communicate()[1].decode())  # shows what its threads were waiting for
         finally:
             process.kill()
     assert process.returncode in {-signal.SIGINT, 130}
@@ -114,7 +114,7 @@ while not consumer.registered:
     assert coordinator.member("c") is None
 
 
-def test_an_application_that_was_evicted_for_being_slow_is_a_member_again_when_it_comes_back(
+def test_a_slow_application_that_was_evicted_registers_again_when_it_returns(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -135,7 +135,7 @@ def test_an_application_that_was_evicted_for_being_slow_is_a_member_again_when_i
     assert coordinator.offset(TopicPartition(topic, 0)) == -1
 
 
-def test_a_closed_consumer_says_so(
+def test_calls_of_a_closed_consumer_raise_an_error(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     consumer = make_consumer(topics=[make_topic()])
@@ -147,7 +147,7 @@ def test_a_closed_consumer_says_so(
     assert list(consumer) == []
 
 
-def test_closing_from_another_thread_ends_the_iteration(
+def test_close_in_another_thread_ends_the_iteration(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -158,7 +158,7 @@ def test_closing_from_another_thread_ends_the_iteration(
     assert reader.error is None
 
 
-def test_closing_waits_for_the_record_another_thread_has_in_hand(
+def test_close_waits_for_the_record_that_another_thread_has_in_hand(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -186,12 +186,12 @@ def test_closing_waits_for_the_record_another_thread_has_in_hand(
     for thread in threads:
         thread.join(20)
 
-    assert given == [0, 1, 2], "nothing is handed out any more"
+    assert given == [0, 1, 2], "no more records may be handed out"
     assert coordinator.member(consumer.consumer_id) is None
     assert coordinator.offset(partition) == 3
 
 
-def test_closing_does_not_wait_for_a_thread_that_ended_with_a_record_in_hand(
+def test_close_does_not_wait_for_a_thread_that_ended_with_a_record_in_hand(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -208,7 +208,7 @@ def test_closing_does_not_wait_for_a_thread_that_ended_with_a_record_in_hand(
     assert coordinator.offset(partition) == 2
 
 
-def test_a_forked_child_is_told_to_make_its_own(
+def test_the_error_in_a_forked_child_says_to_create_a_new_consumer(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -221,7 +221,7 @@ def test_a_forked_child_is_told_to_make_its_own(
             consumer.poll(0.1)
         except ConsumerError as error:
             os.write(writing, str(error).encode())
-        consumer.close()  # touches nothing that belongs to the parent
+        consumer.close()  # this must not affect the parent's consumer
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -233,7 +233,7 @@ def test_a_forked_child_is_told_to_make_its_own(
     assert consumer.assignment() == set(partitions_of(topic, 0))
 
 
-def test_two_threads_on_one_stream_are_refused(
+def test_a_second_thread_that_reads_a_stream_gets_an_error(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -241,12 +241,12 @@ def test_two_threads_on_one_stream_are_refused(
     consumer = make_consumer(topics=[topic])
     coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
     with Reader(consumer) as reader:
-        eventually(lambda: reader.records)  # from now on it waits for the next record
+        eventually(lambda: reader.records)  # now the reader waits for the next record
         with pytest.raises(ConsumerError, match="as many streams as there are threads"):
             consumer.poll(5)
 
 
-def test_another_subscription_waits_for_the_record_in_hand_and_begins_a_new_incarnation(
+def test_subscribe_waits_for_the_record_in_hand_and_starts_a_new_incarnation(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic, another = make_topic(), make_topic()
@@ -292,13 +292,15 @@ def test_a_stopped_consumer_ends_the_loop_after_the_record_in_hand(
     assert repr(consumer).endswith("closed>")
 
 
-def test_a_consumer_of_several_streams_is_not_read_as_one(make_consumer: MakeConsumer, make_topic: MakeTopic) -> None:
+def test_a_consumer_with_several_streams_cannot_be_read_directly(
+    make_consumer: MakeConsumer, make_topic: MakeTopic
+) -> None:
     consumer = make_consumer(topics=[make_topic()], streams=2)
     with pytest.raises(ConsumerError, match="has 2 streams"):
         consumer.poll(0.1)
 
 
-def test_a_record_carries_all_of_kafkas_fields_and_can_be_sent_elsewhere(
+def test_a_record_has_all_of_kafkas_fields_and_can_be_pickled(
     kafka_cluster: KafkaCluster, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     from confluent_kafka import Producer

@@ -1,4 +1,4 @@
-"""A consumer registers, loses its membership and comes back. An earlier incarnation may not write any more."""
+"""Tests that a consumer registers, loses its membership and returns. An earlier incarnation may no longer write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MakeConsumer = Callable[..., Consumer]
 
 @pytest.fixture
 def make_store(zk_hosts: str) -> Iterator[MakeStore]:
-    """Sessions on this test's own chroot."""
+    """Opens sessions on this test's own chroot."""
     made: list[KazooStore] = []
 
     def make(hosts: str = zk_hosts, *, session_timeout_ms: int = 6_000) -> KazooStore:
@@ -49,7 +49,7 @@ def store(make_store: MakeStore) -> KazooStore:
 
 @pytest.fixture
 def make_consumer(zk_hosts: str) -> Iterator[MakeConsumer]:
-    """Consumers without brokers: they hold partitions and commit, but there is nothing to read."""
+    """Makes consumers without brokers. They hold partitions and commit, but read no records."""
     made: list[Consumer] = []
 
     def make(**settings: object) -> Consumer:
@@ -69,12 +69,12 @@ def coordinator(store: KazooStore) -> HandCoordinator:
 
 
 def hold(consumer: Consumer, coordinator: HandCoordinator, at: int) -> None:
-    """Makes the consumer the owner of ``T0``, with ``at`` to commit."""
+    """Makes the consumer the owner of ``T0``, with the offset ``at`` to commit."""
     coordinator.run_start(consumer.consumer_id, {T0: 0})
     consumer.seek(T0, at)
 
 
-def test_a_registration_says_what_the_coordinator_has_to_know(
+def test_a_registration_contains_all_settings_that_the_coordinator_needs(
     make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
 ) -> None:
     began = time.time()
@@ -100,7 +100,7 @@ def test_a_registration_says_what_the_coordinator_has_to_know(
     assert stat is not None
     assert channel is not None
     assert stat.ephemeral_owner != 0
-    assert channel.mzxid == stat.czxid  # created in one request
+    assert channel.mzxid == stat.czxid  # one request has created both
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_registration_says_what_the_coordinator_has_to_know(
         ("black_list", SubscriptionKind.BLACK_LIST),
     ],
 )
-def test_pattern_subscriptions_are_registered_as_they_are(
+def test_pattern_subscriptions_are_registered_unchanged(
     name: str, kind: SubscriptionKind, make_consumer: MakeConsumer, coordinator: HandCoordinator
 ) -> None:
     consumer = make_consumer(topics=None, streams=2, **{name: "fl.*,routes"})
@@ -146,14 +146,14 @@ def test_pattern_subscriptions_are_registered_as_they_are(
         ({"bootstrap": "127.0.0.1:7171"}, SettingsError, "not both"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused_before_anything_is_registered(
+def test_invalid_settings_are_refused_before_the_consumer_registers(
     settings: dict[str, object], error: type[Exception], message: str, make_consumer: MakeConsumer
 ) -> None:
     with pytest.raises(error, match=message):
         make_consumer(**settings)
 
 
-def test_a_registration_whose_answer_is_lost_is_found_and_not_made_twice(
+def test_a_registration_whose_reply_is_lost_is_found_and_not_repeated(
     make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
 ) -> None:
     lossy = LossyStore(make_store())
@@ -167,10 +167,10 @@ def test_a_registration_whose_answer_is_lost_is_found_and_not_made_twice(
     assert lossy.lost == 1
     assert coordinator.await_member(consumer.consumer_id).incarnation == member.incarnation
     assert consumer.stats.registrations == 1
-    assert coordinator.offset(T0) == 7  # so it knows its token
+    assert coordinator.offset(T0) == 7  # the commit shows that the consumer knows its token
 
 
-def test_a_commit_whose_answer_is_lost_is_repeated(
+def test_a_commit_whose_reply_is_lost_is_repeated(
     make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
 ) -> None:
     lossy = LossyStore(make_store())
@@ -183,7 +183,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated(
     assert (lossy.lost, coordinator.offset(T0)) == (1, 7)
 
 
-def test_a_name_that_is_taken_is_refused_once_it_cannot_be_a_ghost(
+def test_a_name_in_use_is_refused_once_its_holder_cannot_be_an_old_session(
     make_consumer: MakeConsumer, coordinator: HandCoordinator
 ) -> None:
     first = make_consumer(consumer_id="c", session_timeout_ms=6_000)
@@ -197,7 +197,7 @@ def test_a_name_that_is_taken_is_refused_once_it_cannot_be_a_ghost(
     assert first.registered
 
 
-def test_a_consumer_takes_its_name_over_from_its_own_ghost(
+def test_a_consumer_gets_its_name_after_its_predecessors_session_ends(
     make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
 ) -> None:
     dying = make_store(session_timeout_ms=1_000)
@@ -212,7 +212,7 @@ def test_a_consumer_takes_its_name_over_from_its_own_ghost(
     eventually(lambda: consumer.registered)
 
 
-def test_an_evicted_consumer_drops_everything_and_registers_anew(
+def test_an_evicted_consumer_drops_its_partitions_and_registers_again(
     make_consumer: MakeConsumer, coordinator: HandCoordinator
 ) -> None:
     lost: list[frozenset[TopicPartition]] = []
@@ -251,17 +251,15 @@ def test_a_consumer_whose_channel_was_deleted_loses_its_membership_at_once(
     assert again.incarnation > incarnation
 
 
-def test_nothing_of_an_evicted_incarnation_can_be_committed_under_its_namesake(
-    make_store: MakeStore, store: KazooStore
-) -> None:
-    """A znode that is created again has version 0 again: without the token, the frozen consumer would write here."""
+def test_an_evicted_incarnation_can_neither_commit_nor_leave(make_store: MakeStore, store: KazooStore) -> None:
+    """A recreated znode has version 0 again. Without the token, the frozen consumer's write would succeed."""
     value = b'{"version":1,"subscription":{"t":1},"timestamp":"0"}'
     frozen = ConsumerChannel(make_store(), "g", "c")
     registration = frozen.register(value)
     assert isinstance(registration, Registration)
     store.ensure_path(layout.topic_offsets("g", "t"))
 
-    store.delete(layout.registration("g", "c"))  # evicted, without noticing
+    store.delete(layout.registration("g", "c"))  # evicts the frozen consumer, which does not notice
     namesake = ConsumerChannel(make_store(), "g", "c")
     theirs = namesake.register(value)
     assert isinstance(theirs, Registration)
@@ -276,7 +274,7 @@ def test_nothing_of_an_evicted_incarnation_can_be_committed_under_its_namesake(
     assert isinstance(frozen.register(value), Holder)
 
 
-def test_a_name_used_again_after_its_channel_was_retired_gets_a_working_token(
+def test_a_name_that_is_used_again_after_its_channel_was_removed_gets_a_valid_token(
     make_store: MakeStore, store: KazooStore
 ) -> None:
     value = b'{"version":1,"subscription":{"t":1},"timestamp":"0"}'
@@ -294,7 +292,7 @@ def test_a_name_used_again_after_its_channel_was_retired_gets_a_working_token(
     assert channel.committed([T0]) == {T0: 3}
 
 
-def test_a_consumer_whose_session_is_lost_registers_anew(
+def test_a_consumer_whose_session_is_lost_registers_again(
     make_store: MakeStore,
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
@@ -308,7 +306,7 @@ def test_a_consumer_whose_session_is_lost_registers_anew(
         hold(consumer, coordinator, 7)
 
         server.pause()
-        # It stops before its session can have ended on a server that it cannot reach.
+        # the consumer stops before its session can have ended on a server that it cannot reach
         eventually(lambda: consumer.stats.losses == 1)
         assert consumer.assignment() == frozenset()
         server.resume()
@@ -318,7 +316,7 @@ def test_a_consumer_whose_session_is_lost_registers_anew(
         coordinator.run_start(consumer.consumer_id, [T0])
 
 
-def test_a_zookeeper_that_is_away_and_comes_back_finds_the_consumer_there(
+def test_a_consumer_registers_again_after_a_zookeeper_outage(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()
@@ -326,7 +324,7 @@ def test_a_zookeeper_that_is_away_and_comes_back_finds_the_consumer_there(
         eventually(lambda: consumer.registered)
         server.kill()
         eventually(lambda: not consumer.registered)
-        assert consumer.poll(0.1) is None  # not an error: it is still trying
+        assert consumer.poll(0.1) is None  # no error, because the consumer is still trying
         with pytest.raises(MembershipLost):
             consumer.commit({T0: 1})
         server.start()
@@ -334,7 +332,7 @@ def test_a_zookeeper_that_is_away_and_comes_back_finds_the_consumer_there(
         assert consumer.stats.registrations == 2
 
 
-def test_closing_commits_and_leaves_in_one_write_without_any_coordinator(
+def test_close_commits_and_leaves_without_a_coordinator(
     make_consumer: MakeConsumer, coordinator: HandCoordinator
 ) -> None:
     consumer = make_consumer(auto_commit_interval_ms=60_000)
@@ -347,7 +345,7 @@ def test_closing_commits_and_leaves_in_one_write_without_any_coordinator(
     assert coordinator.offset(T0) == 7
 
 
-def test_leaving_for_good_gives_up_a_place_that_would_have_been_kept(
+def test_close_with_leave_gives_up_the_place_that_the_grace_period_would_keep(
     make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
 ) -> None:
     consumer = make_consumer(consumer_id="c", rejoin_grace_ms=60_000)

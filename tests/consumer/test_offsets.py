@@ -1,4 +1,4 @@
-"""Where a consumer begins, which offsets it commits, and which it refuses to commit."""
+"""Tests of the offsets at which a consumer begins, and of those that it commits or refuses to commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeConsumer = Callable[..., Consumer]
 MakeTopic = Callable[..., str]
 
 
-def test_latest_begins_at_the_end_and_commits_that_with_the_acknowledgement(
+def test_latest_begins_at_the_end_and_the_acknowledgement_commits_that_offset(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -41,7 +41,7 @@ def test_latest_begins_at_the_end_and_commits_that_with_the_acknowledgement(
     assert [record.value for record in read(consumer, 2)] == values
 
 
-def test_error_hands_the_question_to_the_application_until_it_seeks(
+def test_with_error_reads_fail_until_the_application_seeks(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -58,10 +58,10 @@ def test_error_hands_the_question_to_the_application_until_it_seeks(
     assert [record.offset for record in read(consumer, 2)] == [3, 4]
 
 
-def test_an_offset_beyond_the_log_is_reset_to_its_beginning(
+def test_an_offset_beyond_the_log_is_reset_to_the_beginning_of_the_log(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
-    """As after a topic was created again: the committed offset lies beyond its end."""
+    """The committed offset is beyond the end of the log, as after the topic was created again."""
     topic = make_topic()
     (partition,) = partitions_of(topic, 0)
     produce(topic, 0, 5)
@@ -73,7 +73,7 @@ def test_an_offset_beyond_the_log_is_reset_to_its_beginning(
     assert coordinator.offset(partition) == 5
 
 
-def test_an_offset_beyond_the_log_is_reset_to_its_end(
+def test_an_offset_beyond_the_log_is_reset_to_the_end_of_the_log(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -87,7 +87,7 @@ def test_an_offset_beyond_the_log_is_reset_to_its_end(
         eventually(lambda: [record.offset for record in reader.records] == [5])
 
 
-def test_an_offset_that_is_not_in_the_log_is_an_error_where_that_is_asked_for(
+def test_an_offset_that_is_not_in_the_log_causes_an_error_if_so_configured(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -101,11 +101,11 @@ def test_an_offset_that_is_not_in_the_log_is_an_error_where_that_is_asked_for(
     consumer.seek(partition, "earliest")
 
     assert [record.offset for record in read(consumer, 5)] == [0, 1, 2, 3, 4]
-    consumer.commit()  # the only way an offset goes back: a seek
+    consumer.commit()  # an offset goes back only because of a seek
     assert coordinator.offset(partition) == 5
 
 
-def test_commit_writes_all_that_was_handed_out(
+def test_commit_stores_the_offsets_of_all_records_handed_out(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -128,7 +128,7 @@ def test_commit_writes_all_that_was_handed_out(
     assert consumer.position(partition) == 4 + len(batch)
 
 
-def test_without_auto_commit_a_stop_commits_what_the_application_did_in_on_stop_and_no_more(
+def test_without_auto_commit_a_stop_stores_only_the_commits_made_in_on_stop(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(2)
@@ -174,7 +174,7 @@ def test_a_commit_goes_back_only_after_a_seek(
     assert coordinator.offset(partition) == 3
 
 
-def test_pause_withholds_a_partition_and_resume_goes_on_without_a_gap(
+def test_a_paused_partition_is_not_read_and_continues_without_a_gap_after_resume(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(2)
@@ -194,7 +194,7 @@ def test_pause_withholds_a_partition_and_resume_goes_on_without_a_gap(
     assert [record.value for record in before + after] == values
 
 
-def test_seeking_while_records_are_queued_gives_exactly_what_was_sought(
+def test_after_a_seek_the_next_record_is_the_one_at_the_target(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -212,7 +212,7 @@ def test_seeking_while_records_are_queued_gives_exactly_what_was_sought(
     assert [record.value for record in read(consumer, 1)] == [value]
 
 
-def test_the_log_is_asked_for_its_ends_its_times_and_the_lag(
+def test_a_consumer_returns_the_logs_ends_offsets_for_times_and_the_lag(
     kafka_cluster: KafkaCluster, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(partitions=2)
@@ -252,7 +252,7 @@ def test_commit_of_a_partition_that_is_not_held_is_refused(
         consumer.commit({("t", 0): 1})
 
 
-def test_offsets_of_a_deleted_topic_cannot_be_committed_and_bother_nobody_else(
+def test_offsets_of_a_deleted_topic_cannot_be_committed_and_do_not_affect_other_topics(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     deleted, alive = make_topic(), make_topic()
@@ -262,7 +262,7 @@ def test_offsets_of_a_deleted_topic_cannot_be_committed_and_bother_nobody_else(
     coordinator.run_start(consumer.consumer_id, partitions_of(deleted, 0) + partitions_of(alive, 0))
     assert len(read(consumer, 4)) == 4
 
-    coordinator.store.delete(layout.topic_offsets(coordinator.group, deleted))  # as the coordinator does
+    coordinator.store.delete(layout.topic_offsets(coordinator.group, deleted))  # as the coordinator would
 
     with pytest.raises(NotFound, match=deleted):
         consumer.commit()
@@ -270,7 +270,7 @@ def test_offsets_of_a_deleted_topic_cannot_be_committed_and_bother_nobody_else(
     coordinator.run_stop(consumer.consumer_id, partitions_of(deleted, 0))
 
 
-def test_an_acknowledgement_whose_answer_is_lost_is_not_obeyed_again(
+def test_a_command_whose_acknowledgements_reply_is_lost_is_not_carried_out_again(
     kafka_cluster: KafkaCluster,
     make_consumer: MakeConsumer,
     make_topic: MakeTopic,

@@ -1,4 +1,4 @@
-"""Records whose keys and values the application's functions read."""
+"""Tests of records whose keys and values are read by functions of the application."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def message(value: bytes | None, key: bytes | None = b"k") -> Any:
     return SimpleNamespace(**{name: partial(fields.get, name) for name in fields})
 
 
-def test_each_function_runs_once_and_when_it_is_needed() -> None:
+def test_each_deserializer_runs_once_and_only_when_it_is_needed() -> None:
     calls: list[bytes] = []
 
     def read(data: bytes) -> Any:
@@ -31,12 +31,12 @@ def test_each_function_runs_once_and_when_it_is_needed() -> None:
     assert (record.value, record.value, record.key) == ({"n": 1}, {"n": 1}, b"k")
     assert calls == [b'{"n": 1}']
     assert Deserializers(key=bytes.decode, value=read).record()(message(None, None)).value is None
-    copied = pickle.loads(pickle.dumps(record))  # noqa: S301 - our own
+    copied = pickle.loads(pickle.dumps(record))  # noqa: S301 - pickled by this test
     assert (copied, copied.value, copied.raw_value) == (record, {"n": 1}, b'{"n": 1}')
     assert type(Deserializers().record()(message(b"1"))) is Record
 
 
-def test_a_value_that_cannot_be_read_fails_where_it_is_used_and_says_which_it_is() -> None:
+def test_an_unreadable_value_raises_an_error_that_names_its_record_when_it_is_used() -> None:
     record = Deserializers(value=json.loads).record()(message(b"{"))
     for _ in range(2):
         with pytest.raises(ValueError, match="Expecting property name") as failure:

@@ -1,4 +1,4 @@
-"""When a consumer registers, and how long it waits for its name."""
+"""Tests of when a consumer registers, and how long it waits for its name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.consumer.stepped import REGISTRATION, ChannelByHand, Member
 
 GHOST = Holder(incarnation=3, session_id=9, member=None)
 WAITS_S = 1.0 + 10.0 * 1.2
-"""The wait for a ghost, with sessions of 10 s on both sides."""
+"""The wait for a predecessor's session. Both sessions have a timeout of 10 s."""
 
 
-def test_a_name_that_is_held_longer_than_a_ghost_can_live_is_refused() -> None:
+def test_a_name_that_is_held_longer_than_an_old_session_can_last_is_refused() -> None:
     member = Member(ChannelByHand(holder=GHOST))
     began = member.clock.monotonic()
     while member.connector.failure is None:
@@ -23,8 +23,8 @@ def test_a_name_that_is_held_longer_than_a_ghost_can_live_is_refused() -> None:
     assert member.clock.monotonic() == pytest.approx(began + WAITS_S)
 
 
-def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away() -> None:
-    """ZooKeeper's next leader gives the ghost's session its whole timeout again."""
+def test_the_wait_for_a_predecessors_session_restarts_after_a_zookeeper_outage() -> None:
+    """ZooKeeper's next leader gives the predecessor's session its whole timeout again."""
     member = Member(ChannelByHand(holder=GHOST))
     began = member.clock.monotonic()
     while member.clock.monotonic() < began + WAITS_S - 1.0:
@@ -37,7 +37,7 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away() -> None:
     assert member.clock.monotonic() == pytest.approx(again + WAITS_S)
 
 
-def test_a_ghost_that_goes_leaves_its_name() -> None:
+def test_a_consumer_registers_as_soon_as_its_predecessors_session_ends() -> None:
     member = Member(ChannelByHand(holder=GHOST))
     for _ in range(5):
         member.step_when_due()
@@ -47,11 +47,11 @@ def test_a_ghost_that_goes_leaves_its_name() -> None:
     assert member.connector.registration is not None
 
 
-def test_one_that_was_evicted_for_being_slow_registers_when_its_application_comes_back() -> None:
+def test_a_slow_consumer_that_was_evicted_registers_when_its_application_returns() -> None:
     member = Member()
     member.hold()
     member.channel.registered = False  # evicted
-    member.connector._on_registration_event(None)  # type: ignore[arg-type]  # as the watch tells
+    member.connector._on_registration_event(None)  # type: ignore[arg-type]  # like the watch
     for _ in range(100):
         member.step_when_due()
     assert member.connector.counters.losses == 1

@@ -1,4 +1,4 @@
-"""Iteration over a run of records of one partition: any change of the partition ends the run at once."""
+"""Tests of iteration over a run of records of one partition. Any change of the partition ends the run at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def begun(
     return consumer, topic
 
 
-def test_a_stop_ends_the_run_and_commits_what_was_handed_out_of_it(
+def test_a_stop_ends_the_run_and_commits_the_records_handed_out(
     begun: tuple[Consumer, str], coordinator: HandCoordinator
 ):
     consumer, topic = begun
@@ -51,7 +51,7 @@ def test_a_stop_ends_the_run_and_commits_what_was_handed_out_of_it(
     assert coordinator.offset(moving) == 10
 
 
-def test_a_start_meanwhile_does_not_end_it_and_nothing_is_skipped(
+def test_a_start_of_another_partition_does_not_end_the_run_and_skips_no_record(
     begun: tuple[Consumer, str], coordinator: HandCoordinator
 ):
     consumer, topic = begun
@@ -61,7 +61,7 @@ def test_a_start_meanwhile_does_not_end_it_and_nothing_is_skipped(
     assert [r.offset for r in found if r.partition == 1] == list(range(_COUNT))
 
 
-def test_seek_and_pause_end_it(begun: tuple[Consumer, str], coordinator: HandCoordinator):
+def test_seek_and_pause_end_the_run(begun: tuple[Consumer, str], coordinator: HandCoordinator):
     consumer, topic = begun
     partition, other = partitions_of(topic, 0, 1)
     consumer.seek(partition, 150)
@@ -73,14 +73,14 @@ def test_seek_and_pause_end_it(begun: tuple[Consumer, str], coordinator: HandCoo
     assert [record.offset for record in read(consumer, 2)] == [153, 154]
 
 
-def test_a_batch_goes_on_where_it_was_left(begun: tuple[Consumer, str]):
+def test_a_batch_continues_where_the_iteration_ended(begun: tuple[Consumer, str]):
     consumer, _ = begun
     batch = consumer.consume(20, 10)
     assert [record.offset for record in batch] == list(range(10, 30))
     assert [record.offset for record in read(consumer, 3)] == [30, 31, 32]
 
 
-def test_messages_are_handed_out_as_records_are(begun: tuple[Consumer, str], coordinator: HandCoordinator):
+def test_messages_are_handed_out_like_records(begun: tuple[Consumer, str], coordinator: HandCoordinator):
     consumer, topic = begun
     messages = consumer.consume_messages(20, 10)
     assert [(message.topic(), message.offset()) for message in messages] == [(topic, n) for n in range(10, 30)]
@@ -101,12 +101,12 @@ def test_messages_are_handed_out_as_records_are(begun: tuple[Consumer, str], coo
     assert consumer.stats.records == 10 + 29
 
 
-def test_what_was_handed_out_is_consumed_when_the_next_is_asked_for(
+def test_a_record_counts_as_consumed_when_the_next_one_is_requested(
     begun: tuple[Consumer, str], coordinator: HandCoordinator
 ):
     consumer, topic = begun
     (partition,) = partitions_of(topic, 0)
-    eventually(lambda: coordinator.offset(partition) == 9)  # the tenth is in hand
+    eventually(lambda: coordinator.offset(partition) == 9)  # the tenth record is in hand
     consumer.commit()
     assert coordinator.offset(partition) == 10
     read(consumer, 1)
@@ -116,7 +116,7 @@ def test_what_was_handed_out_is_consumed_when_the_next_is_asked_for(
     eventually(lambda: coordinator.offset(partition) == 11)
 
 
-def test_a_forked_copy_hands_out_nothing_of_it(begun: tuple[Consumer, str]):
+def test_a_forked_child_hands_out_no_records_of_the_run(begun: tuple[Consumer, str]):
     consumer, _ = begun
     child = os.fork()
     if child == 0:

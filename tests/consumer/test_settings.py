@@ -1,4 +1,4 @@
-"""Settings that need no server to be understood or refused."""
+"""Tests of settings that need no server."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kafka_coord.consumer.transport import Endpoint, open_transport
 from kafka_coord.errors import SettingsError
 
 
-def test_a_consumer_without_a_name_gets_one() -> None:
+def test_a_consumer_without_a_name_gets_a_generated_one() -> None:
     assert member_settings(group="delays", topics=["flights"]).member.consumer.startswith("delays_")
     assert member_settings(group="delays", topics=["flights"], consumer_id="c1").member.consumer == "c1"
 
 
-def test_an_open_store_excludes_a_coordinators_socket() -> None:
+def test_a_store_and_a_coordinators_socket_cannot_be_combined() -> None:
     both = Endpoint(store=cast("Any", object()), bootstrap="127.0.0.1:7171")
     with pytest.raises(SettingsError, match="not both"):
         open_transport(both, member_settings(group="delays", topics=["flights"]), cast("Any", None), lambda: None)
@@ -36,7 +36,7 @@ def test_a_callback_with_two_parameters_gets_the_consumer_first() -> None:
     assert calls == [("me", frozenset()), ("mine", frozenset()), frozenset()]
 
 
-def test_a_callback_has_one_of_its_two_names() -> None:
+def test_a_callback_cannot_be_given_under_both_of_its_names() -> None:
     assert one_given(on_start=None, on_assign=print) is print
     assert one_given(on_start=None, on_assign=None) is None
     with pytest.raises(SettingsError, match="give on_start or on_assign, not both"):

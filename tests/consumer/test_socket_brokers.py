@@ -1,4 +1,4 @@
-"""What a consumer without ZooKeeper knows about Kafka's brokers."""
+"""Tests of how a consumer without ZooKeeper learns about Kafka's brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Party:
         self.brokers.learn(ClusterMetadata(1, brokers, [], None))
 
 
-def test_it_knows_what_it_was_told_last_and_wakes_the_consumer_only_for_news() -> None:
+def test_the_last_received_brokers_are_used_and_only_changes_wake_the_consumer() -> None:
     party = Party()
     party.told("a:1")
     assert party.brokers.step()
@@ -43,14 +43,14 @@ def test_it_knows_what_it_was_told_last_and_wakes_the_consumer_only_for_news() -
     assert party.brokers.addresses == ("a:1", "b:2")
 
 
-def test_brokers_that_are_all_gone_for_a_moment_are_still_tried_where_they_were() -> None:
+def test_the_last_known_addresses_are_kept_while_no_broker_is_listed() -> None:
     party = Party()
     party.told("a:1")
     party.told()
     assert party.brokers.addresses == ("a:1",)
 
 
-def test_a_consumer_that_was_told_of_none_asks_again() -> None:
+def test_a_consumer_that_received_no_brokers_asks_again() -> None:
     party = Party()
     party.told()
     assert party.brokers.addresses == ()
@@ -61,13 +61,13 @@ def test_a_consumer_that_was_told_of_none_asks_again() -> None:
     assert not party.brokers.problem
 
 
-def test_brokers_that_the_application_names_are_used_and_nothing_is_looked_up() -> None:
+def test_brokers_that_the_application_names_are_used_without_a_lookup() -> None:
     party = Party()
     assert party.lookup("a:1,b:2").step(0.0) == float("inf")
     assert (party.connected, party.asked) == ([("a:1", "b:2")], 0)
 
 
-def test_brokers_are_looked_up_until_there_are_some_and_then_now_and_then() -> None:
+def test_brokers_are_looked_up_until_some_are_found_and_then_occasionally() -> None:
     party = Party()
     lookup = party.lookup(None)
     assert lookup.step(0.0) == 1.0

@@ -152,7 +152,7 @@ class ContainerEnsemble:
         return ",".join(server.connect_string for server in self.servers)
 
     def leader(self) -> ContainerServer | None:
-        """The present leader, or ``None``."""
+        """The current leader, or ``None``."""
         return next((server for server in self.servers if server.mode() == "leader"), None)
 
     def start(self, timeout_s: float = 60.0) -> None:

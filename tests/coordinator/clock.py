@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """Implements :class:`kafka_coord.zk.store.Clock`; only the test moves it."""
+    """Implements :class:`kafka_coord.zk.store.Clock`. Only the test advances it."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

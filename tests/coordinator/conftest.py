@@ -12,7 +12,7 @@ from tests.coordinator.harness import World
 
 @pytest.fixture
 def world(zk_hosts: str) -> Iterator[World]:
-    """A chroot for this test only on a real ZooKeeper, with a topic ``flights`` of four partitions."""
+    """This test's own chroot on a real ZooKeeper, with a topic ``flights`` of four partitions."""
     made = World(zk_hosts)
     made.kafka.topic("flights", 4)
     yield made
@@ -21,7 +21,7 @@ def world(zk_hosts: str) -> Iterator[World]:
 
 @pytest.fixture
 def expire() -> Callable[[Store], None]:
-    """Ends a store's session on the server, as a session timeout does: a second client takes it over and closes it."""
+    """Ends a store's session on the server, like a session timeout. A second client takes it over and closes it."""
 
     def end(store: Store) -> None:
         client: Any = store._client  # type: ignore[attr-defined]

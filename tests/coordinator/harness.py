@@ -44,7 +44,7 @@ def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions |
 
 
 class KafkaZnodes:
-    """Kafka's own znodes, written by hand for tests that need nothing else of Kafka."""
+    """Writes Kafka's own znodes, for tests that need nothing else of Kafka."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -104,10 +104,10 @@ class Instance:
 
 
 class ScriptedConsumer:
-    """A scripted consumer, which uses the real channel in its own session.
+    """A consumer controlled by the test. It uses the real channel, in its own session.
 
-    With ``obedient``, a thread carries out every command at once; otherwise :meth:`obey` carries out the next one.
-    ``position`` is the offset to commit for a partition, ``seen`` are all commands that it has read.
+    If it is ``obedient``, a thread carries out every command at once. Otherwise, :meth:`obey` carries out the next one.
+    ``position`` has the offset to commit for each partition, and ``seen`` all commands that it has read.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class ScriptedConsumer:
         self.owned = NO_PARTITIONS
 
     def halt(self) -> None:
-        """Carries out no more commands, as if frozen; the session lives on."""
+        """Stops carrying out commands, as if frozen. The session stays alive."""
         self._stop.set()
         self._changed.set()
         if self._thread is not None:
@@ -195,7 +195,7 @@ class ScriptedConsumer:
         self._stop.clear()
 
     def close(self) -> None:
-        """Ends its session, which deletes the registration at once."""
+        """Closes the session, which deletes the registration immediately."""
         self.halt()
         self.store.close()
 
@@ -215,7 +215,7 @@ class ScriptedConsumer:
 
 
 class World:
-    """One ZooKeeper below one chroot, observed from outside."""
+    """The contents of one chroot on ZooKeeper, observed from outside, and the processes that a test starts."""
 
     def __init__(self, hosts: str, zk: ZkOptions | None = None, session_timeout_ms: int = SESSION_MS) -> None:
         self.hosts = hosts
@@ -248,7 +248,7 @@ class World:
             instance.stop()
         self.store.close()
 
-    # --- what is on ZooKeeper ----------------------------------------------------------------------------------------
+    # --- the contents of ZooKeeper -----------------------------------------------------------------------------------
 
     def node(self, path: str) -> Node | None:
         try:
@@ -299,7 +299,7 @@ class World:
         return target if wanted == {c: ledger.owned for c, ledger in ledgers.items() if ledger.owned} else None
 
     def settles(self, *members: str, group: str = "delays", partitions: int | None = None) -> Assignment:
-        """Waits until the group has settled with exactly these members (and this many partitions owned)."""
+        """Waits until the group has settled with exactly these members, which own ``partitions`` partitions in all."""
 
         def reached() -> Assignment | None:
             target = self.settled(group)

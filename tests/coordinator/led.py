@@ -1,4 +1,4 @@
-"""A handler that leads, over a simulated ZooKeeper; the test steps it."""
+"""The handler of an elected instance, with a simulated ZooKeeper. The test steps it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulation.store import Quiet, connected_store
 
 
 class Led:
-    """``leads`` is the answer when the handler asks whether it leads. ``around`` is called with every request to
+    """A handler that the test steps. ``leads`` tells it whether it leads. ``around`` is called with every request to
     ZooKeeper."""
 
     def __init__(self, topic: str, partitions: int, around: Quiet | None = None) -> None:

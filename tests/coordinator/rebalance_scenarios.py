@@ -1,4 +1,4 @@
-"""Scenarios that hold on any ZooKeeper. They run on the embedded server, and on the ensemble in containers."""
+"""Scenarios that hold on any ZooKeeper. They run on a single server, and on the ensemble in containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.coordinator.harness import World
 from tests.waiting import eventually
 
 
-def a_second_member_takes_half_and_nothing_else_is_touched(world: World) -> None:
+def a_second_member_gets_half_of_the_partitions_and_the_others_do_not_move(world: World) -> None:
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -27,11 +27,11 @@ def a_second_member_takes_half_and_nothing_else_is_touched(world: World) -> None
     assert [type(command) for command in c1.seen] == [StartFetcher, StopFetcher]
     moved = c1.seen[-1].partitions
     assert len(moved) == 2
-    assert c2.started == {tp: 100 + tp.partition for tp in moved}, "starts where the former owner committed"
+    assert c2.started == {tp: 100 + tp.partition for tp in moved}, "c2 must start at the committed offsets"
     assert c1.owned.isdisjoint(c2.owned)
 
 
-def nobody_is_started_before_the_owner_has_acknowledged(world: World) -> None:
+def no_member_is_started_before_the_owner_has_acknowledged_the_stop(world: World) -> None:
     world.instance(1).start_elected()
     c1 = world.consumer("c1", obedient=False).join()
     eventually(c1.obey)
@@ -48,7 +48,7 @@ def nobody_is_started_before_the_owner_has_acknowledged(world: World) -> None:
     world.settles("c1", "c2", "c3", partitions=4)
 
 
-def a_leaving_member_hands_over_what_it_committed(world: World) -> None:
+def the_next_owner_starts_at_the_offsets_that_a_leaving_member_committed(world: World) -> None:
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -57,10 +57,10 @@ def a_leaving_member_hands_over_what_it_committed(world: World) -> None:
     c2.leave()
     world.settles("c1", partitions=4)
     assert {tp: c1.started[tp] for tp in left} == dict.fromkeys(left, 7)
-    assert [type(c) for c in c1.seen[told:]] == [StartFetcher], "what does not move is never stopped"
+    assert [type(c) for c in c1.seen[told:]] == [StartFetcher], "partitions that do not move must not be stopped"
 
 
-def a_vanished_member_is_replaced_after_its_session(world: World) -> None:
+def a_vanished_member_is_replaced_after_its_session_ends(world: World) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     c2 = world.consumer("c2").join()
@@ -68,11 +68,11 @@ def a_vanished_member_is_replaced_after_its_session(world: World) -> None:
     c2.close()
     target = world.settles("c1", partitions=4)
     assert target.reason == "member c2 left"
-    assert world.children(layout.channel("delays", "c2")) == (), "its commands are gone"
+    assert world.children(layout.channel("delays", "c2")) == (), "the dead member's commands must be deleted"
     assert "c2" not in world.ledgers()
 
 
-def a_member_that_returns_within_its_grace_gets_its_own_back(world: World) -> None:
+def a_member_that_returns_within_its_grace_gets_its_own_partitions_back(world: World) -> None:
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     c2 = world.consumer("c2", rejoin_grace_ms=60_000).join()
@@ -85,7 +85,7 @@ def a_member_that_returns_within_its_grace_gets_its_own_back(world: World) -> No
     eventually(lambda: again.owned == had)
     assert again.registration.incarnation != first
     world.settles("c1", "c2", partitions=4)
-    assert len(c1.seen) == commands, "nobody else was told anything"
+    assert len(c1.seen) == commands, "the other member must get no commands"
 
 
 def a_consumer_that_does_not_acknowledge_is_evicted(world: World) -> None:
@@ -99,7 +99,7 @@ def a_consumer_that_does_not_acknowledge_is_evicted(world: World) -> None:
     assert stuck.seen == []
 
 
-def a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone(world: World) -> None:
+def a_recreated_topic_starts_without_the_offsets_of_the_old_one(world: World) -> None:
     world.kafka.topic("flights", 4, topic_id="first")
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
@@ -107,7 +107,7 @@ def a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone(world: W
     for c in (c1, c2):
         c.position = {TopicPartition("flights", p): 5000 for p in range(4)}
     world.kafka.delete_topic("flights")
-    # deleted and created again between two passes, with fewer partitions
+    # the topic is deleted and created again between two passes, with fewer partitions
     world.kafka.topic("flights", 2, topic_id="second")
     world.settles("c1", "c2", partitions=2)
     eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data.startswith(b"second "))
@@ -130,12 +130,12 @@ def an_operator_can_make_the_coordinator_resign(world: World) -> None:
 
 
 SCENARIOS = (
-    a_second_member_takes_half_and_nothing_else_is_touched,
-    nobody_is_started_before_the_owner_has_acknowledged,
-    a_leaving_member_hands_over_what_it_committed,
-    a_vanished_member_is_replaced_after_its_session,
-    a_member_that_returns_within_its_grace_gets_its_own_back,
+    a_second_member_gets_half_of_the_partitions_and_the_others_do_not_move,
+    no_member_is_started_before_the_owner_has_acknowledged_the_stop,
+    the_next_owner_starts_at_the_offsets_that_a_leaving_member_committed,
+    a_vanished_member_is_replaced_after_its_session_ends,
+    a_member_that_returns_within_its_grace_gets_its_own_partitions_back,
     a_consumer_that_does_not_acknowledge_is_evicted,
-    a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone,
+    a_recreated_topic_starts_without_the_offsets_of_the_old_one,
     an_operator_can_make_the_coordinator_resign,
 )

@@ -1,5 +1,5 @@
-"""A request is answered once. An answered request is not carried out again, even if the reply to the answer was
-lost."""
+"""Tests that a request is answered once. An answered request is not carried out again, even if the reply to its
+answer was lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP, TOPIC = "delays", "flights"
 
 
 class Losing(Quiet):
-    """Loses the reply to the next write for which ``loses`` returns true. The write takes effect nevertheless."""
+    """Loses the reply to the next write for which ``loses`` returns true, although the write takes effect."""
 
     def __init__(self) -> None:
         self.loses: Callable[[str], bool] = lambda _: False
@@ -41,7 +41,7 @@ class Losing(Quiet):
 
 
 def ask(store: Store, request: Request) -> str:
-    """The path of the request."""
+    """Writes the request, and returns its path."""
     return store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
 
 
@@ -50,7 +50,7 @@ def read(store: Store, path: str) -> Request:
 
 
 class World(Led):
-    """A group with a topic of ``partitions``, each at offset 100."""
+    """A group with a topic of ``partitions`` partitions, each with the committed offset 100."""
 
     def __init__(self, partitions: int) -> None:
         self.network = Losing()
@@ -63,7 +63,7 @@ class World(Led):
             self.store.create(layout.offset(GROUP, TOPIC, partition), b"100")
 
     def ask(self, request: Request) -> str:
-        """The coordinator has read the request, and nothing else has happened."""
+        """Writes the request, and lets the coordinator read it. Returns its path."""
         path = ask(self.store, request)
         self.requests.load(self.store.children(layout.REQUESTS))
         self.queue.request(GROUP)
@@ -88,7 +88,7 @@ def reset_of(world: World, offset: int = 7) -> Request:
     return Request(RequestType.RESET_OFFSETS, group=GROUP, offsets=offsets)
 
 
-def test_a_refusal_whose_reply_was_lost_is_the_answer_when_what_was_asked_becomes_possible() -> None:
+def test_a_refusal_whose_reply_was_lost_stays_the_answer_when_the_request_becomes_possible() -> None:
     world = World(2)
     world.join(GROUP, "c1")
     world.settle()
@@ -109,7 +109,7 @@ def test_a_refusal_whose_reply_was_lost_is_the_answer_when_what_was_asked_become
     assert world.offsets() == {b"100"}
 
 
-def test_nothing_of_a_reset_in_several_parts_is_written_once_it_is_answered() -> None:
+def test_a_reset_in_several_parts_writes_no_offset_once_it_is_answered() -> None:
     world = World(2_500)
     path = world.ask(reset_of(world))
     answered = fields.dump({**read(world.store, path).to_json(), "result": "refused", "message": "no"})
@@ -121,7 +121,7 @@ def test_nothing_of_a_reset_in_several_parts_is_written_once_it_is_answered() ->
     assert world.offsets() == {b"100"}
     next_request = world.ask(reset_of(world, 9))
     world.settle()
-    assert read(world.store, next_request).result == "done", "an answered request holds nothing up"
+    assert read(world.store, next_request).result == "done", "an answered request must not delay later ones"
 
 
 @pytest.mark.parametrize("lost", range(3))
@@ -138,7 +138,7 @@ def test_a_reset_in_several_parts_whose_replies_are_lost_is_completed_and_then_a
     assert world.offsets() == {b"7"}
 
 
-def test_a_request_that_its_operator_withdrew_holds_nothing_up() -> None:
+def test_a_withdrawn_request_does_not_delay_later_ones() -> None:
     world = World(2)
     world.store.delete(world.ask(reset_of(world)))
     later = world.ask(Request(RequestType.LOOK, group=GROUP))
@@ -158,7 +158,7 @@ def test_each_eviction_is_written_together_with_its_answer() -> None:
     for consumer in ("c1", "c2", "c5", "c6"):
         world.leave(consumer)
     world.join("c6")
-    world.bad_registrations.add("c6")  # not the incarnation in its ledger
+    world.bad_registrations.add("c6")  # the registration's incarnation differs from that in the ledger
     asked = {c: world.ask(type=RequestType.EVICT, consumer=c) for c in ("c4", "c2", "c6", "c3", "c5", "c1")}
     observation = world.observe()
     store = Led(TOPIC, 4).store
@@ -179,7 +179,7 @@ def _answers(op: Op, path: str) -> bool:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_coordinator_resigns_once_it_has_said_so_even_if_the_reply_was_lost(lost: bool) -> None:
+def test_a_coordinator_resigns_after_its_answer_even_if_the_answers_reply_was_lost(lost: bool) -> None:
     clock, network = VirtualClock(), Losing()
     store = connected_store(clock=clock, around=network, timeout_ms=600_000)
     service = CoordinatorService(store, 1, options=CoordinatorOptions(resign_pause_ms=60_000))
@@ -204,6 +204,6 @@ def test_a_coordinator_resigns_once_it_has_said_so_even_if_the_reply_was_lost(lo
         turn()
 
     assert network.lost == lost
-    assert not any(doing.endswith(layout.COORDINATOR_EPOCH) for doing in doings), "no read delays the next election"
+    assert not any(doing.endswith(layout.COORDINATOR_EPOCH) for doing in doings), "no read may delay the next election"
     assert resigned[-1]
     assert read(store, path).message == "coordinator 1 resigned from epoch 1"

@@ -1,4 +1,4 @@
-"""Grace, overdue commands, channel retirement, retention: each depends on how long it has lasted."""
+"""Tests of the deadlines of grace periods, commands, channels and the retention of offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = DeadlineInputs({}, frozenset(), {}, {}, None, SETTINGS)
 
 
 class Looks:
-    """Computes the deadlines of one group at given times in s; the wall clock shows the same times."""
+    """Computes the deadlines of one group at given times (s). The wall clock shows the same times."""
 
     def __init__(self) -> None:
         self.timers = GroupTimers()
@@ -37,7 +37,7 @@ class Looks:
         return deadlines(seen, self.timers, OPTIONS, now, now * 1000)
 
 
-def test_a_place_is_kept_for_the_grace_of_its_member_and_no_longer() -> None:
+def test_a_place_is_kept_for_its_members_grace_period_and_not_longer() -> None:
     looks, seen = Looks(), replace(NOTHING, ledgers={"c1": Ledger("c1", 1, place=MEMBER)})
     assert looks.at(100, seen).in_grace == {"c1"}
     assert looks.timers.next_due == 130
@@ -45,7 +45,7 @@ def test_a_place_is_kept_for_the_grace_of_its_member_and_no_longer() -> None:
     assert looks.at(130, seen).in_grace == frozenset()
 
 
-def test_a_member_that_came_back_begins_its_grace_anew() -> None:
+def test_the_grace_period_of_a_member_that_returned_starts_again() -> None:
     looks, gone = Looks(), replace(NOTHING, ledgers={"c1": Ledger("c1", 1, place=MEMBER)})
     looks.at(100, gone)
     looks.at(120, replace(gone, registered={"c1"}))
@@ -72,7 +72,7 @@ def test_a_command_is_overdue_after_the_rebalance_timeout_of_its_incarnation() -
         (300_000, CommandType.START_FETCHER, 300),
     ],
 )
-def test_a_member_may_have_a_rebalance_timeout_of_its_own(own_ms: int, kind: CommandType, limit_s: int) -> None:
+def test_a_members_own_rebalance_timeout_applies_to_its_commands(own_ms: int, kind: CommandType, limit_s: int) -> None:
     looks, command = Looks(), CommandId(7, kind, f"{kind}-0000000007")
     members = {"c1": replace(MEMBER, rebalance_timeout_ms=own_ms), "c2": replace(MEMBER, consumer="c2")}
     seen = replace(NOTHING, members=members, registered=set(members), channels={"c1": Channel((command,))})
@@ -81,28 +81,28 @@ def test_a_member_may_have_a_rebalance_timeout_of_its_own(own_ms: int, kind: Com
     assert looks.at(limit_s, seen).overdue == {"c1"}
 
 
-def test_a_channel_is_retired_once_its_consumer_is_gone_for_long() -> None:
+def test_a_channel_is_removed_long_after_its_consumer_left() -> None:
     looks, seen = Looks(), replace(NOTHING, channels={"c1": Channel()})
     assert looks.at(0, seen).retired == frozenset()
     assert looks.at(599, seen).retired == frozenset()
     assert looks.at(600, seen).retired == {"c1"}
-    assert Looks().at(600, seen).retired == frozenset(), "a new coordinator counts from its first look"
+    assert Looks().at(600, seen).retired == frozenset(), "a new coordinator must count from its first pass"
 
 
-def test_offsets_expire_once_the_group_is_empty_for_longer_than_they_are_kept() -> None:
+def test_offsets_expire_once_the_group_has_been_empty_for_the_retention_time() -> None:
     empty = replace(NOTHING, target=EMPTY_TARGET)
     assert not Looks().at(999, empty).retention_passed
-    assert Looks().at(1_000, empty).retention_passed, "the moment outlives coordinators"
+    assert Looks().at(1_000, empty).retention_passed, "a new coordinator must use the stored time"
 
 
 def test_offsets_of_a_group_whose_target_still_names_members_do_not_expire() -> None:
-    """A coordinator forgot the last member and died before it emptied the target. The target is older than the
-    retention."""
+    """A coordinator removed the last member's ledger, and died before it emptied the target. The target is older than
+    the retention time."""
     left = replace(EMPTY_TARGET, members={"c1": PartitionSet({"flights": [0]})})
     assert not Looks().at(5_000, replace(NOTHING, target=left)).retention_passed
 
 
-def test_offsets_expire_neither_with_a_consumer_nor_without_a_target_nor_with_settings_nobody_can_read() -> None:
+def test_offsets_do_not_expire_with_a_consumer_without_a_target_or_with_unreadable_settings() -> None:
     empty = replace(NOTHING, target=EMPTY_TARGET)
     for seen in (
         replace(empty, registered={"c1"}),

@@ -1,4 +1,4 @@
-"""A pass decodes only what was written since the previous one."""
+"""Tests that a pass decodes only values that were written since the previous pass."""
 
 import logging
 from collections import Counter
@@ -24,7 +24,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_a_value_holds_until_its_znode_is_written_again() -> None:
+def test_a_decoded_value_is_used_until_its_znode_is_written_again() -> None:
     store = connected_store(SimulatedZooKeeper())
     path, memory = layout.ledger("delays", "c1"), GroupMemory("delays")
     store.ensure_path(layout.owners("delays"))
@@ -45,13 +45,13 @@ def test_a_value_holds_until_its_znode_is_written_again() -> None:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_coordinator_at_work_decodes_no_ledger_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_decodes_no_ledger_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: Counter[tuple[str, str, int]] = Counter()
     original = Ledger.from_json
 
     def from_json(value: object, consumer: str, znode_version: int, where: str) -> Ledger:
         ledger = original(value, consumer, znode_version, where)  # type: ignore[arg-type]
-        if znode_version:  # the checks of invariants read without a version, so they decode each once too
+        if znode_version:  # the checks of invariants decode without a version, so they do not count
             decoded[consumer, str(ledger.incarnation), znode_version] += 1
         return ledger
 

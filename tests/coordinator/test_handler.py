@@ -1,4 +1,4 @@
-"""One step of the handler over many groups: it reads them together, decides about each, and returns to each in time."""
+"""Tests of one step of the handler for many groups: it reads them together, decides about each, and returns in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulation.store import Quiet, SimulatedStore
 
 
 class Counting(Quiet):
-    """Counts requests that read, and can cause an event before one of them."""
+    """Counts read requests, and can cause an event before one of them."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -38,7 +38,7 @@ class Counting(Quiet):
 
 
 class World(Led):
-    """Groups of one member each, and a handler that leads."""
+    """Groups of one member each, and the handler of an elected instance."""
 
     def __init__(self, groups: int) -> None:
         self.requests_made = Counting()
@@ -67,19 +67,19 @@ class World(Led):
         return [group for group in self.groups if self.store.exists(layout.assignment(group))]
 
 
-def test_many_groups_are_looked_at_with_as_many_requests_as_one() -> None:
+def test_many_groups_are_read_with_as_many_requests_as_one() -> None:
     one, many = World(1), World(GROUPS_AT_ONCE + 4)
     assert one.handler.step()
     assert many.handler.step()
     assert many.handler.passes == GROUPS_AT_ONCE
-    assert many.decided() == many.groups[:GROUPS_AT_ONCE], "first come, first served"
+    assert many.decided() == many.groups[:GROUPS_AT_ONCE], "the groups must be served in the order of their events"
     looks, decisions = 2, one.requests_made.reads - 2
     assert many.requests_made.reads == looks + GROUPS_AT_ONCE * decisions
     assert many.handler.step()
     assert many.decided() == many.groups
 
 
-def test_what_is_decided_for_many_groups_is_written_at_once() -> None:
+def test_decisions_about_many_groups_are_written_in_one_request() -> None:
     world = World(5)
     doings: list[str] = []
     world.requests_made.before_effect = lambda _store, doing: doings.append(doing.split()[0])  # type: ignore[method-assign,misc]
@@ -89,7 +89,7 @@ def test_what_is_decided_for_many_groups_is_written_at_once() -> None:
     assert all(world.store.children(layout.channel(group, "c1")) for group in world.groups)
 
 
-def test_one_group_that_changed_meanwhile_does_not_keep_the_others_from_being_written() -> None:
+def test_a_group_that_changed_in_the_meantime_does_not_prevent_the_writes_for_others() -> None:
     world = World(5)
     path = layout.assignment("g01")
     meddling = True
@@ -109,7 +109,7 @@ def test_one_group_that_changed_meanwhile_does_not_keep_the_others_from_being_wr
 
 
 @pytest.mark.parametrize("trouble", [RequestTooLarge("together it is too much"), ValueError("a defect")])
-def test_what_cannot_be_written_together_is_written_one_by_one(trouble: Exception) -> None:
+def test_decisions_that_cannot_be_written_together_are_written_one_by_one(trouble: Exception) -> None:
     world = World(5)
     refusing = True
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_written_together_is_written_one_by_one(trouble: Exceptio
     assert world.handler.failed_passes == 0
 
 
-def test_a_write_for_many_groups_whose_reply_was_lost_is_looked_at_for_each_and_repeats_nothing() -> None:
+def test_a_write_for_many_groups_whose_reply_was_lost_is_not_repeated() -> None:
     world = World(5)
     losing = True
 
@@ -141,11 +141,11 @@ def test_a_write_for_many_groups_whose_reply_was_lost_is_looked_at_for_each_and_
     world.clock.now += 1.0
     world.handler.step()
     for group in world.groups:
-        assert len(world.store.children(layout.channel(group, "c1"))) == 1, "started once"
+        assert len(world.store.children(layout.channel(group, "c1"))) == 1, "the member must get one start"
         assert fields.load(world.store.get(layout.assignment(group)).data, "here")["generation"] == 1
 
 
-def test_what_was_refused_is_not_done_later_because_the_reply_of_the_refusal_was_lost() -> None:
+def test_a_refused_request_is_not_carried_out_later_if_the_refusals_reply_was_lost() -> None:
     world = World(1)
     world.settle()
     (group,) = world.groups
@@ -170,11 +170,11 @@ def test_what_was_refused_is_not_done_later_because_the_reply_of_the_refusal_was
         world.clock.now += 1.0
         world.handler.step()
     assert world.store.exists(layout.registration(group, "c2")) is not None
-    assert world.store.get(path).stat.version == 1, "it is answered once"
-    assert world.store.children(layout.channel(group, "c1")), "c1 is to give up what becomes c2's"
+    assert world.store.get(path).stat.version == 1, "the request must be answered once"
+    assert world.store.children(layout.channel(group, "c1")), "c1 must be told to stop the partitions that c2 gets"
 
 
-def test_consumers_that_came_and_went_are_seen_with_one_more_request() -> None:
+def test_a_new_consumer_costs_one_more_read() -> None:
     world = World(1)
     world.handler.step()
     (group,) = world.groups
@@ -186,17 +186,17 @@ def test_consumers_that_came_and_went_are_seen_with_one_more_request() -> None:
 
     world.handler.step()
 
-    assert world.requests_made.reads == 2 + 1, "what is there, c2, and the offsets it begins at"
+    assert world.requests_made.reads == 2 + 1, "one read each for the group, for c2, and for its start offsets"
     (command,) = world.store.children(layout.channel(group, "c2"))
-    assert command.startswith("start-"), "c1 is gone, and all of its is c2's"
+    assert command.startswith("start-"), "c2 must start the partitions of c1, which is gone"
     assert world.store.exists(layout.ledger(group, "c1")) is None
 
 
-def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None:
+def test_a_group_with_outstanding_commands_waits_for_an_event_or_its_next_pass() -> None:
     world = World(1)
     world.handler.step()
     (group,) = world.groups
-    assert group not in world.queue.groups_being_rebalanced, "there is nothing to see until it is acknowledged"
+    assert group not in world.queue.groups_being_rebalanced, "before the acknowledgement, there is nothing to decide"
     (command,) = world.store.children(layout.channel(group, "c1"))
     due = world.queue.next_due()
     assert due is not None
@@ -206,10 +206,10 @@ def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None
     while world.store.has_notification():
         world.store.deliver()
 
-    assert group in world.queue.groups_being_rebalanced, "an acknowledgement is looked at at once"
+    assert group in world.queue.groups_being_rebalanced, "an acknowledgement must cause a pass at once"
 
 
-def test_one_pass_serves_acknowledgements_that_come_together() -> None:
+def test_one_pass_handles_acknowledgements_that_arrive_together() -> None:
     world = World(1)
     (group,) = world.groups
     world.join(group, "c2")
@@ -226,7 +226,7 @@ def test_one_pass_serves_acknowledgements_that_come_together() -> None:
         assert due - world.clock.monotonic() <= GATHER_S
 
 
-def test_the_history_tells_how_long_the_stops_took() -> None:
+def test_the_history_has_the_duration_of_the_stops() -> None:
     world = World(1)
     (group,) = world.groups
     world.settle()
@@ -242,7 +242,7 @@ def test_the_history_tells_how_long_the_stops_took() -> None:
     assert (last.generation, last.stopped_ms, last.settled_ms) == (2, 2_000, 2_000)
 
 
-def test_what_a_group_waits_for_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_why_a_group_waits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World(1)
     (group,) = world.groups
     world.settle()
@@ -255,7 +255,7 @@ def test_what_a_group_waits_for_is_logged_once(caplog: pytest.LogCaptureFixture)
     assert len(said) == len(set(said)) >= 1, said
 
 
-def test_a_group_comes_to_rest_however_often_it_is_looked_at_and_its_state_stays_known() -> None:
+def test_a_group_comes_to_rest_despite_frequent_passes_and_its_state_stays_known() -> None:
     world = World(1)
     (group,) = world.groups
     world.settle()
@@ -272,7 +272,7 @@ def test_a_group_comes_to_rest_however_often_it_is_looked_at_and_its_state_stays
     assert world.handler.outcomes[group] == known
 
 
-def test_a_group_at_rest_that_an_event_names_is_not_put_behind_later_events() -> None:
+def test_a_group_at_rest_with_an_event_does_not_wait_behind_later_events() -> None:
     world = World(2)
     world.settle()
     at_rest, active = world.groups
@@ -291,7 +291,7 @@ def test_a_group_at_rest_that_an_event_names_is_not_put_behind_later_events() ->
     assert world.queue.take_now() == active
 
 
-def test_a_group_that_cannot_be_decided_yet_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_cannot_be_decided_yet_gets_another_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1)
     (group,) = world.groups
     monkeypatch.setattr("kafka_coord.coordinator.decision_writer.match_patterns", lambda *_: False)
@@ -302,7 +302,7 @@ def test_a_group_that_cannot_be_decided_yet_is_looked_at_again(monkeypatch: pyte
     assert world.decided() == [group]
 
 
-def test_a_decision_that_moves_nothing_takes_one_look_and_one_write() -> None:
+def test_a_decision_that_moves_no_partition_takes_one_read_and_one_write() -> None:
     world = World(1)
     (group,) = world.groups
     world.settle()
@@ -314,13 +314,13 @@ def test_a_decision_that_moves_nothing_takes_one_look_and_one_write() -> None:
 
     world.handler.step()
 
-    assert world.requests_made.reads == 1, "the history it wrote itself is not read again"
+    assert world.requests_made.reads == 1, "the coordinator must not read the history that it wrote itself"
     found = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
     assert [(one.generation, one.settled_ms is not None) for one in found] == [(1, True), (2, True)]
     assert group not in world.queue.groups_being_rebalanced
 
 
-def test_a_history_somebody_else_wrote_meanwhile_is_read_again() -> None:
+def test_a_history_that_another_client_wrote_is_read_again() -> None:
     world = World(1)
     world.handler.step()
     (group,) = world.groups
@@ -335,14 +335,14 @@ def test_a_history_somebody_else_wrote_meanwhile_is_read_again() -> None:
     assert decision.settled_ms is not None
 
 
-def test_a_topic_that_grows_while_a_group_is_first_looked_at_is_not_missed() -> None:
+def test_a_topic_that_grows_during_a_groups_first_pass_is_not_missed() -> None:
     world = World(1)
     (group,) = world.groups
 
     def grow(_store: SimulatedStore, doing: str) -> None:
         if doing.startswith("read") and len(world.catalog.topics["flights"].partitions) == 4:
             world.catalog.put(TopicInfo("flights", frozenset(range(6)), "id-1"))
-            assert not world.registry.groups_for_topic("flights"), "nobody knows yet that the group wants it"
+            assert not world.registry.groups_for_topic("flights"), "the registry must not have the subscription yet"
 
     world.requests_made.before_effect = grow  # type: ignore[method-assign]
     world.handler.step()
@@ -353,7 +353,7 @@ def test_a_topic_that_grows_while_a_group_is_first_looked_at_is_not_missed() -> 
     assert target.members["c1"].of_topic("flights") == frozenset(range(6))
 
 
-def test_one_that_happens_to_be_asked_for_twice_is_handled_once_for_each() -> None:
+def test_a_group_with_a_second_event_during_the_step_gets_another_pass() -> None:
     world = World(3)
     take_now, taken = world.queue.take_now, []
 
@@ -370,7 +370,7 @@ def test_one_that_happens_to_be_asked_for_twice_is_handled_once_for_each() -> No
     assert "g01" in world.queue.groups_being_rebalanced
 
 
-def test_what_cannot_be_read_is_looked_at_again_whole() -> None:
+def test_groups_that_could_not_be_read_are_read_again_later() -> None:
     world = World(3)
     world.requests_made.lost = True
     assert world.handler.step()
@@ -385,7 +385,7 @@ def test_what_cannot_be_read_is_looked_at_again_whole() -> None:
     assert world.decided() == world.groups
 
 
-def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
+def test_a_handler_that_no_longer_leads_decides_nothing() -> None:
     world = World(3)
     plain = world.requests_made.before_effect
 
@@ -396,10 +396,10 @@ def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
     world.requests_made.before_effect = deposed  # type: ignore[method-assign]
     world.handler.step()
     assert world.decided() == []
-    assert all(group in world.queue.groups_being_rebalanced for group in world.groups), "for whoever asks next"
+    assert all(group in world.queue.groups_being_rebalanced for group in world.groups), "they must stay in the queue"
 
 
-def test_what_somebody_waits_for_is_decided_with_one_read_and_one_write_at_the_first_look() -> None:
+def test_a_new_coordinator_decides_about_a_request_with_one_read_and_one_write() -> None:
     before = World(1)
     (group,) = before.groups
     before.settle()
@@ -413,7 +413,7 @@ def test_what_somebody_waits_for_is_decided_with_one_read_and_one_write_at_the_f
 
     assert doings[:2] == ["read", "multi"]
     found = history_from_json(fields.load(before.store.get(layout.history(group)).data, "here"), "here")
-    assert [one.generation for one in found] == [1, 2], "what another coordinator decided stands there still"
+    assert [one.generation for one in found] == [1, 2], "the entries of the other coordinator must be kept"
 
 
 def elected(world: World) -> ConsumerCoordinator:
@@ -426,7 +426,7 @@ def elected(world: World) -> ConsumerCoordinator:
     )
 
 
-def test_a_startup_that_could_not_read_a_topic_is_none() -> None:
+def test_a_startup_that_cannot_read_a_topic_fails() -> None:
     world = World(1)
     coordinator = elected(world)
 
@@ -439,7 +439,7 @@ def test_a_startup_that_could_not_read_a_topic_is_none() -> None:
         coordinator.coordinator_startup()
 
 
-def test_a_startup_asks_as_often_for_many_groups_as_for_one() -> None:
+def test_a_startup_takes_as_many_requests_for_many_groups_as_for_one() -> None:
     asked = []
     for groups in (1, 30):
         world = World(groups)
@@ -453,4 +453,4 @@ def test_a_startup_asks_as_often_for_many_groups_as_for_one() -> None:
         assert coordinator.registry.groups_for_topic("flights") == set(world.groups)
         asked.append(len(doings))
     # watches of the roots (children, then data); brokers; watches of groups and topics; the topic; the members
-    assert asked[0] == asked[1] == 7, "whoever waits for a decision waits for each of them"
+    assert asked[0] == asked[1] == 7, "each request would delay the first decision"

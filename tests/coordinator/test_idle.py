@@ -1,4 +1,4 @@
-"""Groups at rest: recorded once, trusted by the next elected coordinator, and only while they are at rest."""
+"""Tests of the records of groups at rest: each is written once, and the next coordinator uses it while it is valid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON = replace(FAST, settled_after_ms=100)
 
 
 def written_down(world: World, group: str = "delays") -> Settled | None:
-    """The record of the group, while it is valid."""
+    """The group's record, if it is valid."""
     path = layout.settled(group)
     node = world.node(path)
     if node is None:
@@ -68,7 +68,7 @@ def resting(world: World) -> tuple[World, Instance]:
     return world, instance
 
 
-def test_a_group_at_rest_is_written_down_once(resting: tuple[World, Instance]):
+def test_the_record_of_a_group_at_rest_is_written_once(resting: tuple[World, Instance]):
     world, _ = resting
     settled = at_rest(world)
     assert settled.members == 2
@@ -79,7 +79,7 @@ def test_a_group_at_rest_is_written_down_once(resting: tuple[World, Instance]):
     assert world.store.get(layout.settled("delays")).stat.mzxid == node.stat.mzxid
 
 
-def test_whoever_is_elected_next_reads_nothing_else_of_it_and_writes_nothing(resting: tuple[World, Instance]):
+def test_the_next_coordinator_trusts_the_settled_record_and_writes_nothing(resting: tuple[World, Instance]):
     world, first = resting
     before = world.store.get(layout.assignment("delays")).stat.mzxid
     second = world.instance(2, SOON).start()
@@ -138,7 +138,7 @@ def _target_is_deleted(world: World) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("happens", [_leaves, _comes_back, _topic_grows, _settings_change, _target_is_deleted])
-def test_what_happens_while_nobody_coordinates_is_found(
+def test_the_next_coordinator_finds_changes_that_happened_without_a_coordinator(
     resting: tuple[World, Instance], happens: Callable[[World], Callable[[], object]]
 ):
     world, first = resting
@@ -149,7 +149,7 @@ def test_what_happens_while_nobody_coordinates_is_found(
     at_rest(world)
 
 
-def test_a_pause_meanwhile_is_found(resting: tuple[World, Instance]):
+def test_the_next_coordinator_finds_a_pause_that_began_without_a_coordinator(resting: tuple[World, Instance]):
     world, first = resting
     first.stop()
     world.store.create(layout.paused("delays"))
@@ -161,7 +161,7 @@ def test_a_pause_meanwhile_is_found(resting: tuple[World, Instance]):
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"version":1,"zxids":{}}', b'{"version":2}', b"\xff"])
-def test_what_nobody_can_read_says_nothing_and_is_replaced(
+def test_an_unreadable_record_is_ignored_and_replaced(
     resting: tuple[World, Instance], data: bytes, caplog: pytest.LogCaptureFixture
 ):
     world, first = resting
@@ -173,7 +173,7 @@ def test_what_nobody_can_read_says_nothing_and_is_replaced(
     assert any(layout.settled("delays") in message for message in caplog.messages)
 
 
-def test_deleted_by_hand_it_is_written_again_when_the_group_comes_to_rest_anew(resting: tuple[World, Instance]):
+def test_a_deleted_settled_znode_is_written_again_at_the_next_rest(resting: tuple[World, Instance]):
     world, _ = resting
     world.store.delete(layout.settled("delays"))
     world.consumer("c3").join()
@@ -181,7 +181,7 @@ def test_deleted_by_hand_it_is_written_again_when_the_group_comes_to_rest_anew(r
     at_rest(world)
 
 
-def test_of_a_group_with_socket_consumers_nothing_is_written_down(world: World):
+def test_no_record_is_written_for_a_group_with_socket_consumers(world: World):
     world.kafka.topic("flights", 2)
     world.instance(1, SOON).start_elected()
     world.consumer("c1", gateway=1).join()
@@ -190,7 +190,7 @@ def test_of_a_group_with_socket_consumers_nothing_is_written_down(world: World):
     assert world.node(layout.settled("delays")) is None
 
 
-def test_it_can_be_turned_off(world: World):
+def test_no_records_are_written_if_settled_after_ms_is_0(world: World):
     world.kafka.topic("flights", 2)
     world.instance(1, replace(FAST, settled_after_ms=0)).start_elected()
     world.consumer("c1").join()
@@ -199,8 +199,8 @@ def test_it_can_be_turned_off(world: World):
     assert world.node(layout.settled("delays")) is None
 
 
-def test_everything_is_read_again_now_and_then(world: World):
-    """Somebody edits a registration by hand, which changes no zxid that is compared."""
+def test_a_group_at_rest_is_read_completely_at_intervals(world: World):
+    """The test edits a registration by hand, which changes none of the compared zxids."""
     world.kafka.topic("flights", 2)
     options = replace(SOON, look_interval_ms=200, whole_look_interval_ms=1_000)
     instance = world.instance(1, options).start_elected()
@@ -211,10 +211,10 @@ def test_everything_is_read_again_now_and_then(world: World):
     eventually(lambda: instance.service.coordinator is not None and instance.service.coordinator.handler.unreadable)
 
 
-# --- what it is told by -----------------------------------------------------------------------------------------------
+# --- the contents of a record -----------------------------------------------------------------------------------------
 
 
-def test_zxids_hold_while_all_are_the_same():
+def test_a_record_is_valid_while_all_zxids_are_equal():
     zxids = Zxids(1, 2, 3, 4, 5)
     assert zxids.hold(2, Zxids(1, 2, 3, 4, 5))
     assert zxids.hold(2)
@@ -223,7 +223,7 @@ def test_zxids_hold_while_all_are_the_same():
         assert not zxids.hold(2, replace(zxids, **{name: 9}))
 
 
-def test_interests_are_told_once():
+def test_equal_interests_are_combined():
     one, other = Subscription.to(["a", "b"], 2), Subscription.to(["b", "c"])
     lists = Subscription.matching("x.*"), Subscription.matching("x.*", streams=3)
     told = interests([one, other, *lists, one])
@@ -232,7 +232,7 @@ def test_interests_are_told_once():
     assert Settled.from_json(settled.to_json(), "here") == settled
 
 
-def test_the_digest_of_topics_tells_what_a_target_depends_on():
+def test_the_digest_of_topics_covers_everything_that_a_target_depends_on():
     flights = TopicInfo("flights", frozenset(range(4)), "id 7")
     others = {"flights": flights, "routes": TopicInfo("routes", frozenset({0}), "id 8")}
     wanted = frozenset({"flights", "later"})
@@ -245,5 +245,5 @@ def test_the_digest_of_topics_tells_what_a_target_depends_on():
     assert topics_digest(others, None) != topics_digest({"flights": flights}, None)
 
 
-def test_a_group_nobody_knows_does_not_rest(world: World):
+def test_an_unknown_group_does_not_count_as_at_rest(world: World):
     assert not IdleGroups(world.store, None, SOON).is_idle(GroupMemory("delays"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Kafka's topic and broker znodes in the formats of all versions."""
+"""Tests of Kafka's topic and broker znodes in the formats of all versions."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def node(data: bytes, czxid: int = 77) -> Node:
     return Node(data, Stat(czxid, czxid, 0, 0, 0, 0, 0, len(data), 0, czxid))
 
 
-def test_a_topic_of_kafka_3_is_known_by_its_topic_id_and_its_znode():
+def test_a_topic_of_kafka_3_is_identified_by_its_topic_id_and_czxid():
     data = (
         b'{"removing_replicas":{},"partitions":{"1":[2,3],"0":[1,2]},"topic_id":"xyz","adding_replicas":{},"version":3}'
     )
@@ -22,7 +22,7 @@ def test_a_topic_of_kafka_3_is_known_by_its_topic_id_and_its_znode():
     assert topic.replica_racks == {0: {"r1", "r2"}, 1: {"r2"}}
 
 
-def test_a_topic_of_kafka_0_8_is_known_by_its_czxid():
+def test_a_topic_of_kafka_0_8_is_identified_by_its_czxid():
     topic = decode_topic("flights", node(b'{"version":1,"partitions":{"0":[0]}}', czxid=4711), {})
     assert topic.identity == "4711"
     assert topic.partitions == {0}
@@ -57,6 +57,6 @@ def test_an_illegal_topic_name_is_refused():
         decode_topic("fl ights", node(b'{"version":1,"partitions":{"0":[0]}}'), {})
 
 
-def test_a_broker_may_name_a_rack_or_not():
+def test_a_brokers_rack_is_optional():
     assert Broker.from_znode(b'{"host":"h","port":9092,"rack":"r1"}', 1, "broker").rack == "r1"
     assert Broker.from_znode(b'{"host":"h","port":9092}', 1, "broker").rack is None

@@ -1,4 +1,4 @@
-"""Which groups the pause of all groups, and its end, cause passes over. Pure."""
+"""Tests of which groups the pause of all groups, and its end, enqueue. No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def taken(queue: RebalanceRequestQueue) -> set[str]:
     return found
 
 
-def test_every_group_is_looked_at_when_the_pause_comes_and_when_it_goes():
+def test_the_beginning_and_the_end_of_the_pause_enqueue_every_group():
     queue = RebalanceRequestQueue(StandingClock())
     listener = PauseListener(SimpleNamespace(groups={"a", "b"}), queue, set)
     listener.on_data(None)
@@ -39,7 +39,7 @@ def test_every_group_is_looked_at_when_the_pause_comes_and_when_it_goes():
     assert taken(queue) == {"a", "b"}
 
 
-def test_a_pause_that_came_and_went_unseen_has_those_looked_at_that_may_have_seen_it():
+def test_an_unobserved_pause_enqueues_the_groups_that_may_have_seen_it():
     queue = RebalanceRequestQueue(StandingClock())
     listener = PauseListener(SimpleNamespace(groups={"a", "b", "c"}), queue, lambda: {"b"})
     listener.on_data(None)

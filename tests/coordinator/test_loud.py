@@ -1,4 +1,4 @@
-"""A coordinator that cannot decide reports it repeatedly in the log, and in its health answer."""
+"""Tests that a coordinator that cannot decide reports this repeatedly in the log, and in its health answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EPOCH_HELD = "cannot elect anyone: /consumers/coordinator_epoch holds 'garbage'"
 
 
 class Stepped:
-    """An instance over a simulated ZooKeeper, one turn at a time."""
+    """An instance on a simulated ZooKeeper. The test runs it one turn at a time."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -43,7 +43,7 @@ class Stepped:
         self.service.turn()
 
 
-def test_one_that_loses_its_epoch_says_so_when_it_steps_down(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_why_an_instance_whose_epoch_changed_steps_down(caplog: pytest.LogCaptureFixture) -> None:
     world = Stepped()
     world.turn()
     world.turn()
@@ -58,7 +58,7 @@ def test_one_that_loses_its_epoch_says_so_when_it_steps_down(caplog: pytest.LogC
     )
 
 
-def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_asks(
+def test_an_unreadable_epoch_is_logged_every_minute_and_reported_as_the_obstacle(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = Stepped()
@@ -82,7 +82,7 @@ def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_ask
     assert world.service.leadership.epoch == 5
 
 
-def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates() -> None:
+def test_an_elected_instance_whose_epoch_is_damaged_reports_that_no_instance_coordinates() -> None:
     world = Stepped()
     world.turn()
     assert world.service.leads
@@ -98,7 +98,7 @@ def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates
     assert "no instance is coordinating" in world.service._status
 
 
-def test_a_startup_that_fails_by_a_defect_ends_no_instance_and_is_said_every_minute(
+def test_a_startup_that_fails_because_of_a_defect_is_logged_every_minute_and_repeated(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Stepped()
@@ -144,7 +144,9 @@ def test_the_age_of_the_handler_grows_while_a_step_lasts() -> None:
     assert led.handler.age_s() == 0
 
 
-def test_a_group_no_reader_can_take_ends_neither_the_handler_nor_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_whose_decoding_fails_affects_neither_the_handler_nor_other_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     led = Led("flights", 4)
     for group in ("g1", "g2", "g3"):
         led.join(group, "c1")
@@ -168,7 +170,7 @@ def _only_of(*groups: str) -> Any:
 
 
 @pytest.mark.zookeeper
-def test_a_handler_that_ends_takes_its_instance_along_and_another_is_elected(world: World) -> None:
+def test_when_a_handler_ends_its_instance_ends_too_and_another_is_elected(world: World) -> None:
     first = world.instance(1).start_elected()
     second = world.instance(2).start()
     assert first.service.handler_age_s() is not None
@@ -208,7 +210,7 @@ def test_a_partition_without_an_owner_is_logged_every_minute_with_the_reason(cap
     for command in led.store.children(layout.channel("g", "c1")):
         led.store.delete(layout.command("g", "c1", command))
     run(led, 20)
-    assert led.handler.stuck_groups() == [], "a rebalance may take its time"
+    assert led.handler.stuck_groups() == [], "a rebalance in progress is not stuck yet"
 
     run(led, 200)
 
@@ -229,7 +231,7 @@ def test_a_partition_without_an_owner_is_logged_every_minute_with_the_reason(cap
     assert len(warnings_of(caplog)) == len(said)
 
 
-def test_a_group_nobody_can_decide_is_logged_every_minute_with_the_reason(
+def test_a_group_that_cannot_be_decided_is_logged_every_minute_with_the_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led = Led("flights", 4)

@@ -1,4 +1,4 @@
-"""One snapshot of a group: two reads, between which anything may happen."""
+"""Tests of a group's snapshot, which takes two reads, between which anything may happen."""
 
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
@@ -24,7 +24,7 @@ class _VanishesBeforeTheSecondRead(Quiet):
                 self._server.catch_up(store.replica)
 
 
-def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() -> None:
+def test_a_member_that_vanishes_between_the_two_reads_has_its_grace_period() -> None:
     server = SimulatedZooKeeper()
     around = _VanishesBeforeTheSecondRead(server)
     store = connected_store(server, around=around)

@@ -1,4 +1,4 @@
-"""The rebalance request queue: no event is lost, none is doubled, and no group starves."""
+"""Tests of the rebalance request queue: no event is lost or duplicated, and no group starves."""
 
 import threading
 
@@ -15,14 +15,14 @@ def taken(queue: RebalanceRequestQueue) -> list[str]:
     return groups
 
 
-def test_many_events_of_one_group_are_one_entry():
+def test_many_events_of_one_group_make_one_entry():
     queue = RebalanceRequestQueue(ManualClock())
     for _ in range(5):
         queue.request("delays")
     assert taken(queue) == ["delays"]
 
 
-def test_an_event_during_the_look_enqueues_the_group_anew():
+def test_an_event_during_a_pass_enqueues_the_group_again():
     queue = RebalanceRequestQueue(ManualClock())
     queue.request("delays")
     assert queue.take_now() == "delays"
@@ -31,7 +31,7 @@ def test_an_event_during_the_look_enqueues_the_group_anew():
     assert taken(queue) == ["delays"]
 
 
-def test_a_busy_group_goes_behind_the_others():
+def test_a_busy_group_is_enqueued_behind_the_others():
     queue = RebalanceRequestQueue(ManualClock())
     queue.request("busy")
     queue.request("quiet")
@@ -66,7 +66,7 @@ def test_a_waiting_taker_is_woken_by_a_request_and_by_close():
     assert found == ["delays", None]
 
 
-def test_concurrent_requests_lose_none():
+def test_concurrent_requests_are_not_lost():
     queue = RebalanceRequestQueue(ManualClock())
     names = [f"g{n}" for n in range(200)]
     threads = [threading.Thread(target=lambda: [queue.request(n) for n in names]) for _ in range(4)]
@@ -82,7 +82,7 @@ def test_concurrent_requests_lose_none():
     assert seen == set(names)
 
 
-def test_what_only_time_has_made_due_goes_behind_what_happened_but_for_every_eighth():
+def test_groups_due_by_time_wait_behind_groups_with_events_except_for_every_eighth():
     clock = ManualClock()
     queue = RebalanceRequestQueue(clock)
     for number in range(2):
@@ -100,7 +100,7 @@ def test_what_only_time_has_made_due_goes_behind_what_happened_but_for_every_eig
     assert len(found) == 12
 
 
-def test_groups_found_at_rest_are_calm_until_something_happens_to_them():
+def test_groups_at_rest_are_calm_until_an_event():
     queue = RebalanceRequestQueue(ManualClock())
     for group in ("a", "b", "c"):
         queue.request(group)
@@ -110,7 +110,7 @@ def test_groups_found_at_rest_are_calm_until_something_happens_to_them():
     assert queue.take_now() is None
 
 
-def test_a_calm_group_that_is_put_back_is_taken_again_unless_something_has_happened():
+def test_a_calm_group_that_is_put_back_stays_calm_unless_an_event_happens():
     clock = ManualClock()
     queue = RebalanceRequestQueue(clock)
     queue.put_back("a")
@@ -124,7 +124,7 @@ def test_a_calm_group_that_is_put_back_is_taken_again_unless_something_has_happe
     assert queue.next_due() == clock.now
 
 
-def test_what_is_gathered_is_no_calm_group_when_it_is_due():
+def test_a_group_with_a_delayed_event_is_not_calm_when_it_is_due():
     clock = ManualClock()
     queue = RebalanceRequestQueue(clock)
     queue.request_at("calm", clock.now + 1)

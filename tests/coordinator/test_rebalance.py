@@ -1,4 +1,5 @@
-"""Groups from the first member to the last, on a real ZooKeeper: which partitions move, and what is written."""
+"""Tests of groups from the first member to the last, on a real ZooKeeper: which partitions move, and which znodes are
+written."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def test_rebalance(scenario: Callable[[World], None], world: World):
     scenario(world)
 
 
-def test_the_first_member_gets_everything_from_the_start(world: World):
+def test_the_first_member_gets_all_partitions_from_the_beginning(world: World):
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     target = world.settles("c1", partitions=4)
@@ -29,7 +30,7 @@ def test_the_first_member_gets_everything_from_the_start(world: World):
     assert c1.started == {TopicPartition("flights", p): NO_OFFSET for p in range(4)}
 
 
-def test_new_partitions_are_owned_without_stopping_anything(world: World):
+def test_new_partitions_are_assigned_without_stopping_others(world: World):
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -37,10 +38,10 @@ def test_new_partitions_are_owned_without_stopping_anything(world: World):
     target = world.settles("c1", "c2", partitions=6)
     assert "flights" in target.reason
     stops = [command for c in (c1, c2) for command in c.seen if isinstance(command, StopFetcher)]
-    assert len(stops) <= 1, "only the rebalance of the second join may have stopped anything"
+    assert len(stops) <= 1, "only the second member's join may cause a stop"
 
 
-def test_a_topic_that_comes_later_is_taken_by_name_and_by_pattern(world: World):
+def test_a_topic_that_is_created_later_is_assigned_by_name_and_by_pattern(world: World):
     world.instance(1).start_elected()
     world.consumer("c1", topics=["routes"]).join()
     world.consumer("w1", group="audit", subscription=Subscription.matching("ro.*")).join()
@@ -61,7 +62,7 @@ def test_a_deleted_topic_is_stopped_and_its_offsets_stay(world: World):
     assert world.children(layout.topic_offsets("delays", "flights")) == ("0", "1", "2", "3")
 
 
-def test_offsets_of_zero_eight_are_adopted(world: World):
+def test_offsets_of_kafka_0_8_are_used(world: World):
     world.store.ensure_path(layout.offset("delays", "flights", 0))
     world.store.set(layout.offset("delays", "flights", 0), b"4711")
     world.instance(1).start_elected()
@@ -70,7 +71,7 @@ def test_offsets_of_zero_eight_are_adopted(world: World):
     assert c1.started[TopicPartition("flights", 0)] == 4711
 
 
-def test_a_grace_that_ends_gives_the_partitions_to_the_others(world: World):
+def test_at_the_end_of_a_grace_period_the_other_members_get_the_partitions(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     c2 = world.consumer("c2", rejoin_grace_ms=700).join()
@@ -79,17 +80,17 @@ def test_a_grace_that_ends_gives_the_partitions_to_the_others(world: World):
     world.settles("c1", partitions=4)
 
 
-def test_the_next_generation_of_a_name_obeys_nothing_meant_for_the_last(world: World):
+def test_a_new_incarnation_gets_no_commands_of_the_last_one(world: World):
     world.instance(1).start_elected()
     c1 = world.consumer("c1", obedient=False).join()
     eventually(world.outstanding)
-    c1.close()  # with its start-fetcher unread
+    c1.close()  # its start-fetcher is unread
     again = world.consumer("c1").join()
     world.settles("c1", partitions=4)
     assert {command.incarnation for command in again.seen} == {again.registration.incarnation}
 
 
-def test_a_partition_with_an_unreadable_offset_is_left_alone_and_the_others_go_on(world: World):
+def test_a_partition_with_an_unreadable_offset_is_not_started_and_the_others_are(world: World):
     path = layout.offset("delays", "flights", 2)
     world.store.ensure_path(path)
     world.store.set(path, b"twelve")
@@ -103,7 +104,7 @@ def test_a_partition_with_an_unreadable_offset_is_left_alone_and_the_others_go_o
     assert c1.started[TopicPartition("flights", 2)] == 12
 
 
-def test_history_tells_why_what_and_how_long(world: World):
+def test_the_history_has_reasons_moves_and_durations(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -117,7 +118,7 @@ def test_history_tells_why_what_and_how_long(world: World):
     assert 0 <= second.stopped_ms <= second.settled_ms
 
 
-def test_a_settled_group_is_not_written_to(world: World):
+def test_nothing_is_written_for_a_settled_group(world: World):
     instance = world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -144,11 +145,11 @@ def test_eager_members_all_stop_before_any_starts(world: World):
     c2 = world.consumer("c2", mode="eager").join()
     world.settles("c1", "c2", partitions=4)
     stops = [command for command in c1.seen if isinstance(command, StopFetcher)]
-    assert stops[0].partitions == PartitionSet({"flights": range(4)}), "as in 0.8: all of it"
+    assert stops[0].partitions == PartitionSet({"flights": range(4)}), "as in Kafka 0.8, all partitions must be stopped"
     assert len(c1.owned) == len(c2.owned) == 2
 
 
-def test_many_groups_settle_and_a_stuck_one_delays_none(world: World):
+def test_many_groups_settle_and_a_stuck_group_delays_no_other(world: World):
     world.instance(1).start_elected()
     stuck = world.consumer("stuck", group="stuck", obedient=False).join()
     groups = [f"g{n}" for n in range(8)]

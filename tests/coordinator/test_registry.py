@@ -1,4 +1,4 @@
-"""``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``."""
+"""Tests of ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``."""
 
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.model import Member, Subscription
@@ -9,14 +9,14 @@ def member(name: str, subscription: Subscription) -> Member:
 
 
 def matched(pattern: str, *topics: str, black_list: bool = False) -> Subscription:
-    """A pattern that has been matched with these topics, as after a pass."""
+    """A subscription with a pattern that has been matched with these topics, as after a pass."""
     subscription = Subscription.matching(pattern, black_list=black_list)
     for topic in topics:
         subscription.wants(topic)
     return subscription
 
 
-def test_a_static_subscription_is_found_by_its_topics_only():
+def test_a_group_with_a_static_subscription_is_found_only_by_its_topics():
     registry = GroupRegistry()
     registry.update("delays", [member("c1", Subscription.to(["flights", "routes"]))])
     assert registry.groups_for_topic("flights") == {"delays"}
@@ -33,7 +33,7 @@ def test_a_pattern_makes_the_group_a_wildcard_group():
     assert registry.groups_for_topic("myflights") == set()
 
 
-def test_a_black_list_takes_all_but_its_matches_and_internal_topics():
+def test_a_black_list_matches_all_topics_except_its_own_and_internal_ones():
     registry = GroupRegistry()
     subscription = matched("private.*", "flights", "private-1", "__consumer_offsets", black_list=True)
     registry.update("all", [member("c1", subscription)])
@@ -53,7 +53,7 @@ def test_interests_follow_the_newest_members():
     assert "a" not in registry.consumer_groups_per_topic
 
 
-def test_a_dropped_group_is_nowhere():
+def test_a_dropped_group_is_not_found():
     registry = GroupRegistry()
     registry.update("g", [member("c1", Subscription.to(["a"])), member("c2", Subscription.matching(".*"))])
     registry.drop("g")

@@ -1,4 +1,4 @@
-"""Operators' requests to the coordinator, and its answers."""
+"""Tests of operators' requests to the coordinator, and of its answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def settled(world: World) -> World:
     return world
 
 
-def test_a_rebalance_makes_a_new_generation_with_the_operators_reason(settled: World):
+def test_a_rebalance_causes_a_new_generation_with_the_operators_reason(settled: World):
     answer = settled.ask(Request(RequestType.REBALANCE, group="delays", reason="trying it out", by="ops"))
     assert answer.result == "done"
     target = settled.settles("c1", partitions=4)
@@ -54,7 +54,7 @@ def test_an_evicted_consumer_must_register_again(settled: World):
         (Request(RequestType.DELETE_OFFSETS, group="delays", partitions=PartitionSet({"flights": [0]})), "c1"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(settled: World, request_: Request, sentence: str):
+def test_an_impossible_request_is_refused_with_the_reason(settled: World, request_: Request, sentence: str):
     answer = settled.ask(request_)
     assert answer.result == "refused"
     assert sentence in answer.message
@@ -76,7 +76,7 @@ def test_offsets_of_an_empty_group_are_reset_and_deleted(settled: World):
     assert again.started[TopicPartition("flights", 3)] == 9
 
 
-def test_a_deleted_group_is_gone_with_all_it_had(settled: World):
+def test_a_deleted_group_is_removed_with_all_its_znodes(settled: World):
     settled._consumers[0].leave()
     settled.settles()
     assert settled.ask(Request(RequestType.DELETE_GROUP, group="delays")).result == "done"
@@ -99,7 +99,7 @@ def test_a_group_is_deleted_only_if_its_offsets_have_not_changed_since(settled: 
     assert settled.ask(Request(RequestType.DELETE_GROUP, group="delays", unchanged_since=now)).result == "done"
 
 
-def test_the_elected_coordinator_leaves_conversions_to_others(settled: World):
+def test_the_elected_coordinator_does_not_answer_conversion_requests(settled: World):
     asked = Request(RequestType.CONVERT_GROUP, group="no-such-group", to=GroupKind.MANAGED)
     path = settled.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
     assert settled.ask(Request(RequestType.REBALANCE, group="no-such-group")).result == "refused"
@@ -117,7 +117,7 @@ def test_a_paused_group_moves_nothing_until_it_is_resumed(settled: World):
     settled.settles("c1", "c2", partitions=4)
 
 
-def test_a_pause_of_everything_holds_every_group(settled: World):
+def test_a_pause_of_all_groups_pauses_every_group(settled: World):
     settled.store.create(layout.PAUSED, b"")
     settled.ask(Request(RequestType.LOOK, group="delays"))
     settled.consumer("c2").join()
@@ -129,20 +129,20 @@ def test_a_pause_of_everything_holds_every_group(settled: World):
     settled.settles("x1", group="other", partitions=4)
 
 
-def test_a_malformed_request_is_left_alone_and_the_next_is_answered(settled: World):
+def test_a_malformed_request_is_left_unchanged_and_the_next_one_is_answered(settled: World):
     path = settled.store.create(layout.REQUEST_PREFIX, b"\xff not json", sequence=True)
     assert settled.ask(Request(RequestType.REBALANCE, group="delays")).result == "done"
     assert settled.node(path).data == b"\xff not json"
 
 
-def test_answers_nobody_fetches_are_removed_after_a_while(world: World):
+def test_answers_that_are_not_fetched_are_removed_after_a_while(world: World):
     world.instance(1, CoordinatorOptions(answers_kept_ms=300)).start_elected()
     answer = world.ask(Request(RequestType.REBALANCE, group="nobody"))
     eventually(lambda: world.children(layout.REQUESTS) == ())
     assert answer.result == "refused"
 
 
-def test_a_resignation_that_names_a_group_is_a_resignation(settled: World):
+def test_a_resignation_that_names_a_group_is_carried_out(settled: World):
     answer = settled.ask(Request(RequestType.RESIGN, group="delays"))
     assert answer.result == "done"
     assert "resigned" in answer.message

@@ -1,4 +1,4 @@
-"""Instances stand for election, start up, lose their session, are deposed, and stop."""
+"""Tests of instances: they stand for election, start up, lose their session, are deposed, and stop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_startup_reads_topics_and_groups_and_enqueues_every_group(world: World):
     coordinator.close()
 
 
-def test_a_clean_stop_hands_over_at_once_and_nothing_moves(world: World):
+def test_after_a_clean_stop_another_instance_takes_over_at_once_and_nothing_moves(world: World):
     first = world.instance(1).start_elected()
     second = world.instance(2).start()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
@@ -59,12 +59,12 @@ def test_a_clean_stop_hands_over_at_once_and_nothing_moves(world: World):
     eventually(lambda: second.service.leads, within_s=SESSION_MS / 2_000)
     world.consumer("x", group="other").join()
     world.settles("x", group="other", partitions=4)
-    assert world.target() == before, "nothing is rewritten where nothing changed"
+    assert world.target() == before, "the target must not be written again if nothing changed"
     assert len(c1.seen) + len(c2.seen) == seen
     assert world.value(layout.COORDINATOR)["epoch"] == 2
 
 
-def test_a_rebalance_half_done_is_finished_by_the_next_coordinator(world: World):
+def test_the_next_coordinator_completes_an_unfinished_rebalance(world: World):
     first = world.instance(1).start_elected()
     c1 = world.consumer("c1", obedient=False).join()
     eventually(c1.obey)
@@ -81,7 +81,7 @@ def test_a_rebalance_half_done_is_finished_by_the_next_coordinator(world: World)
     eventually(lambda: world.history()[-1].settled_ms is not None)
 
 
-def test_an_instance_whose_session_expired_clears_everything_and_stands_again(world: World, expire):
+def test_an_instance_whose_session_expired_forgets_its_state_and_stands_for_election_again(world: World, expire):
     instance = world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -95,7 +95,7 @@ def test_an_instance_whose_session_expired_clears_everything_and_stands_again(wo
     world.settles("c1", "c2", partitions=4)
 
 
-def test_a_deposed_coordinator_can_write_nothing(world: World):
+def test_a_deposed_coordinator_cannot_write(world: World):
     instance = world.instance(1).start_elected()
     fence = instance.service.coordinator.leadership.fence
     world.store.ensure_path(layout.group("delays"))
@@ -109,10 +109,10 @@ def test_a_deposed_coordinator_steps_down_when_it_notices(world: World):
     instance = world.instance(1).start_elected()
     term = instance.service.coordinator
     world.store.set(layout.COORDINATOR_EPOCH, b"41")
-    world.consumer("c1").join()  # makes it decide, and so try to write
+    world.consumer("c1").join()  # makes the coordinator decide, so that it tries to write
     eventually(lambda: instance.service.coordinator is not term)
     eventually(lambda: instance.service.leads)
-    assert world.value(layout.COORDINATOR)["epoch"] == 42, "goes on from the newest epoch there is"
+    assert world.value(layout.COORDINATOR)["epoch"] == 42, "the next epoch must follow the newest one"
     world.settles("c1", partitions=4)
 
 
@@ -140,7 +140,7 @@ def test_an_empty_group_is_removed_when_its_retention_ends(world: World):
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b'{"version":2}', b'{"version":1}', b"{" * 5000])
-def test_garbage_anywhere_in_one_group_leaves_the_other_groups_alone(world: World, garbage: bytes):
+def test_unreadable_znodes_of_one_group_do_not_affect_other_groups(world: World, garbage: bytes):
     for path in (
         layout.registration("broken", "c1"),
         layout.ledger("broken", "c1"),
@@ -160,7 +160,7 @@ def test_garbage_anywhere_in_one_group_leaves_the_other_groups_alone(world: Worl
     assert world.node(layout.registration("broken", "c1")).data == garbage
 
 
-def test_zookeeper_gone_for_a_while_costs_time_and_nothing_else(zookeeper_server_factory):
+def test_a_group_continues_after_a_zookeeper_outage(zookeeper_server_factory):
     server = zookeeper_server_factory()
     world = World(server.connect_string)
     try:

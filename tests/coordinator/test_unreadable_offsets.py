@@ -1,4 +1,4 @@
-"""An unreadable offset znode: its partition waits, all other decisions of the group continue, and it is reported."""
+"""Tests of an unreadable offset znode: it is reported, and its partition waits while all other decisions continue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class World(Led):
         self.queue.request(GROUP)
 
     def obey(self) -> bool:
-        """All consumers acknowledge their commands. Returns whether there were any."""
+        """Lets all consumers acknowledge their commands. Returns whether there were any."""
         told = False
         for consumer in self.store.children(layout.channels(GROUP)):
             for name in self.store.children(layout.channel(GROUP, consumer)):
@@ -85,7 +85,7 @@ class World(Led):
         return sum(decision.started for decision in decisions)
 
 
-def test_no_two_ledgers_name_the_same_partition_after_an_unreadable_offset() -> None:
+def test_no_two_ledgers_contain_the_same_partition_after_an_unreadable_offset() -> None:
     world = World()
     world.damage(0)
     for consumer in ("m1", "m2", "m3"):
@@ -97,7 +97,7 @@ def test_no_two_ledgers_name_the_same_partition_after_an_unreadable_offset() -> 
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_whatever_order_members_come_and_go_in_ledgers_stay_apart(damaged: int) -> None:
+def test_ledgers_stay_disjoint_when_members_join_and_leave(damaged: int) -> None:
     world = World()
     world.join(GROUP, "m1")
     world.join(GROUP, "m2")
@@ -114,7 +114,7 @@ def test_whatever_order_members_come_and_go_in_ledgers_stay_apart(damaged: int) 
     assert world.held() == PartitionSet({TOPIC: [0, 1, 2]})
 
 
-def test_a_partition_that_is_not_started_is_named_with_its_znode_and_remedy_and_not_said_to_be_told() -> None:
+def test_the_summary_names_an_unreadable_offsets_znode_and_remedy_and_not_a_start() -> None:
     world = World()
     world.damage(0)
     world.join(GROUP, "m1")
@@ -126,11 +126,11 @@ def test_a_partition_that_is_not_started_is_named_with_its_znode_and_remedy_and_
     assert "told" not in outcome.summary
     assert world.handler.unreadable == 1
     world.settle(seconds=60)
-    assert world.decisions() == started == 2, "what nobody was told is not counted as started"
+    assert world.decisions() == started == 2, "partitions without a start command must not count as started"
     assert world.handler.outcomes[GROUP] == outcome
 
 
-def test_it_is_started_soon_after_its_offset_was_set_by_hand() -> None:
+def test_a_partition_is_started_soon_after_its_offset_was_repaired() -> None:
     world = World()
     world.damage(0)
     world.join(GROUP, "m1")
@@ -142,7 +142,7 @@ def test_it_is_started_soon_after_its_offset_was_set_by_hand() -> None:
     assert world.handler.unreadable == 0
 
 
-def test_a_topic_of_unknown_identity_blocks_its_partitions_and_no_other_decision() -> None:
+def test_a_topic_of_unknown_identity_blocks_only_its_own_partitions() -> None:
     world = World()
     world.store.set(layout.topic_offsets(GROUP, TOPIC), b"not an identity")
     for consumer in ("m1", "m2"):

@@ -93,7 +93,9 @@ def test_new_partitions_are_read_from_their_first_record(
     assert set(all_given([one])) == expected(producer.stop())
 
 
-def test_a_brokers_death_and_return_is_ridden_out(zookeeper_of_kafka, kafka_cluster, make_topic, reader, numbered):
+def test_consumers_continue_after_a_broker_dies_and_returns(
+    zookeeper_of_kafka, kafka_cluster, make_topic, reader, numbered
+):
     topic = make_topic(partitions=6, replication=3)
     producer = numbered(topic, 6, per_second=1_000).start()
     readers = [reader("ride", topic, name) for name in ("r1", "r2")]

@@ -1,6 +1,6 @@
 """``python -m tests.frontends.attacks``: thousands of normal consumers register, then one attack follows another.
 
-Meanwhile it measures how long a bystander waits for its pings and answers.
+The program measures how long a bystander waits for pings and answers during each attack.
 
 The instance, the normal consumers, the attackers and the bystander are separate processes.
 """
@@ -42,7 +42,7 @@ HANDSHAKES = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The bystander's longest waits in seconds: for a ping beyond its interval, and for the answer to a question."""
+    """The bystander's longest waits in seconds: for a ping that is overdue, and for the answer to a request."""
 
     ping_s: float
     answer_s: float
@@ -57,7 +57,7 @@ class Waited:
 
 
 class Speaker:
-    """One connection that speaks frames, on the loop."""
+    """One connection that sends and receives frames in the event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -96,7 +96,7 @@ class Speaker:
         self._writer.write(encode(self._conversation.answer(asked.id, {"offsets": {}})))
 
     async def register(self, group: str, name: str, session_ms: int, topics: dict[str, int]) -> None:
-        """Repeats the registration, as often as it is told to, until it succeeds."""
+        """Registers. After a refusal, waits for as long as the instance says, and tries again."""
         while True:
             answer = await self.ask(
                 "register", group=group, consumer_id=name, subscription=topics, session_timeout_ms=session_ms
@@ -115,7 +115,7 @@ class Speaker:
 
 
 async def stand_by(address: str, seconds: float, tls: ssl.SSLContext | None = None) -> Waited:
-    """Registers, then measures for this long."""
+    """Registers, then measures its waits for ``seconds``."""
     lost = 0
     while True:
         try:
@@ -153,7 +153,7 @@ async def stand_by(address: str, seconds: float, tls: ssl.SSLContext | None = No
 
 
 async def honest(address: str, first: int, count: int, report: Callable[[int], None]) -> None:
-    """Registers that many members with subscriptions of 10 kB, and then answers pings for ever."""
+    """Registers ``count`` members with subscriptions of 10 kB, then answers their pings until it is stopped."""
     registered = 0
 
     async def live(number: int) -> None:
@@ -188,7 +188,7 @@ async def _many(count: int, what: Callable[[int], Coroutine[Any, Any, None]]) ->
 
 
 async def shake_hands(address: str, count: int) -> None:
-    """TLS handshakes that begin and never end."""
+    """Begins TLS handshakes and never completes them."""
     host, _, port = address.rpartition(":")
 
     async def one(_number: int) -> None:
@@ -200,7 +200,7 @@ async def shake_hands(address: str, count: int) -> None:
 
 
 async def drip(address: str, count: int) -> None:
-    """Frames that arrive one byte at a time."""
+    """Sends frames one byte at a time."""
     host, _, port = address.rpartition(":")
 
     async def one(_number: int) -> None:
@@ -218,7 +218,7 @@ async def drip(address: str, count: int) -> None:
 
 
 async def send_large(address: str, count: int) -> None:
-    """Frames of almost a mebibyte, sent as fast as they are accepted."""
+    """Sends frames of almost a mebibyte, as fast as the instance accepts them."""
     junk = {f"field{number}": list(range(50)) for number in range(4_000)}
 
     async def one(number: int) -> None:
@@ -230,7 +230,7 @@ async def send_large(address: str, count: int) -> None:
 
 
 async def ask_committed(address: str, count: int) -> None:
-    """Members that continuously ask for the offsets of tens of thousands of partitions."""
+    """Registers members that continuously ask for the offsets of tens of thousands of partitions."""
     wanted = {"flights": {str(number): 0 for number in range(PARTITIONS_ASKED)}}
 
     async def one(number: int) -> None:
@@ -243,7 +243,7 @@ async def ask_committed(address: str, count: int) -> None:
 
 
 async def register_flood(address: str, count: int) -> None:
-    """Registrations, as fast as they are refused."""
+    """Sends registrations as fast as they are refused."""
 
     async def one(number: int) -> None:
         speaker = await Speaker.open(address)
@@ -311,7 +311,7 @@ class Instance:
     def under(
         self, attack: Callable[[str, int], Coroutine[Any, Any, None]], count: int, seconds: float, authority: str | None
     ) -> Waited:
-        """The bystander's longest waits during that attack."""
+        """Runs the attack, and returns the bystander's longest waits during it."""
         context = multiprocessing.get_context("fork")
         found = context.Queue()
         bystander = context.Process(target=_measure, args=(self.address, seconds, authority, found))
@@ -355,7 +355,7 @@ def play(
 
 
 def play_tls(instance: Instance, authority: str, count: int, seconds: float) -> Waited:
-    """A bystander over TLS while others begin handshakes."""
+    """Measures a bystander's waits over TLS while ``count`` other clients begin handshakes and do not complete them."""
     return instance.under(shake_hands, count, seconds, authority)
 
 

@@ -12,7 +12,7 @@ from tests.frontends.harness import HandConsumer, SocketInstance
 
 @pytest.fixture
 def world(zk_hosts: str) -> Iterator[World]:
-    """A chroot for this test only on a real ZooKeeper, with a topic ``flights`` of four partitions."""
+    """This test's own chroot on a real ZooKeeper, with a topic ``flights`` of four partitions."""
     made = World(zk_hosts)
     made.kafka.topic("flights", 4)
     yield made
@@ -35,7 +35,7 @@ def instance(world: World) -> Iterator[Callable[..., SocketInstance]]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[SocketInstance], HandConsumer]]:
-    """Makes consumers that the test scripts frame by frame, and closes their connections afterwards."""
+    """Makes consumers whose frames the test sends one by one, and closes their connections afterwards."""
     made: list[HandConsumer] = []
 
     def make(instance: SocketInstance) -> HandConsumer:

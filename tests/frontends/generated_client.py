@@ -1,7 +1,8 @@
-"""A client of the socket channel, generated from ``docs/socket-protocol.schema.json`` and nothing else.
+"""A client of the socket channel, generated only from ``docs/socket-protocol.schema.json``.
 
-It imports nothing of this project. Framing, ids, who may ask what, the schema of each answer, and the connection's
-state after an error all come from the schema. The caller decides what a consumer does with an answer.
+It imports nothing from this project. The schema determines the framing, the ids, which end may send which request, the
+fields of each answer, and the connection's state after an error. The caller decides what a consumer does with an
+answer.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Fields = dict[str, Any]
 
 
 class OutOfSchema(AssertionError):
-    """One end sent something that the schema does not allow."""
+    """The client or the instance sent something that the schema does not allow."""
 
 
 class GeneratedClient:
-    """One connection. ``answers`` returns the fields of the answer to each request of the coordinator."""
+    """One connection. For each request of the coordinator, ``answers`` returns the fields of the client's answer."""
 
     def __init__(self, address: str, answers: Callable[[str, Fields], Fields], timeout_s: float = 10.0) -> None:
         host, _, port = address.rpartition(":")
@@ -41,7 +42,7 @@ class GeneratedClient:
         """The names of the schemas against which the other end's frames were checked."""
 
     def ask(self, message: str, **fields: Any) -> Fields:
-        """Sends a request, and returns the answer or the error. Answers the requests that arrive meanwhile."""
+        """Sends a request, and returns the answer or the error. Answers the coordinator's requests in the meantime."""
         rule = self._messages[message]
         assert rule["x-sender"] == "consumer"
         assert len(self._unanswered) < self._frame_rule["max_unanswered"]
@@ -54,7 +55,7 @@ class GeneratedClient:
                 return found
 
     def step_until(self, happened: Callable[[], bool]) -> None:
-        """Answers the coordinator until that has happened."""
+        """Answers the coordinator's requests until ``happened`` returns true."""
         while not happened():
             self._step()
 

@@ -1,4 +1,4 @@
-"""The parts of gateway tests: instances that listen for consumers, and consumers scripted frame by frame."""
+"""The parts of gateway tests: instances that listen for consumers, and consumers whose frames the test sends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SocketInstance:
         self.store.close()
 
     def vanish(self) -> None:
-        """Ends it as if killed: it sends nothing, and its session must expire."""
+        """Stops the instance as if it were killed: it sends nothing, and its session must expire."""
         self.server.close()
         self.service.stop()
         self.store.close()
@@ -70,7 +70,7 @@ class HandConsumer:
         return number
 
     def ask(self, request: str, **fields: Any) -> Answered | Refused:
-        """Sends a request and waits for its answer. Answers pings meanwhile."""
+        """Sends a request and waits for its answer. Answers pings in the meantime."""
         number = self.say(request, **fields)
         while True:
             event = self.next()
@@ -95,7 +95,7 @@ class HandConsumer:
         return event
 
     def next_command(self) -> Asked:
-        """The next stop-fetcher or start-fetcher. Answers pings on the way."""
+        """Waits for the next stop-fetcher or start-fetcher, and returns it. Answers pings in the meantime."""
         while True:
             event = self.next()
             if isinstance(event, Asked):
@@ -119,7 +119,7 @@ class HandConsumer:
         return self.ask("register", group=group, consumer_id=consumer_id, **(wanted | fields))
 
     def ends_with(self, *, silent: bool = False) -> tuple[str, str]:
-        """The code and message of the last error before the connection is closed; ``silent``: answers nothing."""
+        """The code and message of the last error before the connection is closed. If ``silent``, answers no request."""
         last = ("", "")
         try:
             while True:

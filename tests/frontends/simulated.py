@@ -1,6 +1,6 @@
-"""A gateway on a simulated ZooKeeper whose replies a test can lose, and consumers scripted frame by frame.
+"""A gateway on a simulated ZooKeeper whose replies a test can lose, and consumers whose frames the test sends.
 
-Nothing runs by itself: :meth:`SimulatedHouse.turn` is one turn of the gateway, and only the test moves time.
+No threads run: :meth:`SimulatedHouse.turn` is one turn of the gateway, and only the test advances the clock.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Peer:
 
 
 class HeldLeadership(LeadershipView):
-    """Elected if the test says so."""
+    """A leadership view whose answer the test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class HeldLeadership(LeadershipView):
 
 
 class Surroundings:
-    """Faults of a store's requests: ``loses`` chooses those whose reply is lost with the connection, ``takes`` is
-    called before each takes effect."""
+    """Faults of a store's requests. If ``loses`` returns true for a request, its reply is lost with the connection.
+    ``takes`` is called before each request takes effect."""
 
     def __init__(self) -> None:
         self.loses: Callable[[str], bool] = lambda _doing: False
@@ -86,7 +86,7 @@ class Surroundings:
 
 
 class SizedStore(SimulatedStore):
-    """Refuses requests that are too large, as a server does, and reads of ``forbidden``."""
+    """Refuses requests that are too large, as a server does. Also refuses reads of the path ``forbidden``."""
 
     forbidden = ""
 
@@ -137,7 +137,7 @@ class SimulatedHouse:
             self.gateway.step()
 
     def elect_anew(self) -> None:
-        """The instance steps down and is elected again: it knows its members only from ZooKeeper."""
+        """Makes the instance step down and be elected again, so that it knows its members only from ZooKeeper."""
         self.leadership_view.held = None
         self.turn()
         self.election.resign()
@@ -146,7 +146,7 @@ class SimulatedHouse:
         self.turn()
 
     def forbid(self, path: str) -> None:
-        """From now on, the gateway may not read this znode."""
+        """Forbids the gateway to read this znode."""
         self.store.forbidden = path
 
     def allow(self) -> None:
@@ -163,7 +163,7 @@ class SimulatedHouse:
             return None
 
     def commit_as_another(self, partition: int, offset: int, group: str = "delays") -> None:
-        """Does what the next owner of a partition does."""
+        """Overwrites a partition's stored offset, as a commit by the next owner would."""
         path = layout.offset(group, TOPIC, partition)
         self.other.ensure_path(path)
         self.other.set(path, str(offset).encode())
@@ -202,7 +202,7 @@ class SimulatedConsumer:
         return self
 
     def hear(self) -> list[Event]:
-        """All frames that were not read yet."""
+        """All frames that the test has not read yet."""
         frames, self.peer.sent = self.peer.sent, []
         self._unread += [self.rpc.take({"v": 1, **frame}) for frame in frames]
         return self._unread
@@ -228,7 +228,7 @@ class SimulatedConsumer:
         return self.say("commit", offsets={TOPIC: {str(partition): offset for partition, offset in offsets.items()}})
 
     def told_to(self, command: Command) -> Asked:
-        """Writes a command into its channel, as a coordinator would, and waits until the gateway sends it."""
+        """Writes a command into the consumer's channel, as a coordinator would. Waits until the gateway sends it."""
         path = layout.command(self.group, self.name, NODE_PREFIX[command.type])
         self.house.other.create(path, fields.dump(command.to_json()), sequence=True)
         for _ in range(10):
@@ -252,11 +252,11 @@ class SimulatedConsumer:
         return self.told_to(StopFetcher(1, 1, self.incarnation, stopped, "by hand"))
 
     def owning(self, starts: dict[int, int]) -> SimulatedConsumer:
-        """Makes it start these partitions."""
+        """Makes the consumer start these partitions at the given offsets."""
         self.answer(self.told_to_start(starts))
         self.house.turn()
         return self
 
     def commands(self) -> tuple[str, ...]:
-        """The commands in its channel."""
+        """The names of the commands in the consumer's channel."""
         return self.house.other.children(layout.channel(self.group, self.name))

@@ -1,4 +1,4 @@
-"""Users of the socket channel: how they authenticate, and of which groups they may be members."""
+"""Tests of the socket channel's users: how they authenticate, and which groups they may join."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def users(tmp_path: Path) -> Access:
         ("anything", None, "other.example.org", "not-authenticated"),
     ],
 )
-def test_a_user_is_who_has_its_secret_or_certificate(users, group, secret, certificate, code):
+def test_a_user_is_identified_by_its_secret_or_certificate(users, group, secret, certificate, code):
     refusal = users.why_not(group, secret, certificate)
     assert (refusal.code if refusal else None) == code
 
@@ -79,12 +79,12 @@ def test_a_secret_is_never_repeated(users):
         ("[users.a", "not TOML"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(tmp_path, text, what):
+def test_the_error_for_an_unusable_file_says_what_to_do(tmp_path, text, what):
     with pytest.raises(SettingsError, match=what):
         access(tmp_path, text)
 
 
-def test_whoever_is_denied_is_logged_without_the_secret_and_a_flood_is_counted(
+def test_denials_are_logged_without_the_secret_and_a_flood_of_them_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     denials = DenialLog()

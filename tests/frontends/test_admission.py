@@ -1,4 +1,4 @@
-"""The rate limit of registrations. Pure."""
+"""Tests of the limit on registrations per second, without I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def connections(count: int) -> list[Connection]:
     return [Connection(peer, 0.0) for _ in range(count)]
 
 
-def test_what_nobody_used_of_a_second_is_there_at_once_and_then_it_is_one_after_the_other() -> None:
+def test_a_seconds_unused_places_are_granted_at_once_and_later_places_one_after_the_other() -> None:
     admission = Admission(10, 0.0)
     waits = [admission.wait_s(one, 60.0, 100.0) for one in connections(14)]
     assert waits[:11] == [0.0] * 11
     assert waits[11:] == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_who_comes_when_told_is_let_in_whoever_came_since_and_who_comes_sooner_gains_nothing() -> None:
+def test_a_client_that_returns_at_the_promised_time_is_admitted_and_an_early_one_gains_nothing() -> None:
     admission = Admission(10, 0.0)
     early, *others = connections(100)
     for one in others[:11]:
@@ -32,10 +32,10 @@ def test_who_comes_when_told_is_let_in_whoever_came_since_and_who_comes_sooner_g
         admission.wait_s(one, 60.0, 100.0)
     assert admission.wait_s(early, 60.0, 100.05) == pytest.approx(wait_s - 0.05)
     assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) == 0.0
-    assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) > 5.0  # the place was valid once
+    assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) > 5.0  # a reserved place can be used only once
 
 
-def test_nobody_is_kept_waiting_longer_than_it_may_and_a_flood_takes_no_places_far_away() -> None:
+def test_no_wait_exceeds_the_clients_limit_and_a_flood_reserves_no_distant_places() -> None:
     admission = Admission(10, 0.0)
     flood = [admission.wait_s(one, 3.0, 100.0) for one in connections(10_000)]
     assert max(flood) == 3.0
@@ -43,17 +43,17 @@ def test_nobody_is_kept_waiting_longer_than_it_may_and_a_flood_takes_no_places_f
     assert admission.wait_s(connections(1)[0], 60.0, 103.2) == 0.0
 
 
-def test_who_asks_too_early_or_in_vain_can_be_told_so_without_taking_a_place() -> None:
+def test_too_early_s_reserves_no_place() -> None:
     admission = Admission(10, 0.0)
     first, second, *others = connections(100)
     for one in others[:11]:
         assert admission.too_early_s(one, 3.0, 100.0) == 0.0
         admission.wait_s(one, 3.0, 100.0)
-    assert admission.too_early_s(first, 3.0, 100.0) == 0.0, "there is a place for it, only not at once"
+    assert admission.too_early_s(first, 3.0, 100.0) == 0.0, "a place is available for it, but only later"
     wait_s = admission.wait_s(first, 3.0, 100.0)
     assert admission.too_early_s(first, 3.0, 100.01) == pytest.approx(wait_s - 0.01)
     assert admission.too_early_s(first, 3.0, 100.0 + wait_s) == 0.0
     for one in others[11:]:
         admission.wait_s(one, 3.0, 100.0)
     assert admission.too_early_s(second, 3.0, 100.0) == 3.0
-    assert admission.too_early_s(second, 3.0, 100.5) == 0.0, "nobody took a place by asking"
+    assert admission.too_early_s(second, 3.0, 100.5) == 0.0, "too_early_s must not reserve a place"

@@ -1,4 +1,4 @@
-"""What an instance answers to whoever asks for the coordinator. Pure except for a simulated ZooKeeper."""
+"""Tests of an instance's answers to clients that look for the coordinator, with a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.frontends.simulated import SimulatedHouse
 
 
 @pytest.mark.parametrize("still_leads", [True, False])
-def test_an_instance_that_does_not_lead_refuses_registrations_and_hangs_up(still_leads: bool) -> None:
-    """``still_leads``: when it receives the registration, but its term never begins."""
+def test_an_instance_that_does_not_lead_refuses_a_registration_and_closes_the_connection(still_leads: bool) -> None:
+    """If ``still_leads``, the instance is elected when the registration arrives, but its term never begins."""
     house = SimulatedHouse()
     s1 = house.consumer()
     asked = s1.say_register() if still_leads else None
@@ -23,7 +23,7 @@ def test_an_instance_that_does_not_lead_refuses_registrations_and_hangs_up(still
     assert s1.peer.closed
 
 
-def test_who_waits_for_another_coordinator_is_answered_once_there_is_one_and_not_after_it_has_gone() -> None:
+def test_a_request_to_wait_for_another_coordinator_is_answered_unless_its_connection_is_lost() -> None:
     house = SimulatedHouse()
     house.turn()
     waiting, gone = house.consumer("waiting"), house.consumer("gone")
@@ -39,7 +39,7 @@ def test_who_waits_for_another_coordinator_is_answered_once_there_is_one_and_not
     assert gone.hear() == []
 
 
-def test_a_subscription_to_nothing_is_refused_as_such() -> None:
+def test_an_empty_subscription_is_refused() -> None:
     house = SimulatedHouse()
     s1 = house.consumer()
     asked = s1.say_register(subscription={})

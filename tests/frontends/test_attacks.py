@@ -1,4 +1,4 @@
-"""A small run of :mod:`tests.frontends.attacks`: a bystander is served while an attack lasts."""
+"""A small run of :mod:`tests.frontends.attacks`: the instance serves a bystander during each attack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_bystander_is_served_during_each_attack(world: World, tmp_path: Path) 
     assert {name: waited for name, waited in found.items() if waited.worst_s >= SECONDS or waited.lost} == {}
 
 
-def test_and_while_handshakes_begin_and_never_end(world: World, tmp_path: Path) -> None:
+def test_a_bystander_is_served_while_many_tls_handshakes_never_complete(world: World, tmp_path: Path) -> None:
     authority, pem = trustme.CA(), tmp_path / "server.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
     instance = Instance(world.hosts, 1, tmp_path, pem)

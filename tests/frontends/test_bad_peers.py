@@ -1,4 +1,4 @@
-"""Bad input on a connection is answered, or ends the connection with a reason. The other connections do not notice."""
+"""Bad input is answered with an error, or ends its connection with a reason. Other connections are not affected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def raw(frame: Any) -> bytes:
         (raw({"v": 1, "id": 0, "type": "error", "code": 7}), "malformed-frame"),
     ],
 )
-def test_what_does_not_belong_ends_the_connection_with_a_reason(
+def test_an_invalid_frame_ends_the_connection_with_a_reason(
     instance: Instances, connect: Connect, sent: bytes, code: str
 ) -> None:
     coordinator = instance().start_elected()
@@ -62,7 +62,7 @@ def test_what_does_not_belong_ends_the_connection_with_a_reason(
     assert isinstance(good.ask("commit", offsets={}), Answered)  # only a member may commit
 
 
-def test_another_version_is_told_which_ones_there_are(instance: Instances, connect: Connect) -> None:
+def test_the_error_for_an_unknown_version_names_the_supported_ones(instance: Instances, connect: Connect) -> None:
     bad = connect(instance().start_elected())
     bad.socket.sendall(raw({"v": 2, "id": 1, "type": "register"}))
     refused = bad.next()
@@ -70,7 +70,7 @@ def test_another_version_is_told_which_ones_there_are(instance: Instances, conne
     assert refused.frame["versions"] == [1]
 
 
-def test_beyond_as_many_connections_as_there_may_be_one_is_told_so(
+def test_a_connection_beyond_the_limit_is_refused_with_a_reason(
     instance: Instances, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "SPARE_CONNECTIONS", 1)
@@ -83,7 +83,7 @@ def test_beyond_as_many_connections_as_there_may_be_one_is_told_so(
     assert isinstance(good.ask("commit", offsets={}), Answered)  # only a member may commit
 
 
-def test_unfinished_large_frames_have_so_much_room_in_all_and_small_ones_always_have_some(
+def test_memory_for_incomplete_large_frames_is_limited_and_small_frames_are_always_accepted(
     instance: Instances, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MAX_KEPT_BYTES", 300_000)
@@ -97,9 +97,7 @@ def test_unfinished_large_frames_have_so_much_room_in_all_and_small_ones_always_
     assert isinstance(small.register("delays", "small"), Answered)
 
 
-def test_large_and_small_frames_of_one_connection_are_answered_in_their_order(
-    instance: Instances, connect: Connect
-) -> None:
+def test_large_and_small_frames_of_one_connection_are_answered_in_order(instance: Instances, connect: Connect) -> None:
     consumer = connect(instance().start_elected())
     asked = [
         consumer.rpc.ask("cluster-metadata", {"ignored": "x" * size})[1] for size in (0, 900_000, 10, 30_000, 30_000, 5)
@@ -128,7 +126,7 @@ def test_large_and_small_frames_of_one_connection_are_answered_in_their_order(
         ({"mode": "lazy"}, "bad-value"),
     ],
 )
-def test_a_registration_that_cannot_be_is_refused_and_the_connection_stays(
+def test_an_invalid_registration_is_refused_and_the_connection_stays_open(
     instance: Instances, connect: Connect, fields: dict[str, Any], code: str
 ) -> None:
     consumer = connect(instance().start_elected())
@@ -140,15 +138,15 @@ def test_a_registration_that_cannot_be_is_refused_and_the_connection_stays(
     assert isinstance(consumer.register(), Answered)
 
 
-def test_two_registrations_on_one_connection_end_it(instance: Instances, connect: Connect) -> None:
+def test_a_second_registration_ends_the_connection(instance: Instances, connect: Connect) -> None:
     consumer = connect(instance().start_elected())
     consumer.register()
     consumer.say("register", group="delays", subscription={"flights": 1}, session_timeout_ms=10_000)
     assert consumer.ends_with()[0] == "unexpected-message"
 
 
-def test_more_questions_than_may_wait_end_the_connection(instance: Instances, connect: Connect) -> None:
-    """None of them can be answered yet: they wait for a coordinator other than the present one."""
+def test_more_unanswered_requests_than_allowed_end_the_connection(instance: Instances, connect: Connect) -> None:
+    """None of the requests can be answered yet, because they wait for a coordinator other than the current one."""
     consumer = connect(instance().start_elected())
     for _ in range(MAX_UNANSWERED + 1):
         consumer.say("cluster-metadata", wait_ms=5_000, not_epoch=1)
@@ -158,7 +156,9 @@ def test_more_questions_than_may_wait_end_the_connection(instance: Instances, co
     assert consumer.ends_with() == ("", "")
 
 
-def test_a_register_flood_is_slowed_down_and_members_do_not_notice(instance: Instances, connect: Connect) -> None:
+def test_a_flood_of_registrations_is_slowed_down_and_does_not_affect_members(
+    instance: Instances, connect: Connect
+) -> None:
     coordinator = instance(1, GatewayOptions(registrations_per_s=1)).start_elected()
     good = connect(coordinator)
     assert isinstance(good.register("delays", "good"), Answered)
@@ -172,12 +172,14 @@ def test_a_register_flood_is_slowed_down_and_members_do_not_notice(instance: Ins
     assert 0 < len(told) < 20
     good.next_ping()
     first, retry_ms = told[0]
-    assert all(0 < ms <= 3_000 for _, ms in told), "nobody is sent away for most of its session timeout"
+    assert all(0 < ms <= 3_000 for _, ms in told), "a consumer must not have to wait for most of its session timeout"
     time.sleep(retry_ms / 1000)
     assert isinstance(first.register("flood", "first"), Answered)
 
 
-def test_one_that_asks_again_too_early_is_not_read_until_its_place_comes(instance: Instances, connect: Connect) -> None:
+def test_a_connection_that_registers_again_too_early_is_not_read_until_its_place_comes(
+    instance: Instances, connect: Connect
+) -> None:
     coordinator = instance(1, GatewayOptions(registrations_per_s=1)).start_elected()
     for number in range(3):
         early = connect(coordinator)
@@ -187,11 +189,13 @@ def test_one_that_asks_again_too_early_is_not_read_until_its_place_comes(instanc
     assert isinstance(answer, Refused)
     place = time.monotonic() + answer.frame["retry_ms"] / 1000
     assert early.register("delays", "again", session_timeout_ms=60_000).code == "slow-down"
-    assert isinstance(early.register("delays", "patient", session_timeout_ms=60_000), Answered), "it was read in time"
+    assert isinstance(early.register("delays", "patient", session_timeout_ms=60_000), Answered), (
+        "the third registration must be read when its place comes"
+    )
     assert time.monotonic() > place - 0.1
 
 
-def test_there_is_room_for_so_many_and_no_more(instance: Instances, connect: Connect) -> None:
+def test_a_registration_beyond_the_limit_of_consumers_is_refused(instance: Instances, connect: Connect) -> None:
     coordinator = instance(1, GatewayOptions(most_consumers=2)).start_elected()
     answers = [connect(coordinator).register("delays", f"c{number}") for number in range(3)]
     assert [isinstance(answer, Answered) for answer in answers] == [True, True, False]
@@ -199,7 +203,7 @@ def test_there_is_room_for_so_many_and_no_more(instance: Instances, connect: Con
     assert answers[2].code == "too-many-consumers"
 
 
-def test_one_that_never_registers_is_not_kept(instance: Instances, connect: Connect) -> None:
+def test_a_connection_that_never_registers_is_closed(instance: Instances, connect: Connect) -> None:
     coordinator = instance(1, GatewayOptions(unregistered_ms=2_000)).start_elected()
     silent, slow = connect(coordinator), connect(coordinator)
     slow.socket.sendall(b"\0\0")
@@ -207,14 +211,14 @@ def test_one_that_never_registers_is_not_kept(instance: Instances, connect: Conn
     assert slow.ends_with()[0] == "not-registered"
 
 
-def test_half_a_frame_and_then_nothing_is_silence(instance: Instances, connect: Connect) -> None:
+def test_a_member_that_never_completes_a_frame_is_expired(instance: Instances, connect: Connect) -> None:
     consumer = connect(instance().start_elected())
     assert isinstance(consumer.register(session_timeout_ms=1_000), Answered)
     consumer.socket.sendall(struct.pack("!I", 100) + b'{"v":1')
     assert consumer.ends_with(silent=True)[0] == "membership-lost"
 
 
-def test_one_that_never_reads_is_expired_and_forgotten(instance: Instances, connect: Connect) -> None:
+def test_a_member_that_never_reads_is_expired_and_forgotten(instance: Instances, connect: Connect) -> None:
     coordinator = instance().start_elected()
     consumer = connect(coordinator)
     assert isinstance(consumer.register(session_timeout_ms=1_000), Answered)
@@ -223,7 +227,7 @@ def test_one_that_never_reads_is_expired_and_forgotten(instance: Instances, conn
     eventually(lambda: term.machine.members == {})
 
 
-def test_what_leaves_for_good_has_to_say_so_in_the_right_words(instance: Instances, connect: Connect) -> None:
+def test_a_leave_with_an_invalid_value_of_for_good_is_refused(instance: Instances, connect: Connect) -> None:
     s1 = connect(instance().start_elected())
     s1.register()
     refused = s1.ask("leave", offsets={}, for_good="yes")

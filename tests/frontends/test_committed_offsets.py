@@ -1,4 +1,4 @@
-"""Reading stored offsets for consumers."""
+"""Tests of reading stored offsets for consumers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.model import TopicPartition
 
 
-def test_whoever_still_waits_at_the_end_is_answered() -> None:
-    """A Kafka client sends nothing else on its connection until then."""
+def test_a_request_that_is_waiting_at_the_end_of_the_term_is_answered() -> None:
+    """Until it is answered, a Kafka client sends nothing else on its connection."""
     reader: CommittedReader[int] = CommittedReader(lambda _group, wanted: dict.fromkeys(wanted, 7))
     answers: list[Any] = []
     reader.ask("delays", lambda: [TopicPartition("flights", 0)], answers.append)

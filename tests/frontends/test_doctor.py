@@ -53,19 +53,21 @@ def deaf(world: World) -> Iterator[Callable[[int], CoordinatorService]]:
         store.close()
 
 
-def test_nothing_is_said_where_nobody_takes_part_over_sockets(world: World, deaf: Deaf) -> None:
+def test_there_are_no_findings_if_no_instance_listens_and_no_member_uses_sockets(world: World, deaf: Deaf) -> None:
     service = deaf(1)
     eventually(lambda: service.leads)
     assert checked(world) == []
 
 
-def test_an_instance_that_listens_and_answers_is_fine(world: World, instance: Instances, connect: Connect) -> None:
+def test_there_is_no_warning_about_an_instance_that_listens_and_answers(
+    world: World, instance: Instances, connect: Connect
+) -> None:
     consumer = connect(instance(1).start_elected())
     consumer.register("delays", "c1")
     assert checked(world) == [(Severity.OK, "1 instances answer consumers; 1 socket consumers are registered")]
 
 
-def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Instances, deaf: Deaf) -> None:
+def test_an_instance_that_does_not_listen_causes_a_warning(world: World, instance: Instances, deaf: Deaf) -> None:
     instance(1).start_elected()
     deaf(2)
     (first, _) = checked(world)
@@ -75,7 +77,7 @@ def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Ins
     )
 
 
-def test_an_instance_that_is_not_reached_is_told_of(world: World, instance: Instances) -> None:
+def test_an_instance_that_does_not_answer_causes_a_warning(world: World, instance: Instances) -> None:
     one = instance(1).start_elected()
     one.server.close()
     ((severity, what),) = checked(world)
@@ -83,7 +85,7 @@ def test_an_instance_that_is_not_reached_is_told_of(world: World, instance: Inst
     assert what.startswith(f"instance 1 does not answer consumers at {one.server.address}")
 
 
-def test_members_that_nobody_listens_for_are_an_error(
+def test_socket_members_without_a_listening_coordinator_cause_an_error(
     world: World, instance: Instances, connect: Connect, deaf: Deaf
 ) -> None:
     one = instance(1).start_elected()

@@ -1,4 +1,4 @@
-"""The gateway, frame by frame: input that arrives in between or together is handled for the right member."""
+"""Tests of the gateway, frame by frame: input that arrives at awkward moments is handled for the right member."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Connect = Callable[[SocketInstance], HandConsumer]
 
 
 class Asking:
-    """A gateway and a client that registers, frame by frame."""
+    """A gateway, and a client whose frames the test sends one by one."""
 
     def __init__(self, world: World) -> None:
         self.leadership_view = HeldLeadership()
@@ -46,7 +46,7 @@ class Asking:
         self.gateway.received(self.connection, {"v": 1, **frame})
 
     def heard(self) -> Event:
-        """The next frame that was sent."""
+        """The next frame that the gateway sent."""
         return self.rpc.take({"v": 1, **self.peer.sent.pop(0)})
 
     def answer(self) -> Answered | Refused:
@@ -59,7 +59,7 @@ class Asking:
         self.gateway.received(self.connection, {"v": 1, **self.rpc.answer(asked.id, {"offsets": {}})})
 
     def step_until_asked(self, wanted: str) -> Asked:
-        """Runs until that request arrives; leaves pings unanswered."""
+        """Steps until the request ``wanted`` arrives. Leaves pings unanswered."""
 
         def look() -> Asked | None:
             self.gateway.step()
@@ -76,7 +76,7 @@ def asking(world: World) -> Asking:
     return Asking(world)
 
 
-def test_one_that_asks_before_the_term_has_begun_is_answered_once_it_has(asking: Asking) -> None:
+def test_a_registration_before_the_term_begins_is_answered_once_it_has_begun(asking: Asking) -> None:
     asking.leadership_view.held = asking.election.elect()
     asking.ask()
     assert asking.peer.sent == []
@@ -87,7 +87,7 @@ def test_one_that_asks_before_the_term_has_begun_is_answered_once_it_has(asking:
     assert asking.gateway.consumers == 1
 
 
-def test_one_that_waits_for_a_term_that_never_begins_is_sent_on(asking: Asking) -> None:
+def test_a_registration_is_refused_if_the_term_that_it_waits_for_never_begins(asking: Asking) -> None:
     asking.leadership_view.held = asking.election.elect()
     asking.ask()
     asking.leadership_view.held = None
@@ -98,7 +98,7 @@ def test_one_that_waits_for_a_term_that_never_begins_is_sent_on(asking: Asking) 
     assert asking.peer.closed
 
 
-def test_one_that_went_away_meanwhile_is_not_registered(asking: Asking) -> None:
+def test_a_client_that_disconnects_before_the_term_begins_is_not_registered(asking: Asking) -> None:
     asking.leadership_view.held = asking.election.elect()
     asking.ask()
     asking.gateway.lost(asking.connection)
@@ -107,7 +107,7 @@ def test_one_that_went_away_meanwhile_is_not_registered(asking: Asking) -> None:
     assert asking.gateway.consumers == 0
 
 
-def test_what_may_not_be_asked_twice_may_not_while_it_waits_either(asking: Asking) -> None:
+def test_a_second_registration_ends_the_connection_even_while_the_first_is_waiting(asking: Asking) -> None:
     asking.leadership_view.held = asking.election.elect()
     asking.ask()
     asking.ask()
@@ -117,7 +117,7 @@ def test_what_may_not_be_asked_twice_may_not_while_it_waits_either(asking: Askin
     assert asking.gateway.consumers == 0
 
 
-def test_an_answer_that_comes_together_with_another_registration_takes_nothing_from_it(
+def test_an_acknowledgement_of_the_previous_member_does_not_affect_a_registration_in_the_same_step(
     world: World, asking: Asking
 ) -> None:
     """The acknowledgement of the previous member fails: that member's membership ends, and the new one's continues
@@ -150,7 +150,7 @@ def test_an_answer_that_comes_together_with_another_registration_takes_nothing_f
     }
 
 
-def test_consumers_are_taken_in_while_the_coordinator_still_starts(
+def test_consumers_can_register_while_the_coordinator_still_starts(
     instance: Instances, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, startup = threading.Event(), ConsumerCoordinator.coordinator_startup

@@ -1,4 +1,4 @@
-"""The elected instance is frozen: its connections stay open and silent. This interrupts no consumer."""
+"""The elected instance freezes: its connections stay open and silent. No consumer loses its membership."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONSUMERS = 6
 
 
 class Follower:
-    """A consumer that keeps its membership and reads nothing. ``states`` lists the changes of its session."""
+    """A consumer that keeps its membership and reads no records. ``states`` lists its session's states in order."""
 
     def __init__(self, name: str, bootstrap: list[str]) -> None:
         self.link = SocketLink(
@@ -59,7 +59,7 @@ class Follower:
         return found if isinstance(found, Registration) else None
 
     def came_through(self) -> bool:
-        """Whether it lost its connection and has another, with or without its former membership."""
+        """Whether it lost its connection and has a new one, with or without its former membership."""
         return SessionState.SUSPENDED in self.states and self.states[-1] is SessionState.CONNECTED
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Follower:
 
 @pytest.fixture
 def serving(world: World, tmp_path: Path) -> Iterator[dict[str, ChildProcess]]:
-    """Three instances, by the address on which each listens."""
+    """Three instances, keyed by the address on which each listens."""
     made = {}
     for number in (1, 2, 3):
         address = f"127.0.0.1:{free_port()}"
@@ -83,12 +83,14 @@ def serving(world: World, tmp_path: Path) -> Iterator[dict[str, ChildProcess]]:
         process.kill()
 
 
-def test_six_consumers_out_of_phase_all_go_on_where_they_were(world: World, serving: dict[str, ChildProcess]) -> None:
+def test_all_consumers_keep_their_memberships_when_the_coordinator_freezes(
+    world: World, serving: dict[str, ChildProcess]
+) -> None:
     followers = []
     try:
         for number in range(CONSUMERS):
             followers.append(Follower(f"c{number}", list(serving)))
-            time.sleep(SESSION_MS / 3000 / CONSUMERS)  # the pings are a sixth of the interval apart
+            time.sleep(SESSION_MS / 3000 / CONSUMERS)  # spreads the consumers' pings evenly over the interval
         leases = [one.link.lease_deadline() for one in followers]
         eventually(lambda: all(one.link.lease_deadline() > lease for one, lease in zip(followers, leases, strict=True)))
         elected = world.value(layout.COORDINATOR)

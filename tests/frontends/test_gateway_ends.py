@@ -1,4 +1,4 @@
-"""A gateway whose thread ends reports it, and the instance ends too."""
+"""If a gateway's thread ends, the gateway reports it, and the instance ends too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.frontends.simulated import SimulatedHouse
 from tests.waiting import eventually
 
 
-def test_the_gateway_that_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_whose_thread_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     house = SimulatedHouse()
     server = GatewayServer("127.0.0.1:0", house.store, 1, house.leadership_view)
     try:

@@ -1,4 +1,4 @@
-"""A client generated from the schema alone talks to a real gateway: the whole life of a consumer, and refusals."""
+"""Tests with a real gateway and a client generated from the schema alone: a consumer's whole life, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REGISTER = {"group": "delays", "subscription": {"flights": 1}, "session_timeout_
 
 
 class Reader:
-    """Answers as a consumer that reads ten records of each partition it starts."""
+    """Answers like a consumer that reads ten records of each partition that it starts."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, int] = {}
@@ -50,7 +50,7 @@ def client() -> Iterator[Callable[..., GeneratedClient]]:
         one.close()
 
 
-def test_it_finds_registers_reads_commits_resumes_hands_over_and_leaves(
+def test_a_generated_client_finds_the_coordinator_registers_commits_resumes_hands_over_and_leaves(
     world: World, instance: Instances, client: Callable[..., GeneratedClient]
 ) -> None:
     coordinator = instance().start_elected()
@@ -83,7 +83,7 @@ def test_it_finds_registers_reads_commits_resumes_hands_over_and_leaves(
         assert world.store.get(layout.offset("delays", "flights", int(number))).data == b"10"
     answers = {rule["x-answer"] for rule in SCHEMA["$defs"].values() if rule.get("x-sender") == "consumer"}
     asked = {name for name, rule in SCHEMA["$defs"].items() if rule.get("x-sender") == "coordinator"}
-    assert one.seen | again.seen | other.seen >= answers | asked, "every message was exchanged"
+    assert one.seen | again.seen | other.seen >= answers | asked, "every message of the schema must be exchanged"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_it_finds_registers_reads_commits_resumes_hands_over_and_leaves(
         ("commit", {"offsets": {}}, "unexpected-message"),
     ],
 )
-def test_what_is_refused_is_refused_as_the_schema_says(
+def test_each_refusal_leaves_the_connection_as_the_schema_says(
     instance: Instances, client: Callable[..., GeneratedClient], message: str, fields: dict[str, Any], code: str
 ) -> None:
     limits = {
@@ -116,13 +116,13 @@ def test_what_is_refused_is_refused_as_the_schema_says(
         "commit": {},
     }[message]
     while (error := refused.ask(message, **(base | fields)))["type"] != "error":
-        refused = client(coordinator)  # the rest of the last second's allowance admitted it
+        refused = client(coordinator)  # it was admitted with an unused place of the last second
         fields = fields | {"consumer_id": f"{fields['consumer_id']}-again"}
     assert error["code"] == code
     assert refused.closed_after(error)
 
 
-def test_an_instance_that_does_not_coordinate_names_who_does(
+def test_an_instance_that_is_not_the_coordinator_names_the_coordinator(
     instance: Instances, client: Callable[..., GeneratedClient]
 ) -> None:
     elected = instance(1).start_elected()

@@ -1,4 +1,4 @@
-"""The input that waits for the gateway's thread. Pure."""
+"""Tests of the input that waits for the gateway's thread, without I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_member_does_not_wait_behind_a_flood_of_strangers() -> None:
     assert len(taken) == 1 + ALLOWANCES[Lane.STRANGERS].items
 
 
-def test_a_member_does_not_wait_behind_strangers_large_frames_nor_small_ones_behind_its_own() -> None:
+def test_a_members_small_frames_do_not_wait_behind_large_ones() -> None:
     inbox: Inbox[str] = Inbox()
     for number in range(50):
         inbox.put(Sender(), f"stranger {number}", 1 << 20, member=False)
@@ -26,7 +26,7 @@ def test_a_member_does_not_wait_behind_strangers_large_frames_nor_small_ones_beh
     assert list(inbox.take()) == ["member", "member's large one", "stranger 0"]
 
 
-def test_what_one_connection_sent_keeps_its_order_also_when_it_becomes_a_member() -> None:
+def test_a_connections_input_keeps_its_order_when_it_becomes_a_member() -> None:
     inbox: Inbox[str] = Inbox()
     one = Sender()
     for _ in range(ALLOWANCES[Lane.STRANGERS].items):
@@ -40,10 +40,12 @@ def test_what_one_connection_sent_keeps_its_order_also_when_it_becomes_a_member(
     assert taken == ["first", "second", "third"]
     inbox.put(one, "fourth", SMALL, member=True)
     inbox.put(Sender(), "another", SMALL, member=False)
-    assert list(inbox.take()) == ["fourth", "another"], "nothing of it waits any more: it is served as a member"
+    assert list(inbox.take()) == ["fourth", "another"], (
+        "the sender has no waiting input as a stranger, so it is served as a member"
+    )
 
 
-def test_room_is_counted_in_bytes_and_strangers_take_none_from_members() -> None:
+def test_room_is_counted_in_bytes_and_strangers_do_not_use_that_of_members() -> None:
     inbox: Inbox[str] = Inbox()
     one, frames = Sender(), 0
     while inbox.has_room(Sender(), LARGE, member=False):

@@ -1,4 +1,4 @@
-"""Consumers over sockets are members like all others: they register, carry out commands, commit, leave, and expire."""
+"""Tests of consumers over sockets as members: they register, carry out commands, commit, leave, and expire."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def obey(consumer: HandConsumer, offsets: dict[str, dict[str, int]] | None = Non
     return command
 
 
-def test_any_instance_tells_who_coordinates_and_where(world: World, instance: Instances, connect: Connect) -> None:
+def test_every_instance_names_the_coordinator_and_its_address(
+    world: World, instance: Instances, connect: Connect
+) -> None:
     first = instance(1).start_elected()
     second = instance(2).start()
     world.kafka.broker(7)
@@ -48,7 +50,7 @@ def test_any_instance_tells_who_coordinates_and_where(world: World, instance: In
         assert [broker["id"] for broker in told["brokers"]] == [7]
 
 
-def test_who_waits_for_another_coordinator_hears_of_it_as_soon_as_there_is_one(
+def test_a_request_to_wait_for_another_coordinator_is_answered_as_soon_as_one_is_elected(
     instance: Instances, connect: Connect
 ) -> None:
     first, asked = instance(1).start_elected(), instance(2).start()
@@ -67,7 +69,9 @@ def test_who_waits_for_another_coordinator_hears_of_it_as_soon_as_there_is_one(
     assert isinstance(late.ask("cluster-metadata", wait_ms=-1), Refused)
 
 
-def test_only_the_coordinator_registers_and_the_others_say_who_is(instance: Instances, connect: Connect) -> None:
+def test_only_the_coordinator_registers_consumers_and_other_instances_name_it(
+    instance: Instances, connect: Connect
+) -> None:
     first = instance(1).start_elected()
     second = instance(2).start()
     asking = connect(second)
@@ -78,7 +82,7 @@ def test_only_the_coordinator_registers_and_the_others_say_who_is(instance: Inst
     assert answer.frame["coordinator"]["endpoint"] == first.server.address
 
 
-def test_it_is_started_commits_with_pings_and_with_its_stop_and_leaves(
+def test_a_consumer_starts_partitions_commits_with_pings_and_stops_and_leaves(
     world: World, instance: Instances, connect: Connect
 ) -> None:
     coordinator = instance().start_elected()
@@ -91,7 +95,7 @@ def test_it_is_started_commits_with_pings_and_with_its_stop_and_leaves(
     assert start.frame["incarnation"] == told["incarnation"]
     assert set(start.frame["partitions"]["flights"]) == {"0", "1", "2", "3"}
     ping = s1.next_ping()
-    assert ping.frame["done"] == start.id, "as soon as the acknowledgement is stored"
+    assert ping.frame["done"] == start.id, "the acknowledgement must be reported as soon as it is stored"
     s1.answer(ping, {"flights": {"0": 12, "3": 5}})
     eventually(lambda: (offset(world, 0), offset(world, 3)) == (12, 5))
 
@@ -111,7 +115,7 @@ def test_it_is_started_commits_with_pings_and_with_its_stop_and_leaves(
     assert world.node(layout.registration("delays", "s1")) is None
 
 
-def test_a_commit_is_answered_once_it_is_stored_and_of_what_it_holds_only(
+def test_a_commit_is_answered_once_it_is_stored_and_refused_for_partitions_not_held(
     world: World, instance: Instances, connect: Connect
 ) -> None:
     s1 = connect(instance().start_elected())
@@ -127,7 +131,7 @@ def test_a_commit_is_answered_once_it_is_stored_and_of_what_it_holds_only(
     assert found["offsets"] == {"flights": {"0": 3, "1": None}}
 
 
-def test_a_ping_says_what_was_heard(instance: Instances, connect: Connect) -> None:
+def test_a_ping_names_the_last_ping_whose_answer_was_heard(instance: Instances, connect: Connect) -> None:
     s1 = connect(instance().start_elected())
     registered(s1.register())
     obey(s1)
@@ -138,7 +142,7 @@ def test_a_ping_says_what_was_heard(instance: Instances, connect: Connect) -> No
     assert second.frame["heard"] == first.id
 
 
-def test_one_that_is_silent_for_its_session_timeout_is_expired(
+def test_a_consumer_that_is_silent_for_its_session_timeout_is_expired(
     world: World, instance: Instances, connect: Connect
 ) -> None:
     s1 = connect(instance().start_elected())
@@ -151,7 +155,7 @@ def test_one_that_is_silent_for_its_session_timeout_is_expired(
     assert len(c2.owned) == 4
 
 
-def test_a_lost_connection_leaves_the_member_its_session_timeout_to_come_back(
+def test_a_member_that_reconnects_within_its_session_timeout_keeps_its_partitions(
     world: World, instance: Instances, connect: Connect
 ) -> None:
     coordinator = instance().start_elected()
@@ -165,11 +169,15 @@ def test_a_lost_connection_leaves_the_member_its_session_timeout_to_come_back(
     after = registered(again.register(resume_key="mine"))
     assert after["incarnation"] > before["incarnation"]
     start = obey(again)
-    assert set(start.frame["partitions"]["flights"]) == {"0", "1", "2", "3"}, "its own, and nobody else's moved"
+    assert set(start.frame["partitions"]["flights"]) == {"0", "1", "2", "3"}, (
+        "the member must get its own partitions back"
+    )
     assert world.settles("s1", partitions=4).generation == target.generation
 
 
-def test_a_name_is_one_consumers(world: World, instance: Instances, connect: Connect) -> None:
+def test_a_second_consumer_cannot_take_the_name_of_a_live_one(
+    world: World, instance: Instances, connect: Connect
+) -> None:
     coordinator = instance().start_elected()
     world.consumer("c1").join()
     s1 = connect(coordinator)
@@ -181,7 +189,7 @@ def test_a_name_is_one_consumers(world: World, instance: Instances, connect: Con
     assert name in refused.message
 
 
-def test_one_evicted_by_an_operator_hears_of_it(world: World, instance: Instances, connect: Connect) -> None:
+def test_a_consumer_is_notified_when_an_operator_evicts_it(world: World, instance: Instances, connect: Connect) -> None:
     s1 = connect(instance().start_elected())
     registered(s1.register())
     obey(s1)
@@ -189,7 +197,7 @@ def test_one_evicted_by_an_operator_hears_of_it(world: World, instance: Instance
     assert s1.ends_with()[0] == "membership-lost"
 
 
-def test_after_a_failover_members_have_their_whole_timeout_and_keep_what_they_had(
+def test_after_a_failover_members_have_their_whole_session_timeout_and_keep_their_partitions(
     world: World, instance: Instances, connect: Connect
 ) -> None:
     first = instance(1).start_elected()
@@ -212,7 +220,9 @@ def test_after_a_failover_members_have_their_whole_timeout_and_keep_what_they_ha
         raise AssertionError(f"a command was left behind: {node}")
 
 
-def test_one_that_comes_back_in_time_goes_on_where_it_was(world: World, instance: Instances, connect: Connect) -> None:
+def test_a_consumer_that_resumes_after_a_failover_carries_out_the_outstanding_command(
+    world: World, instance: Instances, connect: Connect
+) -> None:
     first = instance(1).start_elected()
     second = instance(2).start()
     s1 = connect(first)
@@ -220,7 +230,7 @@ def test_one_that_comes_back_in_time_goes_on_where_it_was(world: World, instance
     obey(s1)
     s1.answer(s1.next_ping(), {"flights": {"0": 5}})
     c2 = world.consumer("c2").join()
-    stop = s1.next_command()  # and before it has carried it out
+    stop = s1.next_command()  # the coordinator stops before s1 carries it out
     first.stop()
     s1.ends_with()
     eventually(lambda: second.server.gateway.term is not None)
@@ -238,7 +248,9 @@ def test_one_that_comes_back_in_time_goes_on_where_it_was(world: World, instance
     assert world.node(layout.registration("delays", "s1")).stat.czxid == told["incarnation"]
 
 
-def test_nobody_else_can_go_on_for_it(world: World, instance: Instances, connect: Connect) -> None:
+def test_a_client_without_the_right_resume_key_cannot_resume_a_membership(
+    world: World, instance: Instances, connect: Connect
+) -> None:
     coordinator = instance().start_elected()
     s1 = connect(coordinator)
     told = registered(s1.register(resume_key="mine"))
@@ -248,12 +260,12 @@ def test_nobody_else_can_go_on_for_it(world: World, instance: Instances, connect
         refused = other.ask("resume", **(mine | change))
         assert isinstance(refused, Refused)
         assert refused.code == "unknown-membership"
-        assert isinstance(other.register(consumer_id=None), Answered), "it may register"
+        assert isinstance(other.register(consumer_id=None), Answered), "the client may still register"
     obey(s1)
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-def test_a_place_is_kept_unless_it_is_left_for_good(
+def test_a_members_partitions_are_kept_for_its_return_unless_it_leaves_for_good(
     world: World, instance: Instances, connect: Connect, for_good: bool
 ) -> None:
     coordinator = instance().start_elected()

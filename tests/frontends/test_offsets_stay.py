@@ -1,4 +1,4 @@
-"""No lost reply of ZooKeeper and no failed write moves a committed offset back."""
+"""Neither a lost reply of ZooKeeper nor a failed write moves a committed offset back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_coord.zk import layout
 from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
 
 
-def test_a_commit_whose_answer_was_lost_is_not_written_over_what_the_next_owner_committed() -> None:
+def test_a_commit_whose_reply_was_lost_does_not_overwrite_the_next_owners_commit() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100})
     stop = s1.told_to_stop(0)
@@ -27,13 +27,13 @@ def test_a_commit_whose_answer_was_lost_is_not_written_over_what_the_next_owner_
     given_on = _until_given_on(house, s1)
 
     assert lost
-    assert given_on, "the stop is acknowledged"
+    assert given_on, "the stop was not acknowledged"
     house.turn(5)
     assert house.offset(0) == 200
 
 
 def _until_given_on(house: SimulatedHouse, consumer: SimulatedConsumer) -> bool:
-    """Whether the stop was acknowledged; then the next owner commits 200 at once."""
+    """Whether the stop was acknowledged. If so, the next owner immediately commits the offset 200."""
     for _ in range(10):
         house.clock.now += 0.2
         house.turn()
@@ -43,8 +43,8 @@ def _until_given_on(house: SimulatedHouse, consumer: SimulatedConsumer) -> bool:
     return False
 
 
-def test_offsets_of_a_failed_write_are_forgotten_once_their_partition_was_given_up() -> None:
-    """The write of the ping's offsets fails but the member lives on; the acknowledgement after it succeeds."""
+def test_offsets_of_a_failed_write_are_discarded_once_their_partition_is_given_up() -> None:
+    """The write of the ping's offsets fails, but the membership continues. The acknowledgement after it succeeds."""
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100, 1: 100})
     stop = s1.told_to_stop(0)

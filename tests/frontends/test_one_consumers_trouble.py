@@ -1,4 +1,4 @@
-"""A failure that one consumer causes affects only that consumer. Pure except for a simulated ZooKeeper."""
+"""A failure that one consumer causes affects only that consumer. These tests use a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
 
 
 def subscription_of(size: int) -> dict[str, int]:
-    """About this many bytes."""
+    """A subscription of about ``size`` bytes."""
     return {f"{'t' * 90}-{number:07d}": 1 for number in range(size // 104)}
 
 
-def test_a_registration_nobody_could_read_is_refused_at_the_door_and_the_others_are_taken() -> None:
+def test_a_registration_too_large_to_read_back_is_refused_and_others_succeed() -> None:
     house = SimulatedHouse()
     huge, good = house.consumer("huge"), house.consumer("good")
     asked = huge.say_register(subscription=subscription_of(MAX_VALUE_BYTES + 20_000))
@@ -42,7 +42,7 @@ def test_a_registration_nobody_could_read_is_refused_at_the_door_and_the_others_
     assert isinstance(good.answer_to(asked_too), Answered)
 
 
-def test_registrations_that_fit_no_request_together_are_written_in_several() -> None:
+def test_registrations_too_large_for_one_request_are_written_in_several() -> None:
     house = SimulatedHouse(GatewayOptions(registrations_per_s=1_000))
     many = [house.consumer(f"c{number}") for number in range(200)]
     asked = [consumer.say_register(subscription=subscription_of(11_000)) for consumer in many]
@@ -51,7 +51,7 @@ def test_registrations_that_fit_no_request_together_are_written_in_several() -> 
     assert all(isinstance(answer, Answered) for answer in answers)
 
 
-def test_one_that_zookeeper_refuses_is_refused_with_the_reason_and_the_others_are_taken() -> None:
+def test_a_registration_that_zookeeper_refuses_is_refused_with_the_reason_and_others_succeed() -> None:
     house = SimulatedHouse()
     many = [house.consumer(f"c{number}") for number in range(9)]
     asked = [consumer.say_register() for consumer in many]
@@ -70,7 +70,7 @@ def test_one_that_zookeeper_refuses_is_refused_with_the_reason_and_the_others_ar
     assert refused.message == "no such luck"
 
 
-def test_those_that_ask_for_a_great_many_offsets_keep_nobody_waiting() -> None:
+def test_requests_for_very_many_offsets_do_not_delay_other_consumers() -> None:
     house = SimulatedHouse()
     reads: list[int] = []
 
@@ -91,7 +91,9 @@ def test_those_that_ask_for_a_great_many_offsets_keep_nobody_waiting() -> None:
     commit = bystander.say_commit({0: 7})
     reads.clear()
     house.turn()
-    assert isinstance(bystander.answer_to(commit), Answered), "it waits for one part, not for all of them"
+    assert isinstance(bystander.answer_to(commit), Answered), (
+        "the commit must wait for only one part of the large reads"
+    )
     assert sum(reads) <= MAX_READS + 100
     for _ in range(5 * 12_000 // MAX_READS + 10):
         house.gateway.step()
@@ -100,7 +102,7 @@ def test_those_that_ask_for_a_great_many_offsets_keep_nobody_waiting() -> None:
     assert all(isinstance(answer, Answered) and len(answer.frame["offsets"][TOPIC]) == 12_000 for answer in answers)
 
 
-def test_an_answer_no_frame_can_hold_is_refused_and_the_connection_stays() -> None:
+def test_a_request_whose_answer_exceeds_a_frame_is_refused_and_the_connection_stays_open() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register()
     wanted = {"t" * 200 + str(number): {"0": 0} for number in range(5_000)}
@@ -119,7 +121,7 @@ def _committed(house: SimulatedHouse, consumer: SimulatedConsumer) -> int:
     return number
 
 
-def test_who_was_promised_a_place_is_waited_for_until_then() -> None:
+def test_a_connection_with_a_promised_place_stays_open_until_then() -> None:
     house = SimulatedHouse(GatewayOptions(registrations_per_s=1, unregistered_ms=2_000))
     house.turn()
     many = [house.consumer(f"c{number}") for number in range(6)]
@@ -137,7 +139,7 @@ def test_who_was_promised_a_place_is_waited_for_until_then() -> None:
     assert last.register(session_timeout_ms=60_000).incarnation
 
 
-def test_a_frame_that_makes_the_gateway_fail_ends_its_own_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_makes_the_gateway_fail_ends_only_its_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     house = SimulatedHouse()
     bad, good = house.consumer("bad").register(), house.consumer("good").register().owning({0: 5})
 
@@ -152,7 +154,7 @@ def test_a_frame_that_makes_the_gateway_fail_ends_its_own_connection_only(monkey
     assert isinstance(_answer_to_commit(house, good), Answered)
 
 
-def test_who_goes_away_before_its_answer_disturbs_nobody() -> None:
+def test_a_consumer_that_disconnects_before_its_answer_does_not_affect_others() -> None:
     house = SimulatedHouse()
     gone, good = house.consumer("gone").register().owning({0: 5}), house.consumer("good").register().owning({1: 5})
     gone.say_commit({0: 6})
@@ -169,7 +171,7 @@ def _answer_to_commit(house: SimulatedHouse, consumer: SimulatedConsumer) -> Ans
     return consumer.answer_to(number)
 
 
-def test_only_what_is_refused_by_itself_fails() -> None:
+def test_only_items_that_are_refused_on_their_own_fail() -> None:
     done: list[int] = []
     failed: list[int] = []
 
@@ -184,7 +186,7 @@ def test_only_what_is_refused_by_itself_fails() -> None:
     assert sorted(done + failed) == list(range(20))
 
 
-def test_the_fenced_store_answers_for_everything_a_store_can_do() -> None:
+def test_the_fenced_store_overrides_every_method_of_a_store() -> None:
     inherited = {name for name in vars(Store) if not name.startswith("_")} - set(vars(FencedStore))
     assert inherited == set()
 

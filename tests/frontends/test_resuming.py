@@ -1,4 +1,4 @@
-"""A consumer that resumes continues with exactly the partitions it holds. Pure except for a simulated ZooKeeper."""
+"""A consumer that resumes continues with exactly the partitions it holds. These tests use a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def partitions(*numbers: int) -> PartitionSet:
 
 
 def write_ledger(consumer: SimulatedConsumer, owned: PartitionSet, stopping: PartitionSet = NO_PARTITIONS) -> bytes:
-    """As the coordinator would."""
+    """Writes the consumer's ledger, as the coordinator would, and returns its value."""
     path = layout.ledger(consumer.group, consumer.name)
     value = fields.dump(Ledger(consumer.name, consumer.incarnation, owned, stopping, generation=1).to_json())
     consumer.house.other.ensure_path(path)
@@ -26,14 +26,14 @@ def write_ledger(consumer: SimulatedConsumer, owned: PartitionSet, stopping: Par
 
 
 def resume(consumer: SimulatedConsumer) -> int:
-    """On a new connection."""
+    """Sends ``resume`` on a new connection, and returns the request's id."""
     consumer.connect()
     wanted = {"group": consumer.group, "consumer_id": consumer.name, "incarnation": consumer.incarnation}
     return consumer.say("resume", **wanted, resume_key="k")
 
 
 @pytest.mark.parametrize("elected_anew", [False, True])
-def test_who_resumes_after_its_acknowledgement_and_before_the_release_cannot_commit_what_it_gave_up(
+def test_a_consumer_that_resumes_cannot_commit_a_partition_whose_stop_it_acknowledged(
     elected_anew: bool,
 ) -> None:
     house = SimulatedHouse()
@@ -60,8 +60,10 @@ def test_who_resumes_after_its_acknowledgement_and_before_the_release_cannot_com
 
 
 @pytest.mark.parametrize("elected_anew", [False, True])
-def test_who_resumes_before_it_acknowledges_a_start_cannot_commit_an_offset_of_before(elected_anew: bool) -> None:
-    """Between the two, the topic may have been created again: the offset would belong to records that are gone."""
+def test_a_consumer_that_resumes_cannot_commit_a_partition_whose_start_it_has_not_acknowledged(
+    elected_anew: bool,
+) -> None:
+    """The topic may have been created again in the meantime, so the old offset may belong to deleted records."""
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100, 1: 100})
     write_ledger(s1, owned=partitions(1), stopping=partitions(0))
@@ -83,7 +85,7 @@ def test_who_resumes_before_it_acknowledges_a_start_cannot_commit_an_offset_of_b
     assert isinstance(s1.answer_to(own), Answered)
 
 
-def test_what_is_being_stopped_can_be_committed_until_the_stop_is_acknowledged() -> None:
+def test_a_stopping_partition_can_be_committed_until_its_stop_is_acknowledged() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100})
     write_ledger(s1, owned=NO_PARTITIONS, stopping=partitions(0))
@@ -99,7 +101,7 @@ def test_what_is_being_stopped_can_be_committed_until_the_stop_is_acknowledged()
 
 
 @pytest.mark.parametrize("is_forbidden", [False, True])
-def test_a_leave_after_an_election_stores_what_was_consumed_although_the_ledger_could_not_be_read_at_first(
+def test_a_leave_stores_offsets_even_if_the_ledger_was_unreadable_after_the_election(
     is_forbidden: bool,
 ) -> None:
     house = SimulatedHouse()
@@ -131,7 +133,7 @@ def test_a_leave_after_an_election_stores_what_was_consumed_although_the_ledger_
     assert house.offset(0) == 160
 
 
-def test_who_resumes_although_its_ledger_is_unreadable_has_no_known_generation() -> None:
+def test_a_consumer_that_resumes_with_an_unreadable_ledger_has_no_known_generation() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100})
     write_ledger(s1, owned=partitions(0))
@@ -146,7 +148,7 @@ def test_who_resumes_although_its_ledger_is_unreadable_has_no_known_generation()
     assert resumed.endswith("generation=None)")
 
 
-def test_a_registration_that_nobody_may_read_keeps_nobody_else_from_resuming() -> None:
+def test_an_unreadable_registration_does_not_prevent_another_consumers_resume() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register()
     house.consumer("s2", group="other").register()
@@ -157,7 +159,7 @@ def test_a_registration_that_nobody_may_read_keeps_nobody_else_from_resuming() -
     assert isinstance(s1.answer_to(asked), Answered)
 
 
-def test_who_could_not_be_read_at_the_election_is_expired_like_anybody_once_it_can_be_read() -> None:
+def test_a_silent_member_whose_registration_was_unreadable_at_the_election_is_expired() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register()
     path = layout.registration(s1.group, s1.name)

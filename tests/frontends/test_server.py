@@ -1,4 +1,4 @@
-"""The server of the socket channel: real sockets, a simulated ZooKeeper."""
+"""Tests of the socket channel's server, with real sockets and a simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def listen() -> Iterator[Listen]:
         server.close()
 
 
-def test_it_answers_at_the_address_it_names_and_forgets_who_has_gone(listen: Listen) -> None:
+def test_the_server_answers_at_its_address_and_forgets_closed_connections(listen: Listen) -> None:
     server = listen("127.0.0.1:0")
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port)), 10) as connection:
@@ -43,7 +43,7 @@ def test_it_answers_at_the_address_it_names_and_forgets_who_has_gone(listen: Lis
     assert eventually(lambda: not server.gateway._connections)
 
 
-def test_a_gateway_with_nothing_to_do_rests(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_gateway_rarely_runs_a_step(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, step = [], Gateway.step
 
     def counted(gateway: Gateway) -> float:

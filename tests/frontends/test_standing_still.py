@@ -1,4 +1,4 @@
-"""Time in which the gateway did not run counts against no member, whatever delayed the gateway."""
+"""Time in which the gateway did not run does not count as members' silence, whatever delayed the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def consumers(house: SimulatedHouse, count: int = 20) -> list[SimulatedConsumer]
 
 
 def pass_time(house: SimulatedHouse, seconds: float, answering: list[SimulatedConsumer]) -> None:
-    """Time passes as for a healthy gateway; the named consumers answer their pings."""
+    """Advances the clock for a healthy gateway. The consumers in ``answering`` answer their pings."""
     for _ in range(round(seconds / 0.25)):
         house.clock.now += 0.25
         house.turn()
@@ -32,8 +32,8 @@ def answer_pings(consumers: list[SimulatedConsumer]) -> None:
 
 
 @pytest.mark.parametrize("where", ["exists", "read", f"multi Check {layout.COORDINATOR_EPOCH}, Check"])
-def test_a_slow_zookeeper_in_the_middle_of_a_step_expires_nobody(where: str) -> None:
-    """The gateway is delayed for longer than every session, at a given request of a step; then all consumers answer."""
+def test_a_slow_zookeeper_in_the_middle_of_a_step_causes_no_expiries(where: str) -> None:
+    """A request of a step delays the gateway for longer than every session timeout. Then all consumers answer."""
     house = SimulatedHouse()
     members = consumers(house)
     pass_time(house, 2.0, members)
@@ -58,7 +58,7 @@ def test_a_slow_zookeeper_in_the_middle_of_a_step_expires_nobody(where: str) -> 
     assert house.gateway.statistics.expired == 0
 
 
-def test_a_frozen_gateway_expires_nobody_and_then_only_who_stays_silent() -> None:
+def test_a_freeze_of_the_gateway_causes_no_expiries_and_silent_members_expire_later() -> None:
     house = SimulatedHouse()
     silent, *others = consumers(house)
     pass_time(house, 1.0, [silent, *others])
@@ -66,14 +66,14 @@ def test_a_frozen_gateway_expires_nobody_and_then_only_who_stays_silent() -> Non
     house.turn()
     assert house.gateway.consumers == 20
     pass_time(house, SESSION_S - 2.0, others)
-    assert house.gateway.consumers == 20, "it has not been silent for its session timeout yet"
+    assert house.gateway.consumers == 20, "the silent consumer's session timeout has not passed yet"
     pass_time(house, 2.5, others)
     assert house.gateway.consumers == 19
     assert silent.peer.closed
     assert not any(consumer.peer.closed for consumer in others)
 
 
-def test_while_it_is_not_certain_that_it_leads_nobody_grows_older() -> None:
+def test_the_gateway_does_not_count_silence_while_it_is_not_certain_to_lead() -> None:
     house = SimulatedHouse()
     members = consumers(house, 3)
     leads, house.leadership_view.leads = house.leadership_view.leads, lambda: False  # type: ignore[method-assign]
@@ -83,9 +83,9 @@ def test_while_it_is_not_certain_that_it_leads_nobody_grows_older() -> None:
     assert house.gateway.consumers == 3
 
 
-def test_an_instance_that_may_be_deposed_calls_nobody_heard() -> None:
-    """The next coordinator counts a consumer's session from its own election. What the consumer sends later must not
-    make it believe that its lease is longer."""
+def test_an_instance_that_may_be_deposed_does_not_confirm_pings() -> None:
+    """The next coordinator counts a consumer's session from its own election. Answers that the consumer sends after
+    that election must not extend its lease."""
     house = SimulatedHouse()
     (member,) = consumers(house, 1)
     pass_time(house, 1.0, [])

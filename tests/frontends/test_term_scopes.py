@@ -20,7 +20,7 @@ FENCE = "/fence"
 
 
 def registered(world: World, group: str, consumer: str, protocol: str | None) -> Registration | Refusal:
-    """The outcome for a client with the resume key ``k``."""
+    """Registers a client with the resume key ``k``, and returns the outcome."""
     member = Member(consumer, 0, Subscription.to(["flights"]), session_timeout_ms=9_000, protocol=protocol)
     value = registration_value(Register(group, member, resume_key="k"), 1, "10.0.0.1:5", 0, f"{group} {protocol}")
     wanted = RegistrationWanted(1, 1, group, consumer, RegistrationOptions(9.0, resume_key="k"), value)
@@ -41,7 +41,7 @@ def members(world: World, scope: TermScope) -> set[tuple[str, str]]:
         term.close()
 
 
-def test_a_new_term_finds_the_members_of_its_protocol_in_its_groups(world: World) -> None:
+def test_a_new_term_finds_the_members_of_its_own_protocol_in_its_own_groups(world: World) -> None:
     world.store.create(FENCE, b"")
     for group, consumer, protocol in (("a", "s1", None), ("a", "k1", "consumer"), ("b", "k2", "consumer")):
         assert isinstance(registered(world, group, consumer, protocol), Registration)
@@ -60,7 +60,7 @@ def test_no_resume_key_takes_over_a_member_of_another_protocol(world: World) -> 
     assert refused.code == Code.DUPLICATE_CONSUMER
 
 
-def test_an_instance_that_has_lost_its_term_does_not_take_a_member_for_gone(world: World) -> None:
+def test_an_instance_that_lost_its_term_is_fenced_and_does_not_report_the_member_as_gone(world: World) -> None:
     world.store.create(FENCE, b"")
     found = registered(world, "a", "k1", "consumer")
     assert isinstance(found, Registration)

@@ -1,4 +1,4 @@
-"""The socket channel over TLS, with secrets and certificates that decide who may be a member, on real sockets."""
+"""Tests of the socket channel over TLS on real sockets. Secrets and certificates decide which clients may join."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLContext]:
-    """The TLS context of ``serve`` from its own files, with or without required client certificates."""
+    """Makes the TLS context of ``serve`` from its certificate files. The argument says if clients need certificates."""
     certificate, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
     authority.cert_pem.write_to_path(ca)
@@ -55,7 +55,7 @@ def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLCon
 
 
 def trusting(authority: trustme.CA, name: str | None = None) -> ssl.SSLContext:
-    """The TLS context of a consumer; ``name`` is the common name of its certificate."""
+    """The TLS context of a consumer. ``name`` is the common name of its certificate, if it has one."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if name is not None:
@@ -105,39 +105,41 @@ def registered(link: SocketLink) -> Registration:
     return found
 
 
-def test_a_consumer_reads_and_writes_at_once_over_tls(world: World, instance: Instances, authority, served, link):
+def test_a_consumer_sends_commits_while_it_answers_pings_over_tls(
+    world: World, instance: Instances, authority, served, link
+):
     one = instance(tls=served(False)).start_elected()
     made = link(one.server.address, trusting(authority), timeout_ms=1_000)
     registration = registered(made)
     commands = eventually(lambda: made.outstanding()[0])
     made.acknowledge(registration, commands[0], {TopicPartition("flights", 0): 0})
-    for offset in range(1, 400):  # meanwhile, the other thread answers pings
+    for offset in range(1, 400):  # the other thread answers pings in the meantime
         made.commit(registration, {TopicPartition("flights", 0): offset, TopicPartition("flights", 1): offset})
     assert made.committed([TopicPartition("flights", 0)]) == {TopicPartition("flights", 0): 399}
-    assert made.session_id == registration.session_id, "never lost"
+    assert made.session_id == registration.session_id, "the membership must not be lost"
 
 
-def test_who_does_not_trust_the_instance_says_nothing_to_it(world: World, instance: Instances, authority, served):
+def test_a_client_that_does_not_trust_the_instance_ends_the_handshake(
+    world: World, instance: Instances, authority, served
+):
     one = instance(tls=served(False)).start_elected()
     assert ask_cluster_metadata(one.server.address, tls=trusting(authority)).coordinator is not None
     with pytest.raises(ssl.SSLCertVerificationError):
         ask_cluster_metadata(one.server.address, tls=trusting(trustme.CA()))
 
 
-def test_plain_frames_to_a_tls_port_are_cut_off_and_disturb_nobody(
+def test_a_client_without_tls_is_disconnected_from_a_tls_port_and_affects_no_other(
     world: World, instance: Instances, authority, served
 ):
     one = instance(tls=served(False)).start_elected()
-    with pytest.raises(OSError):  # noqa: PT011  which one is the other end's and the moment's
+    with pytest.raises(OSError):  # noqa: PT011  the exact error varies
         ask_cluster_metadata(one.server.address)
     assert ask_cluster_metadata(one.server.address, tls=trusting(authority)).coordinator is not None
 
 
-def test_without_a_certificate_nobody_is_heard_where_one_is_asked_for(
-    world: World, instance: Instances, authority, served
-):
+def test_a_client_without_a_required_certificate_is_disconnected(world: World, instance: Instances, authority, served):
     one = instance(tls=served(True)).start_elected()
-    with pytest.raises(OSError):  # noqa: PT011  which one is the other end's and the moment's
+    with pytest.raises(OSError):  # noqa: PT011  the exact error varies
         ask_cluster_metadata(one.server.address, tls=trusting(authority))
     assert ask_cluster_metadata(one.server.address, tls=trusting(authority, "worker")).coordinator is not None
 
@@ -157,7 +159,7 @@ def users(tmp_path: Path) -> Access:
     return Access.load(path)
 
 
-def test_a_certificates_name_and_a_secret_say_which_groups_may_be_joined(
+def test_a_certificates_name_or_a_secret_determines_which_groups_a_client_may_join(
     world: World, instance: Instances, authority, served, tmp_path
 ):
     one = instance(tls=served(True), access=users(tmp_path)).start_elected()
@@ -175,7 +177,7 @@ def test_a_certificates_name_and_a_secret_say_which_groups_may_be_joined(
     assert isinstance(joins("stranger", "etl-1", secret="sesame"), Answered)  # noqa: S106
 
 
-def test_a_consumer_that_may_not_is_told_and_does_not_try_for_ever(
+def test_a_consumer_with_a_wrong_secret_gets_an_error_and_stops_trying(
     world: World, instance: Instances, authority, served, tmp_path, link, caplog
 ):
     one = instance(tls=served(False), access=users(tmp_path)).start_elected()
@@ -186,7 +188,7 @@ def test_a_consumer_that_may_not_is_told_and_does_not_try_for_ever(
     assert "wrong-one" not in caplog.text
 
 
-def test_handshakes_that_never_end_count_from_the_accept_on_and_end_soon(
+def test_incomplete_handshakes_count_as_connections_and_time_out(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
     monkeypatch.setattr(server, "SPARE_CONNECTIONS", 2)
@@ -195,8 +197,8 @@ def test_handshakes_that_never_end_count_from_the_accept_on_and_end_soon(
     host, port = one.server.address.split(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(3)]
     for connection in silent:
-        connection.sendall(b"\x16\x03\x01")  # a handshake that begins
-    with pytest.raises(OSError):  # noqa: PT011  which one is the other end's and the moment's
+        connection.sendall(b"\x16\x03\x01")  # begins a handshake
+    with pytest.raises(OSError):  # noqa: PT011  the exact error varies
         ask_cluster_metadata(one.server.address, tls=trusting(authority))
     for connection in silent:
         connection.settimeout(10)
@@ -212,7 +214,7 @@ def test_handshakes_that_never_end_count_from_the_accept_on_and_end_soon(
     assert eventually(answers)
 
 
-def test_a_handshake_waits_for_a_place_and_then_is_made(
+def test_a_handshake_beyond_the_limit_waits_and_then_succeeds(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
     monkeypatch.setattr(handshakes, "MAX_HANDSHAKES", 1)
@@ -224,7 +226,7 @@ def test_a_handshake_waits_for_a_place_and_then_is_made(
     assert found.coordinator is not None
 
 
-def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path):
+def test_files_that_contain_no_certificate_are_refused_at_startup(tmp_path: Path):
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
     with pytest.raises(SettingsError, match=r"bad\.pem"):

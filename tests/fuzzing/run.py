@@ -160,7 +160,7 @@ class Hunt:
         at = context.Array("q", [-1, -1, False], lock=False)
         arguments = (theirs, at, self.sources, self.chosen, self.seed, first, self.jobs, self.max_memory_bytes)
         process = context.Process(target=_work, args=arguments, name=f"fuzz-{first}", daemon=True)
-        # a process stopped half-way would only log errors
+        # block the signals: a process that is stopped while it starts would only log errors
         unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         try:
             process.start()

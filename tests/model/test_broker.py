@@ -1,4 +1,4 @@
-"""A broker's registration: valid addresses, and those that no resolver or client accepts."""
+"""Tests of a broker's registration, with valid addresses and those that no resolver or client accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNUSABLE_HOSTS = {
 
 @pytest.mark.parametrize("host", UNUSABLE_HOSTS.values(), ids=UNUSABLE_HOSTS)
 @pytest.mark.parametrize("form", ["host and port", "endpoints"])
-def test_a_host_that_cannot_be_used_is_refused_in_every_form(form: str, host: str) -> None:
+def test_an_invalid_host_is_refused_in_every_format(form: str, host: str) -> None:
     good = "PLAINTEXT://fine:9092"
     value = {"host": host, "port": 9092} if form != "endpoints" else {"endpoints": [good, f"SSL://{host}:9093"]}
     with pytest.raises(MalformedValue, match="/brokers/ids/1: "):
@@ -45,7 +45,7 @@ def test_a_host_that_cannot_be_used_is_refused_in_every_form(form: str, host: st
         ("[fe80::1%eth0]", "[fe80::1%eth0]:9092"),
     ],
 )
-def test_a_host_that_can_be_resolved_is_kept_as_it_is(host: str, address: str) -> None:
+def test_a_valid_host_is_kept_unchanged(host: str, address: str) -> None:
     broker = Broker.from_json({"endpoints": [f"PLAINTEXT://{host}:9092"]}, 1, "here")
     assert [one.address for one in broker.listeners] == [address]
     assert [one.endpoint for one in broker.listeners] == [f"PLAINTEXT://{address}"]

@@ -1,4 +1,4 @@
-"""Decoding any bytes of a znode raises MalformedValue or nothing, soon and without much memory."""
+"""Tests that decoding any bytes of a znode succeeds or raises MalformedValue, quickly and without much memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _SETTINGS = settings(max_examples=40)
 
 
 def decode(kind: str, raw: bytes) -> Any:
-    """The decoded value, or ``None``. Lets every error except MalformedValue through."""
+    """Decodes a value. Returns ``None`` if that raises MalformedValue. Any other error is raised."""
     try:
         return DECODERS[kind](load(raw, "/x"))
     except MalformedValue as refused:
@@ -91,8 +91,8 @@ def decode(kind: str, raw: bytes) -> Any:
 @kinds
 @_SETTINGS
 @given(st.data())
-def test_a_good_value_with_one_thing_wrong(kind, data):
-    """Replaces, removes or adds something in a valid value."""
+def test_a_valid_value_with_one_defect_is_decoded_or_refused(kind, data):
+    """Replaces, removes or adds one part of a valid value."""
     value = json.loads(dump(data.draw(GOOD[kind])))
     at: Any = value
     while True:
@@ -116,7 +116,7 @@ def test_a_good_value_with_one_thing_wrong(kind, data):
 @kinds
 @_SETTINGS
 @given(st.dictionaries(st.text(max_size=6), values.json_values, max_size=5), st.data())
-def test_any_json(kind, value, data):
+def test_any_json_is_decoded_or_refused(kind, value, data):
     good = data.draw(GOOD[kind])
     fields = data.draw(st.sets(st.sampled_from(sorted(good))))
     mixed = {**value, **{field: data.draw(values.json_values) for field in fields}, "version": 1}
@@ -127,14 +127,14 @@ def test_any_json(kind, value, data):
 @kinds
 @_SETTINGS
 @given(st.binary(max_size=200))
-def test_any_bytes(kind, raw):
+def test_any_bytes_are_decoded_or_refused(kind, raw):
     decode(kind, raw)
 
 
 @kinds
 @_SETTINGS
 @given(st.data())
-def test_a_truncated_value(kind, data):
+def test_a_truncated_value_is_decoded_or_refused(kind, data):
     raw = dump(data.draw(GOOD[kind]))
 
     assert decode(kind, raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
@@ -166,17 +166,17 @@ def test_a_truncated_value(kind, data):
     ],
     ids=lambda raw: repr(raw[:20]),
 )
-def test_what_is_no_value_at_all(raw):
+def test_bytes_that_are_no_json_object_are_refused(raw):
     with pytest.raises(MalformedValue):
         load(raw, "/x")
 
 
-def test_a_version_of_the_future_is_told_from_garbage():
+def test_the_error_for_a_later_version_differs_from_that_for_garbage():
     with pytest.raises(UnknownVersion, match="version 2; this release supports version 1"):
         load(b'{"version":2}', "/x")
 
 
-def test_unknown_fields_are_kept_out_of_the_way():
+def test_unknown_fields_are_ignored():
     value = load(b'{"version":1,"by":"op","colour":"green"}', "/x")
 
     assert Pause.from_json(value, "/x") == Pause(by="op")
@@ -236,7 +236,7 @@ def _memory_limited(mib: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("bomb", _BOMBS)
-def test_a_small_value_cannot_make_a_large_one(bomb):
+def test_a_small_value_cannot_use_much_memory(bomb):
     kind, value = _BOMBS[bomb]
     raw = dump({"version": 1, **value})
     assert len(raw) <= MAX_VALUE_BYTES
@@ -276,7 +276,7 @@ def _is_json(raw: bytes) -> bool:
 
 @kinds
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
-def test_what_is_nested_as_deep_as_json_goes_is_refused_and_not_followed(kind, opening, closing):
+def test_deeply_nested_values_are_refused_without_a_recursion_error(kind, opening, closing):
     least = dump({"version": 1} | _LEAST[kind])[:-1]
     asked = _Asked(_LEAST[kind])
     DECODERS[kind](asked)
@@ -306,25 +306,25 @@ _LEAST: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("field", ["version", "by", "since_ms"])
-def test_whoever_writes_nonsense_cannot_fill_our_logs_with_it(field):
+def test_the_error_for_a_large_invalid_value_is_short(field):
     raw = dump({"version": 1} | {field: ["x" * 100] * 8_000})
     with pytest.raises(MalformedValue) as refused:
         Pause.from_json(load(raw, "/x"), "/x")
     assert len(str(refused.value)) < 200
 
 
-def test_a_reason_that_repeats_too_much_is_cut():
+def test_a_reason_that_is_too_long_is_shortened():
     assert len(str(MalformedValue("/x", "y" * 1_000_000))) < 1_100
 
 
-def test_one_owner_for_each_partition_of_a_target():
+def test_a_target_with_two_owners_of_a_partition_is_refused():
     value = {"generation": 1, "epoch": 1, "inputs": "", "assignor": "", "members": {"a": {"t": "0"}, "b": {"t": "0"}}}
 
     with pytest.raises(MalformedValue, match="t"):
         Assignment.from_json(value, 0, "/x")
 
 
-def test_a_partition_is_owned_or_stopping_and_not_both():
+def test_a_ledger_with_a_partition_that_is_both_owned_and_stopping_is_refused():
     with pytest.raises(MalformedValue, match="both owned and stopping"):
         Ledger.from_json({"incarnation": 1, "owned": {"t": "0-3"}, "stopping": {"t": "3"}}, "c", 0, "/x")
 
@@ -344,7 +344,7 @@ def test_a_partition_is_owned_or_stopping_and_not_both():
         ("start-" + "9" * 5000, None),
     ],
 )
-def test_names_of_commands(name, expected):
+def test_command_names_are_parsed(name, expected):
     found = parse_command_id(name)
 
     assert (found.sequence if found is not None else None) == expected

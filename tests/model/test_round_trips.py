@@ -1,4 +1,4 @@
-"""Every value survives a round trip through JSON bytes."""
+"""Tests that every value survives a round trip through JSON bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_target(assignment):
     assert Assignment.from_json(through_bytes(assignment), assignment.znode_version, "/x") == assignment
 
 
-def test_stream_0_is_implied_and_not_kept():
+def test_stream_0_is_the_default_and_is_not_stored():
     written = {"incarnation": 1, "owned": {"t": "0-3"}, "streams": {"t": {"0": "0-1", "2": "3"}}}
 
     ledger = Ledger.from_json(written, "c", 0, "/x")
@@ -84,7 +84,7 @@ def test_a_request(request):
 
 @_SETTINGS
 @given(values.group_settings, values.pauses, values.coordinators)
-def test_settings_pauses_and_who_coordinates(group_settings, pause, coordinator):
+def test_settings_pauses_and_coordinators(group_settings, pause, coordinator):
     assert GroupSettings.from_json(through_bytes(group_settings), "/x") == group_settings
     assert Pause.from_json(through_bytes(pause), "/x") == pause
     assert CoordinatorInfo.from_json(through_bytes(coordinator), "/x") == coordinator
@@ -117,7 +117,7 @@ def test_a_history_keeps_the_newest_actions_within_its_size():
 
 @_SETTINGS
 @given(values.decisions)
-def test_a_history_keeps_the_newest(decision):
+def test_a_history_keeps_the_newest_decisions(decision):
     old = replace(decision, generation=1)
     new = replace(decision, generation=2)
 
@@ -136,13 +136,13 @@ def test_ranges(numbers):
     ("numbers", "text"),
     [((), ""), ((0,), "0"), ((0, 1), "0-1"), ((0, 1, 2, 3, 7), "0-3,7"), ((5, 3), "3,5"), ((9, 8, 1), "1,8-9")],
 )
-def test_ranges_as_people_write_them(numbers, text):
+def test_ranges_as_text(numbers, text):
     assert ranges(numbers) == text
 
 
 @_SETTINGS
 @given(values.small_sets, values.small_sets, st.lists(values.small_sets))
-def test_sets_of_partitions_are_sets(one, other, more):
+def test_partition_sets_behave_like_sets(one, other, more):
     left, right = set(one), set(other)
     assert set(one | other) == left | right
     assert set(one - other) == left - right
@@ -157,7 +157,7 @@ def test_sets_of_partitions_are_sets(one, other, more):
     assert bool(one) == bool(left)
 
 
-def test_a_decision_of_an_earlier_release_has_no_cause_and_one_of_a_later_release_only_those_known() -> None:
+def test_a_decision_of_an_earlier_release_has_no_cause_and_unknown_causes_are_ignored() -> None:
     written = Decision(1, 1, "member c1 joined", "sticky", 1, 1, 1, 0, causes=(Cause.MEMBER_JOINED,)).to_json()
     assert written["causes"] == ["member-joined"]
     later = Decision.from_json({**written, "causes": ["moon-phase", "member-joined"]}, "/here")
@@ -170,7 +170,7 @@ def test_a_decision_of_an_earlier_release_has_no_cause_and_one_of_a_later_releas
         Decision.from_json({**written, "causes": "member-joined"}, "/here")
 
 
-def test_a_request_of_many_partitions_is_written_with_the_beginning_of_what_it_changes():
+def test_a_request_for_many_partitions_is_written_with_only_the_beginning_of_its_change():
     many = PartitionSet({"flights": range(60_000)})
     request = Request(RequestType.DELETE_OFFSETS, "delays", partitions=many, change="flights " + "0: 17 → -, " * 60_000)
     read = Request.from_json(load(dump(request.to_json()), "/r"), "request-1", "/r")

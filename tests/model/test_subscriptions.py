@@ -1,4 +1,4 @@
-"""Subscriptions, and the cost of topic patterns."""
+"""Tests of subscriptions, and of the cost of topic patterns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.model import Member, Subscription
 from tests.model import values
 
 
-def test_a_comma_means_or():
+def test_a_comma_separates_alternatives():
     subscription = Subscription.matching("flights,planes.*")
 
     assert [topic for topic in ("flights", "planes", "planes2", "trains") if subscription.wants(topic)] == [
@@ -37,11 +37,11 @@ def test_every_alternative_must_match_the_whole_name():
     assert not subscription.wants("ax")
 
 
-def test_blanks_and_quotes_are_dropped_as_in_0_8():
+def test_blanks_and_quotes_are_removed_as_in_kafka_0_8():
     assert Subscription.matching(' "flights, planes" ').wants("planes")
 
 
-def test_a_black_list_takes_the_others_and_never_kafkas_own():
+def test_a_black_list_matches_other_topics_but_never_internal_ones():
     subscription = Subscription.matching("planes.*", black_list=True)
 
     assert subscription.wants("flights")
@@ -49,7 +49,7 @@ def test_a_black_list_takes_the_others_and_never_kafkas_own():
     assert not subscription.wants("__consumer_offsets")
 
 
-def test_a_white_list_may_name_kafkas_own():
+def test_a_white_list_may_match_internal_topics():
     assert Subscription.matching("__consumer_offsets").wants("__consumer_offsets")
 
 
@@ -58,7 +58,7 @@ def test_a_white_list_may_name_kafkas_own():
     ["(a+)+$", "(a|a)*b", "(a*)*(a*)*(a*)*b", "(.*a){12}x", "((a?){20}a{20},)*c"],
     ids=lambda pattern: pattern,
 )
-def test_a_hostile_pattern_is_linear_or_refused(pattern):
+def test_a_hostile_pattern_takes_linear_time_or_is_refused(pattern):
     began = time.process_time()
     try:
         subscription = Subscription.matching(pattern)
@@ -82,7 +82,7 @@ def test_a_hostile_pattern_is_linear_or_refused(pattern):
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_no_pattern_for_us_is_refused_with_the_reason(pattern, why):
+def test_an_unsupported_pattern_is_refused_with_the_reason(pattern, why):
     with pytest.raises(InvalidPattern, match=why):
         Subscription.matching(pattern)
     with pytest.raises(MalformedValue):
@@ -91,7 +91,7 @@ def test_what_is_no_pattern_for_us_is_refused_with_the_reason(pattern, why):
 
 @settings(max_examples=200)
 @given(st.text(max_size=30), st.booleans(), values.names)
-def test_any_text_is_a_pattern_or_refused(pattern, black_list, topic):
+def test_any_text_is_either_a_pattern_or_refused(pattern, black_list, topic):
     try:
         subscription = Subscription.matching(pattern, black_list=black_list)
     except InvalidPattern:
@@ -100,7 +100,7 @@ def test_any_text_is_a_pattern_or_refused(pattern, black_list, topic):
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "x" * 250, "flüge", "a\n"])
-def test_names_outside_kafkas_legal_set_are_refused_with_the_rule(topic):
+def test_illegal_topic_names_are_refused_with_the_rule(topic):
     with pytest.raises(InvalidName, match="a-z A-Z 0-9"):
         Subscription.to([topic])
 
@@ -121,7 +121,7 @@ def test_a_stream_count_out_of_range_is_refused(streams):
         {},
     ],
 )
-def test_a_subscription_that_makes_no_sense_is_refused(value):
+def test_an_invalid_subscription_is_refused(value):
     with pytest.raises(MalformedValue):
         Subscription.from_json(value, "/x")
 
@@ -140,6 +140,6 @@ def test_a_subscription_that_makes_no_sense_is_refused(value):
         ("assignor", ["range"]),
     ],
 )
-def test_a_registration_out_of_range_is_refused_with_the_field(field, value):
+def test_the_error_for_a_value_out_of_range_names_the_registrations_field(field, value):
     with pytest.raises(MalformedValue, match=field):
         Member.from_json({"subscription": {"t": 1}, field: value}, "c", 1, "/x")

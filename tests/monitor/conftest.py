@@ -12,6 +12,6 @@ __all__ = ["tree", "world"]
 
 @pytest.fixture
 def tree(zk_hosts: str) -> Iterator[Tree]:
-    """A chroot for this test only, written znode by znode, without living processes."""
+    """This test's own chroot. The test writes its znodes, and no coordinator or consumer runs."""
     with opened(zk_hosts) as store:
         yield Tree(store)

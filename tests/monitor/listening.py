@@ -1,4 +1,4 @@
-"""A server that accepts connections, as a broker does."""
+"""A server that accepts connections, like a broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from contextlib import contextmanager
 
 @contextmanager
 def listening() -> Iterator[int]:
-    """The port."""
+    """Runs the server, and yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Prometheus's own checks, where its program is installed, and the files in docs/monitoring that they read."""
+"""Prometheus's own checks, if its program is installed, and the files in docs/monitoring that the checks read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORIES = Path(__file__).with_name("alerts_test.yml")
 
 
 def promtool() -> str:
-    """Its path. Skips the test if there is none, unless ``KAFKA_COORD_REQUIRE_PROMTOOL`` says that there must be."""
+    """The path of promtool. Without it, skips the test, or fails it if ``KAFKA_COORD_REQUIRE_PROMTOOL`` is set."""
     found = shutil.which("promtool")
     if found is None:
         say = pytest.fail if os.environ.get("KAFKA_COORD_REQUIRE_PROMTOOL") else pytest.skip

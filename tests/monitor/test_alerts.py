@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard in docs/monitoring, as far as no instance is needed to judge them."""
+"""Tests of the alert rules and the dashboard in docs/monitoring that need no running instance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked(*arguments: str) -> None:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_says_how_urgent_it_is_and_why_and_what_to_do(alert: dict[str, Any]) -> None:
+def test_every_alert_has_a_severity_a_description_and_a_runbook(alert: dict[str, Any]) -> None:
     name, says = alert["alert"], alert["annotations"]
     assert alert["labels"] in ({"severity": "page"}, {"severity": "ticket"})
     assert len(says["summary"]) < 100
@@ -34,19 +34,19 @@ def test_an_alert_says_how_urgent_it_is_and_why_and_what_to_do(alert: dict[str, 
     assert f"#### {name}\n" in RUNBOOKS.read_text()
 
 
-def test_there_is_a_runbook_for_no_other_alert() -> None:
+def test_the_runbooks_are_those_of_the_alerts() -> None:
     assert re.findall(r"^#### (KafkaCoord\w+)$", RUNBOOKS.read_text(), re.MULTILINE) == [a["alert"] for a in alerts()]
 
 
-def test_every_alert_fires_in_a_story() -> None:
+def test_every_alert_fires_in_one_of_the_scenarios() -> None:
     assert set(re.findall(r"alertname=\"(\w+)\"", STORIES.read_text())) == {alert["alert"] for alert in alerts()}
 
 
-def test_each_story_ends_as_told() -> None:
+def test_promtool_confirms_every_scenario() -> None:
     checked("test", "rules", str(STORIES))
 
 
-def test_prometheus_takes_the_rules_and_the_expressions_of_the_dashboard(tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules_and_the_dashboards_expressions(tmp_path: Path) -> None:
     rules = [{"record": f"dashboard:{n}", "expr": one} for n, one in enumerate(dashboard_expressions())]
     file = tmp_path / "dashboard.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))

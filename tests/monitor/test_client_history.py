@@ -1,4 +1,4 @@
-"""The history of a client-assigned group, derived from its records."""
+"""Tests of the history of a client-assigned group, which is derived from its records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def claimed(term: int) -> LogEntry:
     return entry_of(claim_record(Claim(term, "1@host", "nonce")))
 
 
-def test_each_generation_has_its_cause_its_moves_and_its_term() -> None:
+def test_each_generation_has_its_cause_moves_and_term() -> None:
     found = decisions(
         [
             claimed(7),
@@ -67,7 +67,7 @@ def test_each_generation_has_its_cause_its_moves_and_its_term() -> None:
     assert found[2].reason == "member a left or timed out"
 
 
-def test_what_changes_without_a_member_that_comes_or_goes() -> None:
+def test_causes_of_generations_without_a_joining_or_leaving_member() -> None:
     found = decisions(
         [
             written(1, {"a": assigned(0)}),
@@ -86,20 +86,20 @@ def test_what_changes_without_a_member_that_comes_or_goes() -> None:
     ]
 
 
-def test_a_generation_written_again_is_told_once_and_one_whose_past_is_compacted_says_so() -> None:
+def test_a_repeated_generation_is_listed_once_and_a_compacted_past_is_mentioned() -> None:
     found = decisions([written(9, {"a": assigned(0)}), written(9, {"a": assigned(0)})], "delays")
     assert [(one.generation, one.epoch, one.causes) for one in found] == [(9, 0, ())]
     assert found[0].reason == "earlier generations are no longer in the log"
 
 
-def test_a_group_that_was_removed_begins_anew_and_others_are_left_out() -> None:
+def test_a_removed_group_starts_again_and_other_groups_are_left_out() -> None:
     other = entry_of(group_record(GroupMetadata("other", generation_id=3), {}, _AT_MS))
     gone = entry_of(group_removal("delays"))
     found = decisions([written(5, {"a": assigned(0)}), other, gone, written(1, {"b": assigned(0)})], "delays")
     assert [(one.generation, one.reason) for one in found][1:] == [(1, "member b joined")]
 
 
-def test_records_are_told_apart_by_their_keys() -> None:
+def test_records_are_distinguished_by_their_keys() -> None:
     wanted = about_group("delays")
     records = [
         claim_record(Claim(1, "1@host", "nonce")),

@@ -1,4 +1,4 @@
-"""The doctor: one scenario per fault on a real ZooKeeper, with its finding and its remedy."""
+"""Tests of the doctor: one scenario for each fault on a real ZooKeeper, with its finding and its remedy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def healthy(tree: Tree) -> Iterator[Tree]:
         yield tree
 
 
-def test_nothing_is_found_where_nothing_is_wrong(healthy: Tree, zk_hosts: str) -> None:
+def test_a_healthy_cluster_has_no_bad_findings(healthy: Tree, zk_hosts: str) -> None:
     findings = examined(healthy, zk_hosts)
     assert bad(findings) == []
     checked = {one.check for one in findings if one.severity is Severity.OK}
@@ -82,13 +82,13 @@ def test_the_scratch_znode_is_removed(healthy: Tree, zk_hosts: str) -> None:
     assert not [name for name in healthy.store.children(layout.CONSUMERS) if name.startswith("doctor")]
 
 
-def test_a_place_that_is_not_kafkas(tree: Tree, zk_hosts: str) -> None:
+def test_a_chroot_without_kafkas_znodes_is_reported(tree: Tree, zk_hosts: str) -> None:
     findings = examined(tree, zk_hosts)
     assert "check the chroot" in only(findings, "brokers").todo
     assert "kafka-coord serve" in only(findings, "coordinator").todo
 
 
-def test_a_broker_that_cannot_be_reached(healthy: Tree, zk_hosts: str) -> None:
+def test_an_unreachable_broker_is_reported(healthy: Tree, zk_hosts: str) -> None:
     endpoint = {"endpoints": ["PLAINTEXT://127.0.0.1:1"], "version": 5}
     healthy.put(layout.broker(2), json.dumps(endpoint).encode())
     findings = examined(healthy, zk_hosts)
@@ -96,17 +96,17 @@ def test_a_broker_that_cannot_be_reached(healthy: Tree, zk_hosts: str) -> None:
     assert "no other can take over" in only(findings, "instances").what
 
 
-def test_a_broker_nobody_can_read(healthy: Tree, zk_hosts: str) -> None:
+def test_an_unreadable_broker_znode_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.put(layout.broker(1), b"\xff")
     assert "/brokers/ids/1 cannot be read" in only(examined(healthy, zk_hosts), "brokers").what
 
 
-def test_a_coordinator_nobody_can_read(healthy: Tree, zk_hosts: str) -> None:
+def test_an_unreadable_coordinator_znode_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.store.set(layout.COORDINATOR, b"{}")
     assert "delete /consumers/coordinator" in only(examined(healthy, zk_hosts), "coordinator").todo
 
 
-def test_an_epoch_somebody_edited(healthy: Tree, zk_hosts: str) -> None:
+def test_an_edited_epoch_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.store.set(layout.COORDINATOR_EPOCH, b"6")
     assert (
         "coordinator_epoch says 6, but broker 1 was elected with epoch 7"
@@ -114,12 +114,12 @@ def test_an_epoch_somebody_edited(healthy: Tree, zk_hosts: str) -> None:
     )
 
 
-def test_a_session_timeout_the_server_does_not_grant(healthy: Tree, zk_hosts: str) -> None:
+def test_a_session_timeout_that_the_server_does_not_grant_is_reported(healthy: Tree, zk_hosts: str) -> None:
     assert "minSessionTimeout" in only(examined(healthy, zk_hosts, timeout_ms=100), "zookeeper limits").todo
     assert "maxSessionTimeout" in only(examined(healthy, zk_hosts, timeout_ms=3_600_000), "zookeeper limits").todo
 
 
-def test_a_server_that_is_down_and_one_that_keeps_silent(
+def test_a_server_that_is_down_and_one_without_four_letter_commands_are_reported(
     healthy: Tree, zk_hosts: str, zookeeper_server_factory: Callable[..., ZooKeeperServer]
 ) -> None:
     silent = zookeeper_server_factory(settings=ZooKeeperSettings(properties={"4lw.commands.whitelist": "ruok"}))
@@ -131,13 +131,15 @@ def test_a_server_that_is_down_and_one_that_keeps_silent(
     assert "4lw.commands.whitelist=srvr,mntr,conf" in told.todo
 
 
-def test_something_else_on_zookeepers_port(healthy: Tree) -> None:
+def test_another_service_on_zookeepers_port_is_reported(healthy: Tree) -> None:
     with listening() as port:
         (told,) = check_servers(f"127.0.0.1:{port}", tls=False)
     assert told.what == f"127.0.0.1:{port} cannot be reached: timed out"
 
 
-def test_few_connections_allowed_from_one_host(zookeeper_server_factory: Callable[..., ZooKeeperServer]) -> None:
+def test_a_low_limit_of_connections_from_one_host_is_reported(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer],
+) -> None:
     server = zookeeper_server_factory(settings=ZooKeeperSettings(properties={"maxClientCnxns": "10"}))
     with opened(server.connect_string) as store:
         findings = list(examine(store, server.connect_string, session_timeout_ms=10_000))
@@ -145,7 +147,7 @@ def test_few_connections_allowed_from_one_host(zookeeper_server_factory: Callabl
 
 
 class Ahead:
-    """A clock that is ahead of the true one."""
+    """A clock that is ahead of the real time."""
 
     def __init__(self, clock: Clock, ahead_s: float) -> None:
         self._clock, self._ahead_s = clock, ahead_s
@@ -160,14 +162,14 @@ class Ahead:
 @pytest.mark.parametrize(
     ("ahead_s", "severity"), [(5, Severity.WARNING), (-5, Severity.WARNING), (100, Severity.ERROR)]
 )
-def test_clocks_that_disagree(healthy: Tree, ahead_s: float, severity: Severity) -> None:
+def test_clocks_that_differ_are_reported(healthy: Tree, ahead_s: float, severity: Severity) -> None:
     healthy.store._clock = Ahead(healthy.store.clock, ahead_s)
     (found,) = check_clock(healthy.store)
     assert found.severity is severity
     assert ("behind" if ahead_s > 0 else "ahead of") in found.what
 
 
-def test_a_znode_in_each_place_that_cannot_be_read(healthy: Tree, zk_hosts: str) -> None:
+def test_unreadable_znodes_of_every_kind_are_reported(healthy: Tree, zk_hosts: str) -> None:
     places = {
         layout.group("delays"): "groups settings delays",
         layout.registration("delays", "c9"): "repair or stop that consumer",
@@ -185,7 +187,7 @@ def test_a_znode_in_each_place_that_cannot_be_read(healthy: Tree, zk_hosts: str)
         assert todo in found[path].todo
 
 
-def test_what_consumers_that_are_gone_left_behind(healthy: Tree, zk_hosts: str) -> None:
+def test_ledgers_and_commands_of_former_consumers_are_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.group("left")
     healthy.ledger("left", "dead", "0")
     healthy.put(layout.channel("left", "dead"))
@@ -195,12 +197,12 @@ def test_what_consumers_that_are_gone_left_behind(healthy: Tree, zk_hosts: str) 
     assert any("1 command for dead, which is gone" in one.what for one in findings)
 
 
-def test_a_registration_no_session_ends(healthy: Tree, zk_hosts: str) -> None:
+def test_a_persistent_registration_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.value(layout.registration("delays", "p1"), {"version": 1, "subscription": {"flights": 1}})
     assert "of p1 is persistent" in only(examined(healthy, zk_hosts), "registrations").what
 
 
-def test_a_pause_nobody_lifted(healthy: Tree, zk_hosts: str) -> None:
+def test_a_forgotten_pause_is_reported(healthy: Tree, zk_hosts: str) -> None:
     now_ms = round(healthy.store.clock.time() * 1000)
     healthy.value(layout.paused("delays"), Pause("alice", "disks", now_ms).to_json())
     found = examined(healthy, zk_hosts)
@@ -213,12 +215,12 @@ def test_a_pause_nobody_lifted(healthy: Tree, zk_hosts: str) -> None:
     assert forgotten.todo == "kafka-coord groups resume delays"
 
 
-def test_all_groups_paused(healthy: Tree, zk_hosts: str) -> None:
+def test_a_pause_of_all_groups_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.put(layout.PAUSED)
     assert only(examined(healthy, zk_hosts), "pauses").todo == "kafka-coord groups resume --all"
 
 
-def test_requests_nobody_answers(healthy: Tree) -> None:
+def test_unanswered_requests_are_reported(healthy: Tree) -> None:
     request = Request(RequestType.REBALANCE, group="delays", by="alice")
     healthy.store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
     queued, unreadable = read_requests(healthy.store)
@@ -229,7 +231,7 @@ def test_requests_nobody_answers(healthy: Tree) -> None:
     assert "(rebalance for group delays) by alice has waited for 6" in found.what
 
 
-def test_a_consumer_that_does_not_obey(world: World) -> None:
+def test_a_consumer_that_does_not_carry_out_its_commands_is_reported(world: World) -> None:
     world.instance(1).start_elected()
     world.consumer("stuck", obedient=False).join()
     while not world.outstanding():
@@ -252,8 +254,8 @@ def test_a_consumer_that_does_not_obey(world: World) -> None:
     assert told.what.endswith("; it is not evicted while no coordinator makes decisions")
 
 
-def test_a_server_that_pauses_again_and_again_is_slow() -> None:
-    """It answers for 150 ms and pauses for 400 ms, so a few reads within a moment may all be fast."""
+def test_a_server_that_pauses_repeatedly_is_reported_as_slow() -> None:
+    """The server answers for 150 ms and then pauses for 400 ms, so a few successive reads may all be fast."""
     began = time.monotonic()
 
     class Pausing:
@@ -278,13 +280,13 @@ def test_the_remedy_for_a_damaged_offset_has_its_last_known_value(healthy: Tree)
         assert "kafka-coord groups reset-offsets delays --topic flights:1 --to-offset 41 --execute" in found.todo
 
 
-def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:
+def test_a_subscription_to_a_topic_that_does_not_exist_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.member("delays", "c2", topic="nowhere")
     told = [one for one in examined(healthy, zk_hosts) if one.check == "subscriptions"]
     assert [one.what for one in told] == ["group delays subscribes to nowhere, which does not exist"]
 
 
-def test_a_coordinator_that_changes_again_and_again() -> None:
+def test_frequent_elections_are_reported() -> None:
     now_ms = 1_800_000_000_000
     elections = [
         Election(at % 2 + 1, "kafka-1", at, now_ms - (6 - at) * 60_000, now_ms - (5 - at) * 60_000, "lost its session")
@@ -299,7 +301,7 @@ def test_a_coordinator_that_changes_again_and_again() -> None:
     assert list(check_elections(ClusterHistory(tuple(elections)), now_ms + 3_600_000)) == []
 
 
-def test_a_server_whose_writes_became_slow() -> None:
+def test_a_server_whose_writes_have_become_slow_is_reported() -> None:
     def facts(writes: int, took_ms: int) -> ServerFacts:
         metrics = {"zk_cnt_updatelatency": str(writes), "zk_sum_updatelatency": str(took_ms)}
         return ServerFacts("zk1:2181", (3, 9, 5), "leader", metrics, reached=True)
@@ -307,4 +309,4 @@ def test_a_server_whose_writes_became_slow() -> None:
     assert list(check_writes(facts(100_000, 200_000), None)) == []
     (found,) = check_writes(facts(100_010, 208_000), facts(100_000, 200_000))
     assert found.what == "zk1:2181 took 800 ms for each of the last 10 writes"
-    assert list(check_writes(facts(10, 20), facts(100_000, 200_000))) == [], "it was restarted"
+    assert list(check_writes(facts(10, 20), facts(100_000, 200_000))) == [], "the server was restarted in between"

@@ -1,4 +1,4 @@
-"""The HTTP server of metrics and health, and peers that waste its threads. No ZooKeeper."""
+"""Tests of the HTTP server of metrics and health, and of peers that waste its threads. They need no ZooKeeper."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def healthy(served: Exposition) -> bool:
 
 
 def is_over(peer: socket.socket) -> bool:
-    """Sends one more byte. Returns whether the other end has closed."""
+    """Sends one more byte. Returns whether the server has closed the connection."""
     with suppress(BlockingIOError, TimeoutError):
         try:
             peer.send(b"x")
@@ -51,7 +51,9 @@ def is_over(peer: socket.socket) -> bool:
     return False
 
 
-def test_a_peer_that_drips_its_request_loses_its_thread(served: Exposition, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_of_a_peer_whose_request_arrives_too_slowly_is_freed(
+    served: Exposition, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exposition, "REQUEST_S", 0.5)
     before = threading.active_count()
     with socket.create_connection(("127.0.0.1", served.port)) as peer:
@@ -63,7 +65,7 @@ def test_a_peer_that_drips_its_request_loses_its_thread(served: Exposition, monk
     assert healthy(served)
 
 
-def test_a_response_that_lasts_ends_when_its_peer_takes_nothing(
+def test_a_long_response_ends_when_its_peer_stops_reading(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exposition, "_WRITE_S", 0.3)
@@ -84,7 +86,7 @@ def test_a_response_that_lasts_ends_when_its_peer_takes_nothing(
         with socket.create_connection(("127.0.0.1", made.port)) as peer:
             peer.send(b"GET /anything HTTP/1.1\r\n\r\n")
             taken = 0
-            while taken < 5_000_000:  # it has no limit as a whole
+            while taken < 5_000_000:  # the whole response has no limit
                 taken += len(peer.recv(100_000))
             assert not ended.is_set()
             assert ended.wait(30)
@@ -93,7 +95,7 @@ def test_a_response_that_lasts_ends_when_its_peer_takes_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_however_many_drip_whoever_comes_is_answered(served: Exposition, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_peers_are_answered_despite_many_slow_requests(served: Exposition, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "MAX_REQUESTS", 5)
     before = threading.active_count()
     peers = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(20)]
@@ -126,12 +128,12 @@ def test_however_many_drip_whoever_comes_is_answered(served: Exposition, monkeyp
         ("", False),
     ],
 )
-def test_a_name_is_the_servers_own_or_an_address(header: str, own: bool) -> None:
+def test_a_host_header_must_be_an_address_or_one_of_the_servers_names(header: str, own: bool) -> None:
     assert is_own(header, own_names("kafka-1", ["ops.example.org", ""])) is own
 
 
 def told(environ: dict[str, Any], start: exposition.StartResponse) -> list[bytes]:
-    """Answers with the scheme and the client's certificate, after the body."""
+    """Reads the body, and answers with the scheme and the client's certificate."""
     environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"] or 0))
     start("200 OK", [])
     return [f"{environ['wsgi.url_scheme']} {environ.get('kafka_coord.certificate')}".encode()]
@@ -143,7 +145,7 @@ def asked(connection: http.client.HTTPConnection, path: str, host: str) -> tuple
     return answer.status, answer.read()
 
 
-def test_a_site_whose_name_was_made_to_point_here_reads_nothing_but_metrics() -> None:
+def test_with_a_foreign_host_name_only_metrics_and_health_are_served() -> None:
     made = Exposition(
         "127.0.0.1:0", Nothing(), lambda: (True, {}), setting="--listen-http", site=told, pages={"/page": list}
     )
@@ -161,7 +163,7 @@ def test_a_site_whose_name_was_made_to_point_here_reads_nothing_but_metrics() ->
         made.close()
 
 
-def test_over_tls_a_client_may_have_a_certificate_and_plain_text_gets_no_answer(
+def test_over_tls_a_certificate_is_optional_and_plain_text_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     authority = trustme.CA()
@@ -184,12 +186,12 @@ def test_over_tls_a_client_may_have_a_certificate_and_plain_text_gets_no_answer(
         plain.close()
         monkeypatch.setattr(exposition, "REQUEST_S", 0.3)
         with socket.create_connection(("127.0.0.1", made.port), timeout=20) as silent:
-            assert silent.recv(1) == b"", "a peer that never ends its handshake is cut off"
-        with suppress(OSError):  # it may also be cut off in its handshake
+            assert silent.recv(1) == b"", "a peer that never completes its handshake must be disconnected"
+        with suppress(OSError):  # the peer may also be disconnected during its handshake
             plain_socket = socket.create_connection(("127.0.0.1", made.port), timeout=20)
             with trusting.wrap_socket(plain_socket, server_hostname="127.0.0.1") as unfinished:
                 unfinished.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n")
-                assert unfinished.recv(1) == b"", "as is one that never ends its body"
+                assert unfinished.recv(1) == b"", "a peer that never completes its body must be disconnected"
     finally:
         made.close()
     assert capfd.readouterr().err == ""

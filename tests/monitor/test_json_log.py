@@ -1,4 +1,4 @@
-"""Log lines as JSON: the fields of a line, and the events that docs/observability.md promises."""
+"""Tests of log lines as JSON: the fields of a line, and the events that docs/observability.md lists."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def test_keys_in_the_message_are_fields_with_the_type_of_their_values() -> None:
     assert told["message"] == "say a=1 b='two' c='thr\\nee' d=4.2 e=Stable"
 
 
-def test_extra_fields_are_fields_and_none_replaces_what_every_line_has() -> None:
+def test_extra_fields_are_added_and_replace_no_standard_field() -> None:
     told = line("level=%s", "high", event="elected", causes=("member-joined",), since=None, worst=float("nan"))
     assert told["level"] == "INFO"
     assert (told["event"], told["causes"], told["since"], told["worst"]) == ("elected", ["member-joined"], None, "nan")
 
 
-def test_a_message_may_be_anything() -> None:
+def test_any_message_can_be_formatted() -> None:
     assert line("%(group)s", {"group": "delays"})["group"] == "delays"
     assert line("a=%d %", event="x")["message"] == "a=%d %"
     record = logging.makeLogRecord({"msg": ValueError("no template %d")})
     assert json.loads(JsonFormatter().format(record))["message"] == "no template %d"
 
 
-def test_an_exception_comes_with_its_trace() -> None:
+def test_the_line_of_an_exception_has_its_traceback() -> None:
     try:
         int("bad\nvalue")
     except ValueError:
@@ -67,7 +67,7 @@ def test_an_exception_comes_with_its_trace() -> None:
     assert json.loads(JsonFormatter().format(record))["exception"].endswith("with base 10: 'bad\\nvalue'")
 
 
-def test_the_table_of_events_is_what_the_code_logs() -> None:
+def test_the_documents_table_of_events_matches_the_code() -> None:
     table = re.findall(r"^\| `(\w+)` \|([^|]*)\|[^|]*\|$", section("Logs"), re.MULTILINE)
     assert {event: set(re.findall(r"`(\w+)`", fields)) for event, fields in table} == events()
 
@@ -82,7 +82,7 @@ INDIRECT = {
     "_FAILED": ("group_failed",),
     "_TROUBLE": ("member_trouble",),
 }
-"""The events of an ``extra`` that is no literal, by its name."""
+"""The events of each ``extra`` that is not a literal, by its name."""
 
 
 def events() -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""End offsets from real brokers, and the output if they cannot be read."""
+"""Tests of end offsets from real brokers, and of the notes if they cannot be read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reader(kafka_cluster: KafkaCluster) -> Iterator[OffsetReader]:
     made.close()
 
 
-def test_beginning_end_and_moments(
+def test_offsets_of_the_beginning_the_end_and_a_time(
     kafka_cluster: KafkaCluster, make_topic: Callable[..., str], reader: OffsetReader
 ) -> None:
     topic = make_topic(3)
@@ -47,11 +47,11 @@ def test_beginning_end_and_moments(
     assert reader.latest(wanted).offsets == {p0: 8, p1: 2, p2: 0}
     assert reader.earliest(wanted).offsets == {p0: 0, p1: 0, p2: 0}
     found = reader.at_time(wanted, 1_500_000)
-    assert found.offsets == {p0: 5, p1: 2, p2: 0}, "the end where no record is that young"
+    assert found.offsets == {p0: 5, p1: 2, p2: 0}, "without a record that recent, the result must be the end"
     assert found.note == ""
 
 
-def test_what_the_brokers_do_not_know_is_said_and_hides_nothing_else(
+def test_a_note_says_that_a_partition_is_unknown_and_the_others_are_returned(
     make_topic: Callable[..., str], reader: OffsetReader
 ) -> None:
     known, unknown = TopicPartition(make_topic(1), 0), TopicPartition("no-such-topic", 7)
@@ -60,7 +60,7 @@ def test_what_the_brokers_do_not_know_is_said_and_hides_nothing_else(
     assert found.note == "the offsets of 1 of 2 partitions are unknown: the brokers do not know the partition"
 
 
-def test_a_partition_whose_broker_is_dead_has_no_lag_and_the_others_do(
+def test_only_partitions_of_a_dead_broker_have_an_unknown_lag(
     kafka_cluster: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(3, replication=1)
@@ -81,7 +81,7 @@ def test_a_partition_whose_broker_is_dead_has_no_lag_and_the_others_do(
     assert found.note == f"the offsets of 1 of 3 partitions are unknown: {leaderless}"
 
 
-def test_nobody_answering_takes_bounded_time() -> None:
+def test_the_wait_for_unreachable_brokers_is_bounded() -> None:
     reader = OffsetReader("127.0.0.1:1", {}, timeout_s=1.0)
     began = time.monotonic()
     found = reader.latest(PartitionSet({"flights": [0]}))
@@ -91,18 +91,18 @@ def test_nobody_answering_takes_bounded_time() -> None:
     reader.close()
 
 
-def test_settings_librdkafka_refuses_are_an_error() -> None:
+def test_settings_that_librdkafka_refuses_cause_an_error() -> None:
     with pytest.raises(BrokerError, match="librdkafka rejected the broker settings"):
         OffsetReader("127.0.0.1:1", {"no.such.property": "1"})
 
 
-def test_no_broker_registered(tree: Tree) -> None:
+def test_the_note_if_no_broker_is_registered(tree: Tree) -> None:
     with pytest.raises(BrokerError, match="no live broker is registered"):
         bootstrap_servers(tree.store, {})
     assert bootstrap_servers(tree.store, {"bootstrap.servers": "b:1"}) == "b:1"
 
 
-def test_no_listener_of_the_wanted_protocol(tree: Tree) -> None:
+def test_the_note_if_no_broker_offers_the_protocol(tree: Tree) -> None:
     tree.put(layout.broker(1), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:9092"]}')
     with pytest.raises(BrokerError, match="speaks SSL"):
         bootstrap_servers(tree.store, {"security.protocol": "ssl"})

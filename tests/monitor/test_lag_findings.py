@@ -1,4 +1,4 @@
-"""What the doctor and the dashboard say about a group's lag, and the rings that they judge by."""
+"""Tests of the doctor's and the dashboard's findings about a group's lag, and of the stored samples that they use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def row(partition: int, lag: int | None = 900, owner: str | None = "c1", **more:
 
 
 def told(rows: list[OffsetRow], verdict: Verdict | None = None, **more: Any) -> list[Finding]:
-    """The findings if each partition has this trend."""
+    """The findings if each partition has a trend with this verdict."""
     given = more.pop("trends", {})
     if verdict is not None:
         trend = Trend(verdict, EARLIER_MS, more.pop("growth_s", None))
@@ -31,7 +31,7 @@ def told(rows: list[OffsetRow], verdict: Verdict | None = None, **more: Any) -> 
     return list(check_lag(Lags("delays", rows, Trends(**given), **more), NOW_MS))
 
 
-def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> None:
+def test_the_finding_about_a_consumer_that_hangs_names_its_host_and_partitions() -> None:
     (found,) = told([row(0), row(1)], Verdict.STALLED, members={"c1": "host-1"})
     assert found.severity is Severity.WARNING
     assert found.what == (
@@ -50,20 +50,22 @@ def test_a_consumer_that_hangs_is_named_with_its_host_and_what_it_holds_up() -> 
         ({}, Severity.WARNING, "start its consumers"),
     ],
 )
-def test_partitions_that_nobody_reads(more: dict[str, Any], severity: Severity, remedy: str) -> None:
+def test_the_finding_about_partitions_that_no_consumer_reads(
+    more: dict[str, Any], severity: Severity, remedy: str
+) -> None:
     (found,) = told([row(3, owner=None)], Verdict.STOPPED, **more)
     assert "no one has read flights[3] for 12 min" in found.what
     assert found.severity is severity
     assert remedy in found.todo
 
 
-def test_a_group_that_nobody_has_missed_for_a_day_is_no_warning() -> None:
+def test_a_group_that_stopped_more_than_a_day_ago_causes_no_warning() -> None:
     trends = {"partitions": {TopicPartition("flights", 0): Trend(Verdict.STOPPED, NOW_MS - REMEMBERED_MS - 1)}}
     (found,) = told([row(0, owner=None)], trends=trends)
     assert found.severity is Severity.INFO
 
 
-def test_a_group_that_is_too_slow_is_told_how_many_consumers_read_how_many_partitions() -> None:
+def test_the_finding_about_a_slow_group_counts_its_consumers_and_partitions() -> None:
     (found,) = told([row(0), row(1, owner="c2")], Verdict.BEHIND, members={"c1": "", "c2": ""}, growth_s=200.0)
     assert found.what.endswith("1,800 records waiting, growing by 400 a second")
     assert "already has its own consumer" in found.todo
@@ -71,7 +73,7 @@ def test_a_group_that_is_too_slow_is_told_how_many_consumers_read_how_many_parti
     assert "add consumers (1 consumer reads 2 partitions)" in found.todo
 
 
-def test_a_group_whose_partitions_catch_up_in_turns_while_the_sum_grows() -> None:
+def test_the_finding_about_a_group_of_which_only_the_total_lag_grows() -> None:
     trends = {"total": Trend(Verdict.BEHIND, EARLIER_MS, 40.0)}
     (found,) = told([row(0), row(1, lag=0)], trends=trends, members={"c1": ""})
     assert found.what == (
@@ -80,7 +82,7 @@ def test_a_group_whose_partitions_catch_up_in_turns_while_the_sum_grows() -> Non
     )
 
 
-def test_a_hot_partition_is_the_cause_and_more_consumers_are_no_remedy() -> None:
+def test_the_finding_about_a_hot_partition_does_not_recommend_more_consumers() -> None:
     hot = [Hot(TopicPartition("flights", 2), 0.996, 412.0, 11)]
     partitions = {TopicPartition("flights", 2): Trend(Verdict.BEHIND, EARLIER_MS, 300.0)}
     first, second = told([row(2)], trends={"partitions": partitions, "hot": hot}, members={"c1": ""})
@@ -91,10 +93,10 @@ def test_a_hot_partition_is_the_cause_and_more_consumers_are_no_remedy() -> None
     assert "more consumers do not help" in first.todo
     assert second.todo == "most of them are in flights[2], which is hot (see its finding)"
     (alone,) = told([row(2)], Verdict.KEEPING_UP, trends={"hot": hot})
-    assert alone.severity is Severity.INFO, "nobody has to act while its consumer keeps up"
+    assert alone.severity is Severity.INFO, "no action is needed while the consumer keeps up"
 
 
-def test_offsets_that_an_operator_set_are_mentioned_for_a_day() -> None:
+def test_offsets_that_an_operator_set_are_reported_for_a_day() -> None:
     action = Action("reset-offsets", "alice@kafka-1", EARLIER_MS, "bug 17", "to-earliest: flights 0: 900 → 0")
     later = Action("pause", "bob@kafka-1", NOW_MS)
     (found,) = check_actions("delays", [action, later], NOW_MS)
@@ -107,15 +109,15 @@ def test_offsets_that_an_operator_set_are_mentioned_for_a_day() -> None:
     assert list(check_actions("delays", [action], NOW_MS + REMEMBERED_MS)) == []
 
 
-def test_the_time_of_a_commit_tells_at_the_first_look_that_a_consumer_hangs() -> None:
+def test_the_first_sample_shows_by_the_time_of_the_commit_that_a_consumer_hangs() -> None:
     rings = LagRings()
     rings.add("delays", NOW_MS, [row(0, committed_ms=EARLIER_MS)])
     assert rings.trends("delays").of("flights", 0) == Trend(Verdict.STALLED, EARLIER_MS)
     rings.add("fresh", NOW_MS, [row(0, committed_ms=EARLIER_MS)], decided_ms=NOW_MS - 5_000)
-    assert rings.trends("fresh").verdict is Verdict.UNKNOWN, "its owner has it since a moment only"
+    assert rings.trends("fresh").verdict is Verdict.UNKNOWN, "its owner got the partition only a moment ago"
 
 
-def test_rings_keep_an_hour_and_forget_the_group_that_was_not_sampled_for_the_longest_time() -> None:
+def test_samples_are_kept_for_an_hour_and_the_least_recent_group_is_forgotten() -> None:
     rings = LagRings(most_samples=65)
     for minute in range(100):
         rings.add("delays", minute * 60_000, [row(0)])
@@ -126,19 +128,19 @@ def test_rings_keep_an_hour_and_forget_the_group_that_was_not_sampled_for_the_lo
     assert rings.totals("delays") == []
     assert rings.totals("orders") == [[NOW_MS, 1_800, 0]]
     rings.add("orders", NOW_MS + 1, [row(1)])
-    assert rings.samples("orders", TopicPartition("flights", 0)) == [], "a partition that is gone"
+    assert rings.samples("orders", TopicPartition("flights", 0)) == [], "samples of a missing partition must be removed"
 
 
-def test_two_writers_whose_samples_cross_do_not_make_an_offset_go_back() -> None:
+def test_samples_of_two_writers_that_arrive_out_of_order_show_no_rewind() -> None:
     rings = LagRings()
     rings.add("delays", NOW_MS, [row(0, committed_ms=NOW_MS + 800)])
-    rings.add("delays", NOW_MS + 500, [row(0, lag=950, committed_ms=NOW_MS + 300)])  # read before the other's reading
-    rings.add("delays", NOW_MS - 500, [row(0, committed_ms=NOW_MS + 900)])  # began before the others
+    rings.add("delays", NOW_MS + 500, [row(0, lag=950, committed_ms=NOW_MS + 300)])  # read before the first sample
+    rings.add("delays", NOW_MS - 500, [row(0, committed_ms=NOW_MS + 900)])  # began before the other samples
     assert [one.at_ms for one in rings.samples("delays", TopicPartition("flights", 0))] == [NOW_MS]
     assert [at for at, *_ in rings.totals("delays")] == [NOW_MS, NOW_MS + 500]
 
 
-def test_an_offset_that_was_set_back_says_when_and_where_to_look() -> None:
+def test_the_finding_about_a_rewound_offset_has_the_time_and_a_command() -> None:
     (found,) = told([row(0)], Verdict.REWOUND)
     assert found.what == "group delays: the offsets of flights[0] were moved back 12 min ago (07:48:00 UTC)"
     assert "kafka-coord groups history delays" in found.todo

@@ -1,4 +1,4 @@
-"""Golden tables of the verdicts on a partition's lag, after Burrow's (core/internal/evaluator/caching_test.go)."""
+"""Tests of the verdicts on a partition's lag, with tables like Burrow's (core/internal/evaluator/caching_test.go)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_coord.monitor.lag_trend import (
 
 
 def samples(offsets: list[int | None], lags: list[int | None], owned: str = "") -> list[LagSample]:
-    """One every 10 s; ``owned`` has ``-`` where nobody owned it."""
+    """Makes samples at intervals of 10 s. A ``-`` in ``owned`` stands for a sample without an owner."""
     marks = owned or "o" * len(offsets)
     rows = zip(offsets, lags, marks, strict=True)
     return [LagSample(at * 10_000, offset, lag, mark == "o") for at, (offset, lag, mark) in enumerate(rows)]
@@ -52,23 +52,25 @@ def samples(offsets: list[int | None], lags: list[int | None], owned: str = "") 
         pytest.param([None, 4, 5, 6, 7], [None, 5, 6, 7, 8], "", Verdict.BEHIND, id="unknown ones do not count"),
     ],
 )
-def test_the_verdict(offsets: list[int | None], lags: list[int | None], owned: str, expected: Verdict) -> None:
+def test_the_verdict_for_each_series_of_samples(
+    offsets: list[int | None], lags: list[int | None], owned: str, expected: Verdict
+) -> None:
     assert verdict(samples(offsets, lags, owned)) is expected
 
 
-def test_what_was_before_the_window_does_not_count() -> None:
+def test_samples_before_the_window_do_not_count() -> None:
     before = [LagSample(0, 100, 0, owned=True)]
     after = [LagSample(WINDOW_MS + at * 10_000, 200, 5, owned=True) for at in range(5)]
     assert verdict([*before, *after]) is Verdict.STALLED
 
 
-def test_a_group_is_as_bad_as_its_worst_partition() -> None:
+def test_a_groups_verdict_is_that_of_its_worst_partition() -> None:
     assert worst([]) is Verdict.UNKNOWN
     assert worst([Verdict.UNKNOWN, Verdict.KEEPING_UP]) is Verdict.KEEPING_UP
     assert worst([Verdict.STOPPED, Verdict.BEHIND, Verdict.STALLED]) is Verdict.STOPPED
 
 
-def test_since_when_it_is_so() -> None:
+def test_the_trend_has_the_time_since_when_it_holds() -> None:
     assert trend(samples([3, 4, 4, 4, 4], [5, 5, 5, 5, 5])) == Trend(Verdict.BEHIND, 0, 0.0)
     assert trend(samples([4, 4, 4, 4, 4], [5, 5, 6, 7, 8])).since_ms == 0
     assert trend(samples([7, 8, 3, 4, 5], [5, 4, 9, 8, 7])).since_ms == 20_000
@@ -79,7 +81,7 @@ def test_since_when_it_is_so() -> None:
 
 
 def every_5_s(offsets: list[int], lags: list[int], *, commits_every: int = 1) -> list[LagSample]:
-    """The consumer commits at every ``commits_every``-th sample."""
+    """Makes samples at intervals of 5 s. The consumer commits at every ``commits_every``-th sample."""
     found, committed, still_ms = [], 0, 0
     for number, (offset, lag) in enumerate(zip(offsets, lags, strict=True)):
         if offset != committed and number % commits_every == 0:
@@ -88,29 +90,29 @@ def every_5_s(offsets: list[int], lags: list[int], *, commits_every: int = 1) ->
     return found
 
 
-def test_a_consumer_that_committed_often_and_stopped_hangs() -> None:
-    """It is known half a minute after its last commit, although its lag was zero within the window."""
+def test_a_consumer_that_committed_often_and_then_stopped_counts_as_stalled() -> None:
+    """The consumer counts as stalled half a minute after its last commit, although its lag was zero in the window."""
     busy, hung = list(range(1, 13)), [12] * 40
     seen = every_5_s(busy + hung, [0] * 12 + list(range(1, 41)))
-    assert verdict(seen[:17]) is Verdict.KEEPING_UP, "it may process a record for 25 s"
-    assert {verdict(seen[:end]) for end in range(19, len(seen) + 1)} == {Verdict.STALLED}, "without a gap"
+    assert verdict(seen[:17]) is Verdict.KEEPING_UP, "the consumer may take 25 s for a record"
+    assert {verdict(seen[:end]) for end in range(19, len(seen) + 1)} == {Verdict.STALLED}, "without interruption"
     assert trend(seen[:19]).since_ms == 55_000
 
 
-def test_a_consumer_that_commits_seldom_does_not_hang_between_its_commits() -> None:
+def test_a_consumer_that_commits_rarely_does_not_count_as_stalled_between_commits() -> None:
     busy = every_5_s(list(range(1, 49)), [number % 9 for number in range(48)], commits_every=9)
     assert {verdict(busy[:end]) for end in range(1, len(busy) + 1)} <= {Verdict.UNKNOWN, Verdict.KEEPING_UP}
 
 
-def test_a_consumer_that_waited_for_records_does_not_hang() -> None:
+def test_a_consumer_that_waited_for_records_does_not_count_as_stalled() -> None:
     offsets = list(range(1, 13)) + [12] * 20
-    assert verdict(every_5_s(offsets, [0] * 28 + [3] * 4)) is Verdict.KEEPING_UP, "the records came 15 s ago"
+    assert verdict(every_5_s(offsets, [0] * 28 + [3] * 4)) is Verdict.KEEPING_UP, "the records arrived only 15 s ago"
     rebalanced = every_5_s(offsets, [0] * 12 + [3] * 20)
     decided = [*rebalanced[:-1], LagSample(155_000, 12, 3, owned=True, still_ms=140_000)]
-    assert verdict(decided) is not Verdict.STALLED, "it may just have begun to read"
+    assert verdict(decided) is not Verdict.STALLED, "the consumer may just have begun to read"
 
 
-def test_a_consumer_that_fell_behind_half_a_minute_ago() -> None:
+def test_a_consumer_counts_as_behind_half_a_minute_after_it_fell_behind() -> None:
     seen = every_5_s(list(range(1, 33)), [0] * 16 + list(range(10, 170, 10)))
     assert verdict(seen[:22]) is Verdict.KEEPING_UP
     assert trend(seen[:23]) == Trend(Verdict.BEHIND, 80_000, 2.0)
@@ -118,8 +120,8 @@ def test_a_consumer_that_fell_behind_half_a_minute_ago() -> None:
     assert verdict(catches_up) is Verdict.KEEPING_UP
 
 
-def test_a_consumer_that_committed_within_the_window_does_not_look_stalled() -> None:
-    """Its next commit may be about to come, if it commits once a minute."""
+def test_a_consumer_that_committed_within_the_window_does_not_count_as_stalled() -> None:
+    """If the consumer commits once a minute, its next commit may be due soon."""
     slow = [LagSample(at * 10_000, 4, 5, owned=True, still_ms=0) for at in range(7)]
     assert verdict(slow) is Verdict.UNKNOWN
 
@@ -150,5 +152,5 @@ def test_a_partition_that_gets_most_of_the_records_is_hot() -> None:
     assert found.records_s == 30.0
     even = ended(0, 300, 600, 900)
     assert hot_partitions(dict.fromkeys(tp, even)) == []
-    assert hot_partitions({tp[0]: even}) == [], "it has no neighbours"
-    assert hot_partitions({tp[0]: ended(0, 1, 2, 3), tp[1]: idle}) == [], "too few records to say"
+    assert hot_partitions({tp[0]: even}) == [], "there is no other partition to compare with"
+    assert hot_partitions({tp[0]: ended(0, 1, 2, 3), tp[1]: idle}) == [], "there are too few records for a verdict"

@@ -1,4 +1,4 @@
-"""``/metrics`` and ``/health`` of a running instance."""
+"""Tests of ``/metrics`` and ``/health`` of a running instance."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def get(server: MetricsServer, path: str) -> str:
         return answer.read().decode()
 
 
-def test_metrics_tell_who_leads_and_how_the_groups_are(world: World, served: MetricsServer):
+def test_metrics_show_the_leadership_and_the_states_of_groups(world: World, served: MetricsServer):
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     world.store.ensure_path(layout.registration("delays", "garbled"))
@@ -57,7 +57,7 @@ def test_metrics_tell_who_leads_and_how_the_groups_are(world: World, served: Met
     assert "kafka_coord_rebalance_seconds_count 1.0" in lines
 
 
-def test_health_is_ok_while_connected_and_not_once_closed(elected: Instance, served: MetricsServer):
+def test_health_is_good_while_connected_and_fails_after_the_end(elected: Instance, served: MetricsServer):
     assert json.loads(get(served, "/health"))["elected"] is True
     elected.stop()
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -68,7 +68,7 @@ def test_health_is_ok_while_connected_and_not_once_closed(elected: Instance, ser
 
 
 @pytest.mark.parametrize(("ownerless", "undecided", "status"), [(0, False, 200), (3, False, 503), (0, True, 503)])
-def test_a_group_nobody_can_decide_and_partitions_nobody_owns_fail_health_and_are_counted(
+def test_undecided_groups_and_partitions_without_owners_are_counted_and_fail_health(
     elected: Instance,
     served: MetricsServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -112,14 +112,14 @@ def test_a_listener_whose_thread_has_ended_fails_health(elected: Instance):
     assert said["problems"] == ["the listener thread managed-groups has ended; restart this instance. Its log says why"]
 
 
-def test_another_path_says_what_there_is(served: MetricsServer):
+def test_the_answer_to_an_unknown_path_names_the_existing_ones(served: MetricsServer):
     with pytest.raises(urllib.error.HTTPError) as refused:
         get(served, "/")
     with refused.value as answer:
         assert b"/metrics" in answer.read()
 
 
-def test_a_taken_port_is_a_clear_error(elected: Instance):
+def test_a_port_in_use_causes_a_clear_error(elected: Instance):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Requests to a coordinator that is not there, while ZooKeeper goes away."""
+"""Tests of requests without a coordinator while ZooKeeper is unreachable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_coord.zk import connect, layout
 pytestmark = pytest.mark.zookeeper
 
 
-def test_an_answer_is_awaited_over_a_zookeeper_that_is_away(
+def test_the_wait_for_an_answer_continues_after_a_zookeeper_outage(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()
@@ -29,7 +29,7 @@ def test_an_answer_is_awaited_over_a_zookeeper_that_is_away(
         server.pause()
         with pytest.raises(Timeout, match=f"within 1 s, and none from ZooKeeper .*; {asked} stays queued"):
             await_answer(store, asked, 1.0, told.append)
-        assert told == [], "whether nobody is elected is not known"
+        assert told == [], "without ZooKeeper, nothing is known about the election"
 
         back = threading.Timer(1.0, server.resume)
         back.start()

@@ -1,4 +1,4 @@
-"""The new offsets of each reset rule, as computed by Kafka's own tool."""
+"""Tests of the new offsets of each reset rule, which must equal those of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMITTED = {P0: 50}
 
 
 class Log:
-    """Partition 0 holds 10 to 100, partition 1 holds 0 to 5. Any requested time is that of the fourth record."""
+    """Partition 0 has the offsets 10 to 100, partition 1 has 0 to 5. Any requested time is the fourth record's."""
 
     def __init__(self, unreachable: PartitionSet | None = None) -> None:
         self._unreachable = unreachable or PartitionSet()
@@ -48,7 +48,7 @@ class Log:
         (Rule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),
     ],
 )
-def test_each_rule(rule: Rule, offsets: list[int], notes: list[str]) -> None:
+def test_each_rule_gives_the_same_offsets_as_kafkas_tool(rule: Rule, offsets: list[int], notes: list[str]) -> None:
     rows = compute(rule, BOTH, COMMITTED, Log())
     assert [row.new_offset for row in rows] == offsets
     assert [row.note for row in rows] == notes
@@ -61,7 +61,7 @@ def test_a_shift_stays_within_the_log(shift: int, offset: int) -> None:
     assert row.new_offset == offset
 
 
-def test_a_shift_of_nothing_is_refused() -> None:
+def test_a_shift_without_a_committed_offset_is_refused() -> None:
     with pytest.raises(RequestRefused, match=r"cannot shift flights\[1\] without a committed offset"):
         compute(Rule(RuleKind.SHIFT_BY, 1), BOTH, COMMITTED, Log())
 
@@ -72,13 +72,13 @@ def test_from_file_stays_within_the_log() -> None:
 
 
 @pytest.mark.parametrize("kind", [k for k in RuleKind if k not in {RuleKind.TO_CURRENT, RuleKind.SHIFT_BY}])
-def test_nothing_is_guessed_where_a_broker_does_not_answer(kind: RuleKind) -> None:
+def test_a_reset_fails_if_a_broker_does_not_answer(kind: RuleKind) -> None:
     log = Log(unreachable=PartitionSet.of([P1]))
     with pytest.raises(BrokerError, match=r"returned no offsets for flights\[1\]: no live leader"):
         compute(Rule(kind, 1_000), BOTH, COMMITTED, log, {P0: 1, P1: 1})
 
 
-def test_to_current_needs_no_broker_where_all_is_committed() -> None:
+def test_to_current_needs_no_broker_if_all_offsets_are_committed() -> None:
     log = Log(unreachable=BOTH)
     (row,) = compute(Rule(RuleKind.TO_CURRENT), PartitionSet.of([P0]), COMMITTED, log)
     assert row.new_offset == 50
@@ -95,7 +95,7 @@ def test_to_current_needs_no_broker_where_all_is_committed() -> None:
         ("PT0S", 0),
     ],
 )
-def test_durations(written: str, ms: int) -> None:
+def test_durations_are_parsed(written: str, ms: int) -> None:
     assert duration_ms(written) == ms
 
 
@@ -103,7 +103,7 @@ def test_durations(written: str, ms: int) -> None:
     "written",
     ["", "P", "PT", "1h", "P1W", "PT-5S", "P1DT", "PT1S2H", "PT1,5S"],
 )
-def test_what_is_no_duration_is_refused(written: str) -> None:
+def test_an_invalid_duration_is_refused(written: str) -> None:
     with pytest.raises(SettingsError, match="PnDTnHnMnS"):
         duration_ms(written)
 
@@ -117,28 +117,28 @@ def test_what_is_no_duration_is_refused(written: str) -> None:
         ("2024-11-20", 1_732_060_800_000),
     ],
 )
-def test_times_are_utc_unless_they_say_otherwise(written: str, ms: int) -> None:
+def test_times_are_utc_unless_they_have_a_time_zone(written: str, ms: int) -> None:
     assert time_ms(written) == ms
 
 
 @pytest.mark.parametrize("written", ["", "noon", "2024-13-01T00:00:00", "1969-12-31T00:00:00"])
-def test_what_is_no_time_is_refused(written: str) -> None:
+def test_an_invalid_time_is_refused(written: str) -> None:
     with pytest.raises(SettingsError):
         time_ms(written)
 
 
 @pytest.mark.parametrize("written", ["P" + "9" * 400 + "D", "P99999999999999D"])
-def test_a_duration_no_time_can_be_apart_is_refused(written: str) -> None:
+def test_a_duration_that_is_too_long_is_refused(written: str) -> None:
     with pytest.raises(SettingsError, match="is too long"):
         duration_ms(written)
 
 
-def test_csv_as_kafka_writes_it() -> None:
+def test_csv_from_kafkas_tool_is_read() -> None:
     lines = ["flights,0,5", "", '"flights","1","7"', "delays,routes,3,9", "other,routes,4,9"]
     assert read_csv(lines, ["delays"], "f.csv") == {"delays": {P0: 5, P1: 7, TopicPartition("routes", 3): 9}}
 
 
-def test_csv_of_several_groups_as_kafka_writes_it() -> None:
+def test_csv_of_several_groups_from_kafkas_tool_is_read() -> None:
     lines = ["delays,flights,0,5", '"a, b",flights,0,7', "other,flights,1,9"]
     of_two = {"delays": {P0: 5}, "a, b": {P0: 7}}
     assert read_csv(lines, ["delays", "a, b"], "f.csv") == of_two
@@ -164,13 +164,13 @@ def test_csv_of_several_groups_as_kafka_writes_it() -> None:
         ("topic,partition,offset", "not a number"),
     ],
 )
-def test_a_bad_line_is_named(line: str, said: str) -> None:
+def test_the_error_for_an_invalid_line_names_it(line: str, said: str) -> None:
     with pytest.raises(MalformedValue) as refused:
         read_csv(["flights,1,1", line], ["delays"], "f.csv")
     assert str(refused.value).startswith("f.csv:2: ")
     assert said in str(refused.value)
 
 
-def test_a_file_about_other_groups_only_is_refused() -> None:
+def test_a_file_with_only_other_groups_is_refused() -> None:
     with pytest.raises(MalformedValue, match="lists no partitions of group delays"):
         read_csv(["other,flights,0,1"], ["delays"], "f.csv")

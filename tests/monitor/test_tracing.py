@@ -1,4 +1,4 @@
-"""Rebalances as OpenTelemetry traces, as the SDK exports them."""
+"""Tests of rebalances as OpenTelemetry traces, as the SDK exports them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def times(span: ReadableSpan) -> tuple[int, int]:
     return span.start_time, span.end_time
 
 
-def test_a_trace_tells_the_event_the_decision_and_every_command_until_its_acknowledgement(
+def test_a_trace_has_the_event_the_decision_and_every_command_until_its_acknowledgement(
     world: World, traced: Instance, exported: InMemorySpanExporter
 ) -> None:
     world.consumer("c1").join()

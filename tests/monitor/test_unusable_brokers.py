@@ -1,4 +1,4 @@
-"""A broker with an unusable registration is skipped and named; all others are used."""
+"""Tests that a broker with an unusable registration is skipped and reported, and that all others are used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def address(tree: Tree):
         yield f"127.0.0.1:{port}"
 
 
-def test_the_doctor_names_each_and_checks_the_others(tree: Tree, address: str) -> None:
+def test_the_doctor_reports_each_unusable_broker_and_checks_the_others(tree: Tree, address: str) -> None:
     findings = list(check_brokers(tree.store))
     errors = [one for one in findings if one.severity is Severity.ERROR]
     assert [one.what.split()[0] for one in errors] == [layout.broker(number) for number in UNUSABLE]
@@ -42,7 +42,7 @@ def test_the_doctor_names_each_and_checks_the_others(tree: Tree, address: str) -
     ]
 
 
-def test_a_new_consumer_uses_the_others_and_logs_each_once(
+def test_a_new_consumer_uses_the_other_brokers_and_logs_each_unusable_one_once(
     tree: Tree, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = BrokerDirectory(tree.store, lambda: None)
@@ -55,15 +55,15 @@ def test_a_new_consumer_uses_the_others_and_logs_each_once(
         assert len([one for one in caplog.messages if f"path={layout.broker(number)} " in one]) == 1
 
 
-def test_lag_load_and_reset_begin_with_the_others_and_name_each(tree: Tree, address: str) -> None:
+def test_lag_load_and_reset_use_the_other_brokers_and_name_each_unusable_one(tree: Tree, address: str) -> None:
     left_out: list[Unreadable] = []
     bootstrap = bootstrap_servers(tree.store, {}, left_out.append)
     assert bootstrap == address
     assert [one.path for one in left_out] == [layout.broker(number) for number in UNUSABLE]
-    OffsetReader(bootstrap, {}).close()  # librdkafka accepts it
+    OffsetReader(bootstrap, {}).close()  # librdkafka accepts the address
 
 
-def test_an_instance_tells_consumers_without_zookeeper_of_the_others(tree: Tree, address: str) -> None:
+def test_an_instance_sends_only_usable_brokers_to_consumers_without_zookeeper(tree: Tree, address: str) -> None:
     told = MetadataDirectory(tree.store, 1, age_s=1.0).read()
     assert dict(told.brokers) == {1: (f"PLAINTEXT://{address}",)}
     assert encode({"v": 1, "id": 1, "type": "cluster-metadata", **told.to_json()})

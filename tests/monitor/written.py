@@ -1,4 +1,4 @@
-"""A group's state, written into a real ZooKeeper as the coordinator and its consumers write it."""
+"""Writes a group's state to a real ZooKeeper, as the coordinator and consumers would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_coord.zk.session import KazooStore, connect
 
 @contextmanager
 def opened(zk_hosts: str) -> Iterator[KazooStore]:
-    """A session of the test; registrations made in it vanish with it."""
+    """Opens a session of the test. Registrations made in it end with it."""
     store = connect(zk_hosts, session_timeout_ms=10_000)
     try:
         yield store
@@ -36,7 +36,7 @@ def opened(zk_hosts: str) -> Iterator[KazooStore]:
 
 @dataclass(slots=True)
 class Tree:
-    """Writes what a test asks for, and remembers only the incarnations it made."""
+    """Writes the znodes that a test needs. ``incarnations`` holds each member's incarnation, by (group, consumer)."""
 
     store: KazooStore
     incarnations: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -63,7 +63,7 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     assert told == ("info", "anyone who can reach ZooKeeper may change everything below /consumers")
     world.instances[0].stop()
     operator, coordinator = as_("operator"), as_("coordinator")
-    # open: the command reports it
+    # while the znodes are open, the command reports them
     checked = operator("acl", "check")
     assert checked.code == 10
     assert "on znodes that anyone may change" in checked.err

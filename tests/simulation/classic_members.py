@@ -144,7 +144,7 @@ class ClassicMember(KafkaMember):
             self._must_join = True
         elif answer.error is Error.NONE:
             incarnation = self._around.incarnation(self._values)
-            if self.epoch == JOIN or incarnation not in {None, self.incarnation}:  # its membership had ended
+            if self.epoch == JOIN or incarnation not in {None, self.incarnation}:  # the former membership had ended
                 self.incarnation = incarnation
                 self._around.occurs(f"joined as a classic client, {self.assignor}")
                 self._first_epoch = answer.generation_id

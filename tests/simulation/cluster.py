@@ -105,7 +105,7 @@ class SimulatedCluster:
             self.launcher.start(f"c{number}")
 
     def run(self) -> None:
-        """Runs the history. Raises :class:`InvariantBroken`. Then :attr:`story` has the history so far."""
+        """Runs the history. Raises :class:`InvariantBroken`; :attr:`story` then has the history up to that point."""
         while self.steps < self.turmoil:
             self._step()
         self.injector.end_all()

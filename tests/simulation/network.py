@@ -37,7 +37,7 @@ class SimulatedNetwork:
         """Tells whether the connection carries the next message (sockets.Network)."""
         if not wire.broken and self.cluster.loses():
             self.cluster.occurred["frame lost"] += 1
-            self.break_wire(wire, f"{wire.client} - {wire.host}: what was about to be said is lost")
+            self.break_wire(wire, f"{wire.client} - {wire.host}: the next message is lost with the connection")
         return not wire.broken
 
     def break_wire(self, wire: Wire, why: str) -> None:

@@ -31,7 +31,7 @@ from kafka_coord.zk.store import (
 
 @dataclass(slots=True)
 class Znode:
-    """A znode of one server. ``creations`` counts all created children: it is the sequence number of the next."""
+    """A znode on one server. ``creations`` counts all children ever created, so it is the next sequence number."""
 
     data: bytes
     czxid: int
@@ -190,7 +190,7 @@ class Replica(Tree):
             self._child.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
 
     def follow(self, path: str, session_id: int, watcher: Watcher) -> None:
-        """A persistent watch on the znode and its children."""
+        """Sets a persistent watch on the znode and its children."""
         self._followed.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
 
     def unfollow(self, path: str, session_id: int, watcher: Watcher) -> None:

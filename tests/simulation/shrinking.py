@@ -20,7 +20,7 @@ class History:
     spared: frozenset[int] = frozenset()
 
     def options(self) -> str:
-        """The options with which ``scripts/simulate`` replays it."""
+        """The options that make ``scripts/simulate`` replay this history."""
         words = [f"--seed {self.seed} --story"]
         if self.faults != FAULTS:
             words.append(f"--faults {','.join(sorted(self.faults)) or 'none'}")
@@ -51,7 +51,7 @@ def play(history: History) -> Played:
     try:
         verdict = cluster.verdict()
         broken = cluster.audit() if verdict is None else str(verdict)
-    except Exception as error:  # noqa: BLE001 - of the code under test, which is to fail in no way
+    except Exception as error:  # noqa: BLE001 - the code under test must not raise any exception
         broken = f"{type(error).__name__}: {error}"
     return Played(history, broken, cluster)
 

@@ -57,10 +57,10 @@ class Wire:
     down_ended: bool = False
     broken: bool = False
     hung_up: bool = False
-    """Sends from the client."""
+    """Whether the client has closed the connection."""
 
     def say_up(self, data: Any) -> None:
-        """Raises ``OSError`` if this end knows that the connection has ended."""
+        """Sends from the client. Raises ``OSError`` if this end knows that the connection has ended."""
         if self.hung_up or (self.down_ended and not self.down):
             raise OSError("the connection is closed")
         if self.network.may_say(self) and not self.broken:
@@ -192,7 +192,7 @@ class PipeliningLink(SocketLink):
 
 class SimulatedClient:
     """Does the work of :class:`kafka_coord.channel.client.SocketClient` in the scheduler's time. ``dial`` returns a
-    connection to a host, or ``None`` if nobody answers there."""
+    connection to a host, or ``None`` if the host does not answer."""
 
     def __init__(
         self,

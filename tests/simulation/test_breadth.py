@@ -1,4 +1,4 @@
-"""Tests that every event in the simulation's claim does happen."""
+"""Tests that every event and every kind of group that the simulation should cover does occur."""
 
 import logging
 from collections import Counter

@@ -17,7 +17,7 @@ CLIENTS = 2
 
 
 @pytest.mark.timeout(max(240, SEQUENCES))
-def test_random_operations_are_answered_alike(zk_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_operations_get_equal_answers(zk_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     base = connect(zk_hosts, session_timeout_ms=10_000)
     try:
         for seed in range(SEQUENCES):
@@ -46,7 +46,7 @@ def _compare(seed: int, hosts: str) -> None:
                     store.deliver()
             for store in theirs.stores:
                 store.sync()  # all earlier messages of the server have also arrived
-            if ours.heard() != theirs.heard():  # on its way to the thread that calls watchers
+            if ours.heard() != theirs.heard():  # an event may still be on its way to the thread that calls watchers
                 with suppress(AssertionError):
                     eventually(lambda: ours.heard() == theirs.heard(), 3)
                 assert ours.heard() == theirs.heard(), f"seed {seed}, after {story}"

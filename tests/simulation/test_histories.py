@@ -38,7 +38,7 @@ def test_invariants_hold_in_histories_with_faults() -> None:
         assert failure is None, f"seed {seed}: {failure[0]}\n" + "\n".join(failure[1][-80:])
 
 
-def test_invariants_hold_where_znodes_of_every_kind_become_unreadable() -> None:
+def test_invariants_hold_when_znodes_of_every_kind_become_unreadable() -> None:
     occurred: Counter[str] = Counter()
     for faults in (FAULTS | {UNREADABLE, SUBSCRIBE}, frozenset({UNREADABLE, "kill", "close", "grow"})):
         for seed in range(1_000, 1_020):

@@ -21,7 +21,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutation_is_caught(name: str) -> None:
+def test_each_deliberate_defect_is_found(name: str) -> None:
     with mutated(name):
         faults = FAULTS_UNDER.get(name, FAULTS)
         assert any(run_history(seed, faults) is not None for seed in likely_first(name, WITHIN_SEEDS))

@@ -31,12 +31,12 @@ def _quiet() -> Iterator[None]:
         ("a step with an unreadable offset is left out of its plan", "two-holders"),
     ],
 )
-def test_the_audit_sees_a_fault_in_the_code(fault: str, rule: str) -> None:
+def test_the_audit_finds_a_defect_in_the_code(fault: str, rule: str) -> None:
     seen = look(fault, likely_first(fault, 200), budget_s=120)
     assert (seen.audit is not None, seen.rule) == (True, rule)
 
 
-def test_the_documented_table_has_every_fault_that_breaks_a_rule() -> None:
+def test_the_documented_table_has_every_defect_that_breaks_a_rule() -> None:
     assert set(RULE_MUTATIONS) - set(rows()) == set()
 
 
@@ -52,7 +52,7 @@ def test_the_table_is_written_between_its_markers(tmp_path: Path) -> None:
     assert "old" not in text
 
 
-def test_a_fault_ends_with_its_block() -> None:
+def test_a_planted_defect_ends_with_its_block() -> None:
     with mutated("a ledger and its command written in two transactions"):
         pass
     assert look("no epoch check", range(5), budget_s=20).simulator is not None

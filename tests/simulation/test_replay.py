@@ -27,7 +27,7 @@ def test_two_processes_with_different_hash_seeds_play_the_same_histories() -> No
     assert one == other
 
 
-def test_looking_at_everything_at_every_step_changes_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computing_all_possible_events_at_every_step_changes_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster recomputes the ready actors and the due events only after changes. It must miss none."""
     choices = SimulatedCluster._choices
 

@@ -21,7 +21,7 @@ def _first_failure() -> Played:
     return next(played for seed in range(150) if (played := play(History(seed))).broken)
 
 
-def test_the_shortest_story_fails_again_with_fewer_faults() -> None:
+def test_the_shortest_history_fails_again_with_fewer_faults() -> None:
     with mutated("a stop acknowledged without stopping"):
         failed = _first_failure()
         shortest = shrink(failed, budget_s=20)
@@ -40,7 +40,7 @@ def test_a_spared_fault_does_not_happen() -> None:
     assert not any("fault:" in line for line in spared.cluster.story)
 
 
-def test_the_command_that_plays_a_history_names_what_differs() -> None:
+def test_the_options_of_a_history_name_only_what_differs_from_the_defaults() -> None:
     assert History(5).options() == "--seed 5 --story"
     fewer = History(5, FAULTS - {"kill"}, 100, frozenset({3, 1}))
     assert fewer.options().endswith("--turmoil 100 --spare 1,3")

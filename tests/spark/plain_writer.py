@@ -1,4 +1,4 @@
-"""A process with a plain consumer, which writes into the table of the Spark applications in its group."""
+"""A process with a plain consumer that writes to the table of the Spark applications in its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests, from the package ``pgserver``; it listens only on a socket in its folder."""
+"""A PostgreSQL server for the tests, from the package ``pgserver``. It listens only on a socket in its folder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.waiting import eventually
 
 USER, DATABASE = "kafka_coord", "postgres"
 PORT = 5432
-"""Names only the socket: the server listens on no network."""
+"""The port is only part of the socket's name, because the server listens on no network."""
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Path]:
-    """The folder with the server's socket."""
+    """Runs the server, and yields the folder with its socket."""
     # The server refuses to run as root, and another user may be unable to read the folder where it is installed.
     nobody = "nobody" if os.geteuid() == 0 else None
     package = importlib.util.find_spec("pgserver")
@@ -52,7 +52,7 @@ def postgres() -> Iterator[Path]:
             eventually(lambda: subprocess.run(ready, check=False).returncode == 0, within_s=60, every_s=0.1)
             yield folder
         finally:
-            server.terminate()  # "smart" would wait for open connections; the tests close theirs
+            server.terminate()  # this "smart" shutdown waits for open connections, but the tests close theirs
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:
@@ -61,7 +61,7 @@ def postgres() -> Iterator[Path]:
 
 
 def connecting(driver: str, folder: Path) -> Callable[[], Any]:
-    """Connects to the server by ``psycopg`` or ``pg8000``."""
+    """Returns a function that connects to the server with ``psycopg`` or ``pg8000``."""
     if driver == "psycopg":
         connect = importlib.import_module("psycopg").connect
         return partial(connect, host=str(folder), port=PORT, user=USER, dbname=DATABASE)

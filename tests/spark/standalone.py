@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback, from the pip package alone: a master and workers, each its own process."""
+"""A Spark standalone cluster on loopback, from the pip package alone. The master and each worker are processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JAVA = spark_jvm.options()
 
 
 class Standalone:
-    """``with`` starts the master and ``workers`` workers, and at the end stops them and their executors."""
+    """A cluster. ``with`` starts the master and ``workers`` workers, and stops them and their executors at the end."""
 
     def __init__(self, directory: Path, *, workers: int, cores: int, memory: str = "1g") -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class Standalone:
         ]
 
     def application(self, name: str, arguments: Sequence[str]) -> ChildProcess:
-        """A driver, not started yet: ``kafka-coord pipeline run …`` with one core on this cluster."""
+        """A driver that is not started yet: ``kafka-coord pipeline run …`` with one core on this cluster."""
         conf = {
             "spark.cores.max": "1",
             "spark.executor.memory": "512m",
@@ -62,7 +62,7 @@ class Standalone:
         return ChildProcess(name, [*command, "--master", self.url, *given], self._directory / f"{name}.log")
 
     def executors(self, worker: ChildProcess) -> dict[int, str]:
-        """A worker's executors: their process numbers, and the consumer id of their application."""
+        """Maps the process numbers of a worker's executors to the ids of their applications."""
         found = {}
         for pid in _session_of(worker):
             with suppress(OSError):
@@ -98,7 +98,7 @@ class Standalone:
             process.stop(30.0)
 
     def _process(self, name: str, main: str, arguments: Sequence[str]) -> ChildProcess:
-        # spark-class: the class that `sbin/start-worker.sh` of a full Spark distribution runs.
+        # this runs the same class as `sbin/start-worker.sh` of a full Spark distribution
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments]
         env = {
             "SPARK_HOME": str(SPARK_HOME),
@@ -111,12 +111,12 @@ class Standalone:
 
 
 def kill(pid: int) -> None:
-    """``kill -9`` of a process that :meth:`Standalone.executors` named."""
+    """Kills (``kill -9``) a process that :meth:`Standalone.executors` returned."""
     os.kill(pid, signal.SIGKILL)
 
 
 def _session_of(process: ChildProcess) -> list[int]:
-    """All processes in the session of a child process: everything that it started."""
+    """All processes in the session of a child process, which are those that it started."""
     leader = process.pid
     found = []
     for entry in Path("/proc").iterdir():

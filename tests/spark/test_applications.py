@@ -1,5 +1,5 @@
-"""Two Spark applications and a plain consumer, each a process, share a group and a table. Each kind of process is
-killed, and the table holds every record once."""
+"""Two Spark applications and a plain consumer share a group and a table. Processes of each kind are killed, and the
+table has every record once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTITIONS = 6
 
 
 class Watching:
-    """The group as an operator sees it, polled continuously."""
+    """Continuously polls the group's description, as an operator sees it."""
 
     def __init__(self, zookeeper: str, bootstrap: str) -> None:
         self._store = connect(zookeeper)
@@ -50,7 +50,7 @@ class Watching:
         return describe_group(self._store, GROUP, ends)
 
     def owners(self) -> dict[str, int]:
-        """How many partitions each consumer owns; empty until the group has settled."""
+        """The number of partitions that each consumer owns, or nothing until the group has settled."""
         found = self.now()
         owned = Counter(row.owner for row in found.offsets if row.owner)
         return dict(owned) if sum(owned.values()) == PARTITIONS and str(found.state) == "Stable" else {}
@@ -101,7 +101,7 @@ def plain(kafka_cluster, directory: Path, topic: str, name: str) -> ChildProcess
 
 
 def children(pid: int) -> dict[int, str]:
-    """The processes below this one, and their command lines."""
+    """Maps each descendant process to its command line."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -122,11 +122,11 @@ def children(pid: int) -> dict[int, str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_every_record_is_in_the_table_once_whoever_is_killed(
+def test_every_record_is_in_the_table_once_whichever_process_is_killed(
     kafka_cluster, applications, numbered, make_topic, tmp_path
 ):
     topic = make_topic(partitions=PARTITIONS)
-    numbered(topic, PARTITIONS).burst(PARTITIONS)  # once this is written, brokers know the topic
+    numbered(topic, PARTITIONS).burst(PARTITIONS)  # so that the brokers know the topic
     producer = numbered(topic, PARTITIONS, per_second=400).start()
     table = TableWriter(tmp_path / TABLES / GROUP, group=GROUP)
     made = {"spark-a": spark, "spark-b": spark, "plain": plain}
@@ -151,7 +151,7 @@ def test_every_record_is_in_the_table_once_whoever_is_killed(
         watching.start()
         grows()
 
-        killed = {"spark-a", "plain"}  # one is a driver
+        killed = {"spark-a", "plain"}  # a Spark driver and a plain consumer
         for name in killed:
             applications[name].kill()
         eventually(lambda: watching.owners().keys() == made.keys() - killed, within_s=90, every_s=0.2)
@@ -165,7 +165,7 @@ def test_every_record_is_in_the_table_once_whoever_is_killed(
         assert pid is not None
         workers = [child for child, command in children(pid).items() if "pyspark.daemon" in command]
         assert workers, children(pid)
-        for worker in workers:  # the process with which the executor computes: Spark repeats the task
+        for worker in workers:  # the executor computes in this process, so Spark repeats the task
             os.kill(worker, signal.SIGKILL)
         grows()
 

@@ -1,4 +1,4 @@
-"""A query says at the start what it needs of its machine."""
+"""Tests that a query checks at its start whether the machine has what it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.spark.checking import SUPPORTED, require_java, require_versions
 FITTING = {"pyspark": "4.2.0", "pandas": "2.3.3", "pyarrow": "21.0.0"}
 
 
-def test_what_is_installed_here_is_supported():
+def test_the_installed_versions_are_supported():
     require_versions()
 
 
@@ -26,17 +26,17 @@ def test_what_is_installed_here_is_supported():
         ("pyarrow", "14.0.2", "pyarrow 14.0.2 is installed"),
     ],
 )
-def test_a_version_that_cannot_work_is_said_with_those_that_can(package: str, version: str, says: str):
+def test_the_error_for_an_unsupported_version_names_the_supported_ones(package: str, version: str, says: str):
     with pytest.raises(SettingsError, match=says):
         require_versions(FITTING | {package: version})
 
 
-def test_a_missing_package_is_said_with_how_to_get_it():
+def test_the_error_for_a_missing_package_says_how_to_install_it():
     with pytest.raises(SettingsError, match=r"pandas is not installed.*pip install 'kafka-coord\[spark\]'"):
         require_versions({name: version for name, version in FITTING.items() if name != "pandas"})
 
 
-def test_what_is_installed_with_the_package_is_what_is_supported():
+def test_the_extras_requirements_equal_the_supported_versions():
     setup = configparser.ConfigParser()
     setup.read(Path(__file__).parents[2] / "setup.cfg")
     wanted = dict(line.split(maxsplit=1) for line in setup["options.extras_require"]["spark"].strip().splitlines())
@@ -48,7 +48,7 @@ def test_what_is_installed_with_the_package_is_what_is_supported():
 
 
 def java(directory: Path, version: str) -> str:
-    """A Java home whose Java reports this version."""
+    """Makes a Java home whose Java reports this version."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-21' >&2\n")
@@ -56,11 +56,11 @@ def java(directory: Path, version: str) -> str:
     return str(directory)
 
 
-def test_the_java_here_will_do():
+def test_the_installed_java_is_supported():
     require_java()
 
 
-def test_without_java_one_is_told_what_to_install(tmp_path: Path):
+def test_the_error_without_java_says_what_to_install(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"there is no java on the PATH.*apt-get install openjdk-17"):
         require_java({"PATH": str(tmp_path)})
     with pytest.raises(SettingsError, match=r"cannot run .*bin/java \(from JAVA_HOME\)"):
@@ -68,10 +68,10 @@ def test_without_java_one_is_told_what_to_install(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("version", "major"), [("1.8.0_412", 8), ("11.0.22", 11)])
-def test_an_old_java_is_named(tmp_path: Path, version: str, major: int):
+def test_an_old_java_is_refused_with_its_version(tmp_path: Path, version: str, major: int):
     with pytest.raises(SettingsError, match=f"is Java {major}. Spark needs Java 17"):
         require_java({"JAVA_HOME": java(tmp_path, version)})
 
 
-def test_a_newer_java_will_do(tmp_path: Path):
+def test_a_newer_java_is_accepted(tmp_path: Path):
     require_java({"JAVA_HOME": java(tmp_path, "21.0.2")})

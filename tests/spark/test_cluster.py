@@ -1,4 +1,4 @@
-"""The job ``flights`` on a Spark standalone cluster: two applications and a plain consumer in one group."""
+"""Tests of the job ``flights`` on a Spark standalone cluster: two applications and a plain consumer in one group."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.usefixtures("elected")
 GROUP = "cluster"
 PARTITIONS = 6
 LONG_S = 240.0
-"""Seconds to start a driver and one of its executors on a busy machine."""
+"""The time limit (s) for the start of a driver and one of its executors on a busy machine."""
 
 
 class PlainWriter:
-    """A consumer without Spark, on a thread, which writes its records into the table of the applications."""
+    """A consumer without Spark, in a thread, that writes its records to the table of the applications."""
 
     def __init__(self, zookeeper: str, topic: str, table: Path) -> None:
         self._given = {"zookeeper": zookeeper, "topics": [topic], "group": GROUP, "consumer_id": "plain"}
@@ -59,7 +59,7 @@ class PlainWriter:
 
 
 class Group:
-    """The group as operators see it, while records are written to its topic."""
+    """The group as operators see it. Records are written to its topic."""
 
     def __init__(self, zookeeper: str, bootstrap: str, topic: str, table: Path) -> None:
         self._store = connect(zookeeper)
@@ -74,16 +74,16 @@ class Group:
         try:
             found = describe_group(self._store, GROUP, None)
         except NotFound:
-            return 0  # no member yet
+            return 0  # the group has no members yet
         return next((len(member.owned) for member in found.members if member.consumer == consumer), 0)
 
     def settles(self, *consumers: str) -> None:
-        """Waits until these share all partitions evenly."""
+        """Waits until these consumers share all partitions evenly."""
         share = PARTITIONS // len(consumers)
         eventually(lambda: all(self.owns(name) == share for name in consumers), within_s=LONG_S, every_s=0.3)
 
     def is_written(self) -> None:
-        """Waits until the table holds all records that were written."""
+        """Waits until the table has all records that were produced."""
         eventually(lambda: self._table.state().rows >= self.fed, within_s=LONG_S, every_s=0.3)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def start(cluster, kafka_cluster, group, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
-def test_every_record_is_there_once_though_partitions_move_and_an_executor_and_a_worker_are_killed(
+def test_every_record_is_in_the_table_once_after_moves_and_kills_of_an_executor_and_a_worker(
     cluster, start, group, kafka_cluster, tmp_path
 ):
     one, two = start("spark-1"), start("spark-2")
@@ -141,7 +141,7 @@ def test_every_record_is_there_once_though_partitions_move_and_an_executor_and_a
 
         group.feed(600)
         executors = [pid for worker in cluster.workers for pid in cluster.executors(worker)]
-        assert len(executors) == 2, "one of each application"
+        assert len(executors) == 2, "each application must have one executor"
         kill(executors[0])
         group.feed(600)
         group.is_written()

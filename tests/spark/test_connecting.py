@@ -1,4 +1,4 @@
-"""How a query authenticates to ZooKeeper, and where its secrets go."""
+"""Tests of how a query authenticates to ZooKeeper, and of where its secrets are used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Path:
     return file
 
 
-def test_options_beat_the_environment_which_beats_the_file(settings: Path, monkeypatch: pytest.MonkeyPatch):
+def test_options_override_the_environment_which_overrides_the_file(settings: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KAFKA_COORD_ZOOKEEPER_CONNECT_TIMEOUT_MS", "4000")
     monkeypatch.setenv("KAFKA_COORD_ZOOKEEPER_DIGEST", "delays:hidden-two")
     found = given(config=str(settings), zookeeper__connect_timeout_ms="5000", kafka__sasl__username="given")
@@ -48,7 +48,7 @@ def test_options_beat_the_environment_which_beats_the_file(settings: Path, monke
     assert found.kafka == {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "given"}
 
 
-def test_the_file_alone_may_say_where_zookeeper_is(settings: Path):
+def test_zookeepers_address_may_come_from_the_file(settings: Path):
     options = {name: value for name, value in QUERY.items() if name != "zookeeper"}
     assert SourceOptions.of(options | {"config": str(settings)}).zookeeper.hosts == "filed:2181"
     with pytest.raises(SettingsError, match="option 'zookeeper' of format kafka_coord is missing"):
@@ -67,13 +67,13 @@ def test_the_file_alone_may_say_where_zookeeper_is(settings: Path):
         ({"sessionTimeoutMs": "soon"}, r"zookeeper\.session_timeout_ms: 'soon' from the query's options"),
     ],
 )
-def test_what_cannot_be_used_is_refused_and_no_secret_shown(options: dict[str, str], says: str):
+def test_invalid_options_are_refused_without_showing_secrets(options: dict[str, str], says: str):
     with pytest.raises(SettingsError, match=says) as refused:
         given(**options)
     assert "hidden" not in str(refused.value)
 
 
-def test_no_executor_is_sent_what_proves_an_identity_to_zookeeper(settings: Path):
+def test_no_zookeeper_credentials_are_sent_to_executors(settings: Path):
     options = {"config": str(settings), "zookeeper.sasl_password": "hidden-three"}
     readers: list[Any] = [
         GroupStreamReader(SourceOptions.of(QUERY | options)),
@@ -100,9 +100,9 @@ def test_a_query_is_a_member_over_tls(tls_server: TlsServer, tmp_path: Path):
 
 
 @pytest.mark.zookeeper
-def test_what_a_query_creates_is_its_own(zk_hosts: str, settings: Path):
+def test_a_query_creates_its_znodes_with_its_own_acl(zk_hosts: str, settings: Path):
     options = {**QUERY, "zookeeper": zk_hosts, "consumerId": "one", "config": str(settings)}
-    options["zookeeper.acl"] = "creator-world-read"  # overrides that of the file, and shows which one is used
+    options["zookeeper.acl"] = "creator-world-read"  # overrides the file's setting, so the test sees which one is used
     member = QueryMember(SourceOptions.of(options))
     try:
         with KazooOver(zk_hosts) as anybody:
@@ -115,7 +115,7 @@ def test_what_a_query_creates_is_its_own(zk_hosts: str, settings: Path):
 
 
 class KazooOver(KazooClient):
-    """Open until the end of the block."""
+    """A kazoo client that is open until the end of the block."""
 
     def __enter__(self) -> KazooClient:
         self.start(timeout=30)

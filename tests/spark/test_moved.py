@@ -1,4 +1,4 @@
-"""The import path that users wrote before ``kafka_coord.spark`` had its name."""
+"""Tests of the import path that users wrote before ``kafka_coord.spark`` had its current name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_old_path_warns_with_the_new_name_and_gives_the_same_module(old: str)
     assert module is importlib.import_module(NEW[old])
 
 
-def test_the_old_package_offers_what_the_new_one_does() -> None:
+def test_the_old_package_has_the_same_names_as_the_new_one() -> None:
     with pytest.warns(DeprecationWarning, match=r"kafka_coord\.spark"):
         from kafka_coord.pipeline import KafkaCoordSource, register
     from kafka_coord import spark
@@ -47,7 +47,7 @@ def test_the_old_package_offers_what_the_new_one_does() -> None:
     assert KafkaCoordSource is spark.KafkaCoordSource
 
 
-def test_a_module_that_never_was_is_missing_under_its_new_name() -> None:
+def test_the_error_for_an_unknown_module_has_its_new_name() -> None:
     with (
         pytest.warns(DeprecationWarning, match="spark"),
         pytest.raises(ModuleNotFoundError, match=r"kafka_coord\.spark\.nothing"),

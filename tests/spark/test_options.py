@@ -1,4 +1,4 @@
-"""Options for records that are gone: Spark's ``failOnDataLoss`` and this source's ``onDataLoss``."""
+"""Tests of the options for deleted records: Spark's ``failOnDataLoss`` and this source's ``onDataLoss``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def given(**more: str) -> SourceOptions:
         ({"failOnDataLoss": "true", "onDataLoss": "fail"}, OnDataLoss.FAIL),
     ],
 )
-def test_the_policy_is_said_in_sparks_words_or_in_ours(options: dict[str, str], policy: OnDataLoss):
+def test_the_policy_can_be_given_with_sparks_option_or_this_sources(options: dict[str, str], policy: OnDataLoss):
     assert given(**options).on_data_loss is policy
 
 
@@ -35,6 +35,6 @@ def test_the_policy_is_said_in_sparks_words_or_in_ours(options: dict[str, str], 
         ({"onDataLoss": "never mind"}, "'onDataLoss' must be fail or earliest or latest, not 'never mind'"),
     ],
 )
-def test_what_contradicts_itself_is_refused(options: dict[str, str], says: str):
+def test_contradictory_options_are_refused(options: dict[str, str], says: str):
     with pytest.raises(SettingsError, match=says):
         given(**options)

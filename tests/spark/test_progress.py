@@ -1,4 +1,4 @@
-"""The metrics and progress reports of queries."""
+"""Tests of the metrics and progress reports of queries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = dict[tuple[str, ...], float]
 
 
 def values(text: str) -> Values:
-    """Keyed by name and label values, such as ``("kafka_coord_query_rows_total", "delays", …)``, sorted by label."""
+    """Samples by name and label values, in order of the labels, such as ``("kafka_coord_query_rows_total", …)``."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -34,7 +34,7 @@ def values(text: str) -> Values:
 
 
 def progress(batch: int, ranges: OffsetRanges, latest: dict[str, Any], **more: Any) -> QueryProgressEvent:
-    """As Spark writes it."""
+    """A progress event like Spark's."""
     end = PlannedBatch("delays", batch, ranges, "q1", 1_700_000_000_000).to_json()
     rates = {"numInputRows": ranges.size, "inputRowsPerSecond": 100.0, "processedRowsPerSecond": 250.0}
     ours = {"description": "ours", "startOffset": None, "endOffset": end, "latestOffset": latest, **rates}
@@ -61,7 +61,7 @@ def told_by(listener: GroupProgressListener) -> Values:
     return values(generate_latest(registry).decode())
 
 
-def test_each_partitions_lag_is_as_of_what_was_read_and_goes_with_the_partition(tmp_path: Path):
+def test_each_partitions_lag_is_that_of_the_last_micro_batch_and_disappears_with_the_partition(tmp_path: Path):
     file = tmp_path / "query.prom"
     listener = GroupProgressListener(file=file)
     a, b = TopicPartition("flights", 0), TopicPartition("flights", 1)
@@ -82,7 +82,7 @@ def test_each_partitions_lag_is_as_of_what_was_read_and_goes_with_the_partition(
     assert ("kafka_coord_query_partition_lag_records", "delays", "1", "delays-by-hour", "flights") not in found
 
 
-def test_a_slow_micro_batch_has_a_line_that_says_what_took_so_long(caplog: pytest.LogCaptureFixture):
+def test_the_log_line_for_a_slow_micro_batch_names_its_longest_part(caplog: pytest.LogCaptureFixture):
     listener = GroupProgressListener(slow_s=30)
     ranges = OffsetRanges({TopicPartition("flights", 0): [(0, 10)]})
     with caplog.at_level(logging.WARNING):
@@ -95,7 +95,7 @@ def test_a_slow_micro_batch_has_a_line_that_says_what_took_so_long(caplog: pytes
     assert told_by(listener)["kafka_coord_query_slow_batches_total", "delays", "delays-by-hour"] == 1
 
 
-def test_a_query_that_failed_is_no_good_health(caplog: pytest.LogCaptureFixture):
+def test_a_failed_query_fails_the_health_check(caplog: pytest.LogCaptureFixture):
     listener = GroupProgressListener()
     listener.onQueryProgress(progress(1, OffsetRanges(), {}))
     assert listener.healthy()[0]
@@ -105,7 +105,9 @@ def test_a_query_that_failed_is_no_good_health(caplog: pytest.LogCaptureFixture)
     assert "the sink is away" in caplog.text
 
 
-def test_a_driver_serves_its_queries_and_the_groups_lag(spark, kafka_cluster, elected, query, numbered, make_topic):
+def test_a_driver_serves_metrics_of_its_queries_and_the_groups_lag(
+    spark, kafka_cluster, elected, query, numbered, make_topic
+):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(300)
     seen = Seen()

@@ -1,4 +1,4 @@
-"""Records that cannot be decoded."""
+"""Tests of records that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def rows(spark: Any) -> Any:
     return spark.createDataFrame(listed, "topic string, partition int, offset bigint, key binary, value binary")
 
 
-def test_each_record_is_good_or_kept_aside_with_where_it_was(spark: Any, rows: Any, tmp_path: Path, caplog: Any):
+def test_each_record_is_either_decoded_or_kept_aside_with_its_position(
+    spark: Any, rows: Any, tmp_path: Path, caplog: Any
+):
     found = decoded(rows, SCHEMA)
     assert [tuple(row) for row in found.good.orderBy("offset").collect()] == [
         ("flights", 0, 0, "UA", 12.5),
@@ -51,12 +53,12 @@ def test_each_record_is_good_or_kept_aside_with_where_it_was(spark: Any, rows: A
     assert [None if kept[at] is None else bytes(kept[at]) for at in sorted(kept)] == VALUES[GOOD:]
 
 
-def test_nothing_is_written_where_nothing_is_bad(rows: Any, tmp_path: Path):
+def test_without_bad_records_nothing_is_written(rows: Any, tmp_path: Path):
     assert keep_aside(decoded(rows.where("offset < 3"), SCHEMA).bad, tmp_path / "bad") == 0
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_schema_that_would_hide_where_a_record_was_is_refused(rows: Any):
+def test_a_schema_that_would_hide_a_records_position_is_refused(rows: Any):
     with pytest.raises(SettingsError, match="'offset' of the schema"):
         decoded(rows, "carrier string, offset bigint")
     with pytest.raises(SettingsError, match="not a record schema"):

@@ -1,5 +1,5 @@
-"""Sinks that hold every record once: repeats, other batch borders, several writers, crashes. Real Spark, no broker
-needed."""
+"""Tests of sinks that store every record once, despite repeats, other batch borders, several writers and crashes. They
+use real Spark, but no broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = "topic string, partition int, offset bigint, value string"
 
 @pytest.fixture
 def batch(spark: Any):
-    """Rows of a topic: ``batch({0: (10, 20)})``."""
+    """Makes rows of a topic: ``batch({0: (10, 20)})``."""
 
     def make(cut: dict[int, tuple[int, int]], topic: str = "flights") -> Any:
         rows = [(topic, p, offset, f"{p}/{offset}") for p, (start, end) in cut.items() for offset in range(start, end)]
@@ -53,7 +53,7 @@ def once(*cuts: tuple[int, int, int]) -> Counter[tuple[int, int]]:
 # --- parquet ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_is_repeated_or_cut_otherwise_adds_what_is_new_and_nothing_twice(spark, batch, tmp_path):
+def test_a_batch_that_is_repeated_or_has_other_borders_adds_only_new_records(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     assert table.append(batch({0: (0, 10), 1: (5, 8)})).rows == 13
     again = table.append(batch({0: (0, 10), 1: (5, 8)}))
@@ -65,13 +65,13 @@ def test_a_batch_that_is_repeated_or_cut_otherwise_adds_what_is_new_and_nothing_
     assert table.state().rows == 20
 
 
-def test_readers_see_committed_rows_only_and_what_a_crash_left_is_swept(spark, batch, tmp_path):
+def test_readers_see_only_committed_rows_and_files_of_a_crashed_writer_are_removed(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     table.append(batch({0: (0, 4)}))
-    left = tmp_path / "table" / "data" / "0123456789abcdef"  # a writer that crashed before it committed
+    left = tmp_path / "table" / "data" / "0123456789abcdef"  # the files of a writer that crashed before it committed
     batch({0: (4, 9)}).write.parquet(left.as_uri())
     assert held(read_table(spark, tmp_path / "table")) == once((0, 0, 4))
-    assert table.sweep() == 0, "it may be at work still"
+    assert table.sweep() == 0, "the writer may still be running"
     assert table.sweep(older_than_s=0.0) == 1
     assert not left.exists()
     assert held(read_table(spark, (tmp_path / "table").as_uri())) == once((0, 0, 4))
@@ -81,7 +81,7 @@ Append = Callable[[dict[int, tuple[int, int]]], object]
 
 
 def by_two_writers(writer: Callable[[], Append]) -> None:
-    """Two threads with a writer each append the offsets 0 to 30 of partition 0, in batches that overlap."""
+    """Lets two threads, each with a writer, append the offsets 0 to 30 of partition 0 in overlapping batches."""
     failures: list[BaseException] = []
 
     def write(first: int) -> None:
@@ -100,7 +100,7 @@ def by_two_writers(writer: Callable[[], Append]) -> None:
     assert not failures
 
 
-def test_two_writers_at_a_time_add_every_record_once(spark, batch, tmp_path):
+def test_two_concurrent_writers_add_every_record_once(spark, batch, tmp_path):
     def writer() -> Append:
         table = ParquetTable(spark, tmp_path / "table", group="delays")
         return lambda cuts: table.append(batch(cuts))
@@ -124,7 +124,7 @@ def test_a_plain_program_and_spark_write_one_table(spark, batch, tmp_path):
     plain = TableWriter(tmp_path / "table", group="delays")
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     assert plain.append_arrow(arrow(0, 0)).rows == 0
-    assert plain.read_arrow().schema == arrow(0, 0).schema, "made, and without a row"
+    assert plain.read_arrow().schema == arrow(0, 0).schema, "the table must exist without rows"
     assert plain.append_arrow(arrow(0, 10)).rows == 10
     assert table.append(batch({0: (5, 15)})).rows == 5
     assert plain.append_arrow(arrow(12, 20)).rows == 5
@@ -136,7 +136,7 @@ def test_a_plain_program_and_spark_write_one_table(spark, batch, tmp_path):
         plain.append_arrow(arrow(20, 22).drop_columns(["value"]))
 
 
-def test_a_transform_may_leave_rows_out_and_make_several_of_one(spark, batch, tmp_path):
+def test_a_transform_may_omit_rows_and_duplicate_rows(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     each = table.foreach_batch(lambda rows: rows.where("offset % 2 = 1").unionAll(rows.where("offset % 2 = 1")))
     each(batch({0: (0, 10)}), 0)
@@ -145,7 +145,7 @@ def test_a_transform_may_leave_rows_out_and_make_several_of_one(spark, batch, tm
     assert held(table.read()) == Counter(dict.fromkeys([(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)], 2))
 
 
-def test_a_batch_that_fails_leaves_the_table_as_it_was(spark, batch, tmp_path):
+def test_a_batch_that_fails_does_not_change_the_table(spark, batch, tmp_path):
     from pyspark.sql import functions as f
 
     table = ParquetTable(spark, tmp_path / "table", group="delays")
@@ -159,7 +159,7 @@ def test_a_batch_that_fails_leaves_the_table_as_it_was(spark, batch, tmp_path):
     assert held(table.read()) == once((0, 0, 9))
 
 
-def test_a_table_says_who_may_write_it_and_what(spark, batch, tmp_path):
+def test_a_table_refuses_other_groups_and_other_schemas(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     table.append(batch({0: (0, 2)}))
     with pytest.raises(RequestRefused, match="belongs to the group 'delays'"):
@@ -178,7 +178,7 @@ def test_a_table_says_who_may_write_it_and_what(spark, batch, tmp_path):
         read_table(spark, tmp_path / "nowhere")
 
 
-def test_a_topic_made_anew_is_written_again_once_its_old_offsets_are_forgotten(spark, batch, tmp_path):
+def test_a_recreated_topic_is_written_once_its_old_offsets_are_forgotten(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     table.append(batch({0: (0, 5)}))
     table.append(batch({0: (0, 5)}, topic="other"))
@@ -189,14 +189,14 @@ def test_a_topic_made_anew_is_written_again_once_its_old_offsets_are_forgotten(s
         table.forget("never-there")
 
 
-# --- its log: pure, on real files ------------------------------------------------------------------------------------
+# --- the table's log, without Spark ----------------------------------------------------------------------------------
 
 
 def covering(start: int, end: int) -> OffsetRanges:
     return OffsetRanges({TopicPartition("flights", 0): [(start, end)]})
 
 
-def test_a_commit_made_without_knowing_the_one_before_is_refused(tmp_path):
+def test_a_commit_without_knowledge_of_the_previous_one_is_refused(tmp_path):
     first, second = TableLog(tmp_path), TableLog(tmp_path)
     begun = first.commit(first.load(), Commit(0, group="g", schema="{}"))
     late = second.load()
@@ -207,7 +207,7 @@ def test_a_commit_made_without_knowing_the_one_before_is_refused(tmp_path):
     assert [piece.name for piece in second.load().pieces] == ["a"]
 
 
-def test_the_log_is_read_from_a_kept_state_on_and_from_the_first_commit_where_that_is_spoilt(tmp_path):
+def test_the_log_is_read_from_a_stored_state_or_else_from_the_first_commit(tmp_path):
     log = TableLog(tmp_path)
     state = log.commit(log.load(), Commit(0, group="g", schema="{}"))
     for at in range(STATE_EVERY + 3):
@@ -215,7 +215,7 @@ def test_the_log_is_read_from_a_kept_state_on_and_from_the_first_commit_where_th
     assert TableLog(tmp_path).load() == state
     for number in range(10):
         (tmp_path / commit_name(number)).rename(tmp_path / f"{number}.away")
-    assert TableLog(tmp_path).load() == state, "all commits were read although a state was kept"
+    assert TableLog(tmp_path).load() == state, "only the commits after the stored state may be read"
     for number in range(10):
         (tmp_path / f"{number}.away").rename(tmp_path / commit_name(number))
     (tmp_path / "state.json").write_text('{"version": 1')
@@ -223,7 +223,7 @@ def test_the_log_is_read_from_a_kept_state_on_and_from_the_first_commit_where_th
 
 
 @pytest.mark.parametrize("gone", [0, 2])
-def test_a_missing_commit_is_told_and_never_filled(tmp_path, gone):
+def test_a_missing_commit_is_reported_and_its_number_is_not_used_again(tmp_path, gone):
     log = TableLog(tmp_path)
     state = log.commit(log.load(), Commit(0, group="g", schema="{}"))
     for at in range(3):
@@ -245,13 +245,13 @@ def test_a_missing_commit_is_told_and_never_filled(tmp_path, gone):
         b"\xff",
     ],
 )
-def test_a_spoilt_commit_is_named(tmp_path, content):
+def test_the_error_for_an_unreadable_commit_names_it(tmp_path, content):
     (tmp_path / commit_name(0)).write_bytes(content)
     with pytest.raises(MalformedValue, match=commit_name(0)):
         TableLog(tmp_path).load()
 
 
-def test_commits_and_states_are_written_as_they_are_read():
+def test_commits_and_states_survive_a_round_trip():
     commit = Commit(7, covering(0, 3), Piece("a", ("x", "y"), 3), covering(9, 10), "g", "{}")
     assert Commit.decode(commit.encode(), "it") == commit
     state = TableState().after(Commit(0, group="g", schema="{}")).after(commit)
@@ -259,7 +259,7 @@ def test_commits_and_states_are_written_as_they_are_read():
     assert state.rows == 3
 
 
-def test_a_full_disk_leaves_no_half_of_a_commit(tmp_path):
+def test_a_full_disk_leaves_no_partial_commit(tmp_path):
     program = (
         "import sys, pathlib; from kafka_coord.spark.sinks import files;"
         "files.create(pathlib.Path(sys.argv[1]), b'x' * 100_000)"
@@ -279,12 +279,12 @@ def test_a_full_disk_leaves_no_half_of_a_commit(tmp_path):
     assert target.read_bytes() == b"now"
 
 
-# --- a database, and functions of one's own --------------------------------------------------------------------------
+# --- databases, and users' own functions -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Path | None]:
-    """The folder with a PostgreSQL server's socket; ``None`` if ``pgserver`` is not installed."""
+    """The folder with a PostgreSQL server's socket, or ``None`` if ``pgserver`` is not installed."""
     if importlib.util.find_spec("pgserver") is None:
         yield None
         return
@@ -331,7 +331,7 @@ def test_a_database_table_holds_every_record_once(batch, database):
     assert asked(database, "SELECT count(*) FROM kafka_coord_offsets")[0][0] == 3
 
 
-def test_what_another_application_wrote_meanwhile_is_left_out_of_a_database(batch, database):
+def test_records_that_another_application_wrote_in_the_meantime_are_not_written_to_a_database(batch, database):
     table = DatabaseTable(database, "delays", group="delays")
     other = DatabaseTable(database, "delays", group="delays").foreach_batch()
 
@@ -340,7 +340,7 @@ def test_what_another_application_wrote_meanwhile_is_left_out_of_a_database(batc
     assert stored(database) == once((0, 0, 10))
 
 
-def test_two_writers_at_a_time_add_every_record_to_a_database_once(batch, database):
+def test_two_concurrent_writers_add_every_record_to_a_database_once(batch, database):
     def writer() -> Append:
         each = DatabaseTable(database, "delays", group="delays").foreach_batch()
         return lambda cuts: each(batch(cuts), 0)
@@ -353,7 +353,7 @@ REFUSALS = {"sqlite3": "OperationalError", "psycopg": "ProgrammingError", "pg800
 """The error of each driver for a missing column."""
 
 
-def test_a_transaction_that_fails_notes_nothing(request, batch, database):
+def test_a_failed_transaction_records_no_ranges(request, batch, database):
     each = DatabaseTable(database, "delays", group="delays").foreach_batch(
         lambda rows: rows.withColumnRenamed("value", "no")
     )
@@ -366,7 +366,7 @@ def test_a_transaction_that_fails_notes_nothing(request, batch, database):
         DatabaseTable(database, 'delays"; DROP TABLE delays; --', group="delays")
 
 
-def test_a_function_of_ones_own_is_given_what_is_not_done_yet(batch):
+def test_a_users_own_function_gets_only_records_that_are_not_done_yet(batch):
     done: list[OffsetRanges] = []
     given: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A streaming query as a member of a group: real Spark, real brokers, real ZooKeeper."""
+"""Tests of a streaming query as a member of a group, with real Spark, brokers and ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_query_reads_a_topic_once_and_commits_it_to_the_group(kafka_cluster, q
     eventually(lambda: len(seen.records) >= 900, within_s=150)
     assert Counter(seen.records) == Counter((p, o) for p in range(3) for o in range(300))
     assert sorted(map(int, seen.values)) == list(range(900))
-    assert seen.batches >= 4, "no micro-batch held more than it may"
+    assert seen.batches >= 4, "no micro-batch may exceed maxOffsetsPerTrigger"
     eventually(lambda: committed(kafka_cluster.zookeeper, "spark-once") == {0: 300, 1: 300, 2: 300}, within_s=20)
 
 
@@ -45,15 +45,15 @@ def test_partitions_move_between_a_query_and_a_consumer_while_both_run(
     eventually(lambda: len(seen.records) + len(consumer.given) >= total, within_s=90)
     given = Counter(seen.records) + Counter(consumer.given)
     assert len(given) == total
-    assert set(given.values()) == {1}, "a clean handover gives no record twice"
+    assert set(given.values()) == {1}, "a clean handover must not repeat records"
 
 
-def test_a_query_that_is_stopped_and_started_goes_on_where_it_was(kafka_cluster, query, numbered, make_topic):
+def test_a_query_that_is_stopped_and_started_continues_where_it_was(kafka_cluster, query, numbered, make_topic):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(200)
     first = Seen()
     running = query("spark-again", topic, first)
-    # Reported once the checkpoint has it. If the query stops in the middle of a micro-batch, it is read again.
+    # progress is reported once the checkpoint has it; if the query stops during a micro-batch, that one is read again
     eventually(lambda: sum(one["numInputRows"] for one in running.recentProgress) >= 200, within_s=150)
     running.stop()
     numbered(topic, 2).burst(200)
@@ -91,7 +91,7 @@ def test_a_query_that_is_stopped_leaves_its_group_at_once(store, query, numbered
     eventually(lambda: store.children(layout.ids("spark-leaves")) == (), within_s=15)
 
 
-def test_a_query_over_what_is_there_now_ends_by_itself_and_has_it_committed(
+def test_an_available_now_query_ends_on_its_own_and_commits_its_offsets(
     spark, kafka_cluster, numbered, make_topic, tmp_path
 ):
     topic = make_topic(partitions=2)

@@ -1,4 +1,4 @@
-"""Failures around a query. Real brokers and ZooKeeper; the tests call the source as Spark does."""
+"""Tests of failures around a query, with real brokers and ZooKeeper. They call the source as Spark does."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from tests.waiting import answered, eventually
 pytestmark = pytest.mark.usefixtures("elected")
 
 Record = tuple[int, int]
-"""(partition, offset)."""
+"""Partition and offset."""
 
 
 @pytest.fixture(autouse=True)
 def _said_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a starved ZooKeeper does not store something in time, a later micro-batch shows it: these tests check that
-    one."""
+    """Waits longer for ZooKeeper to store commits. Otherwise, a slow ZooKeeper may store them only during a later
+    micro-batch, but these tests check the earlier one."""
     monkeypatch.setattr("kafka_coord.spark.member._SAID_WITHIN_S", 30.0)
 
 
@@ -53,7 +53,7 @@ def kafka_cluster(three_brokers: KafkaCluster) -> KafkaCluster:
 
 
 class Planner:
-    """Calls the source as Spark does: plans the next micro-batch when the previous one is done."""
+    """Calls the source as Spark does. It plans the next micro-batch when the previous one is done."""
 
     def __init__(self, options: dict[str, Any], checkpoint: dict[str, Any] | None = None) -> None:
         self.reader = GroupStreamReader(SourceOptions.of({name: str(value) for name, value in options.items()}))
@@ -64,16 +64,16 @@ class Planner:
         self.records: list[Record] = []
 
     def plan(self, most: int = 1_000_000) -> list[Task]:
-        """Plans the next micro-batch, which runs until :meth:`done`; empty if there is none."""
+        """Plans the next micro-batch, which runs until :meth:`done`. Returns no tasks if there is none."""
         self.logged = self.reader.latestOffset(self.checkpoint, ReadMaxRows(most))
         return [one for one in self.reader.partitions(self.checkpoint, self.logged) if isinstance(one, Task)]
 
     def done(self) -> None:
-        """Puts the micro-batch into the checkpoint; the source learns of that when it plans the next one."""
+        """Puts the micro-batch into the checkpoint. The source learns this when it plans the next one."""
         self.checkpoint = self.logged
 
     def read(self, tasks: list[Task]) -> list[Record]:
-        """The results of the tasks."""
+        """Runs the tasks, and returns their records."""
         return [
             record
             for task in tasks
@@ -89,7 +89,7 @@ class Planner:
         return len(found)
 
     def until(self, count: int, within_s: float = 60) -> None:
-        """Runs micro-batches until they had that many records in total."""
+        """Runs micro-batches until they have received ``count`` records in total."""
         eventually(lambda: self.run() >= 0 and len(self.records) >= count, within_s=within_s, every_s=0.1)
 
 
@@ -123,7 +123,7 @@ def delete_before(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
 # --- the coordinator and the group ---------------------------------------------------------------------------------
 
 
-def test_a_query_evicted_in_a_long_micro_batch_commits_nothing_over_the_next_owner_and_joins_again(
+def test_a_query_evicted_during_a_long_micro_batch_commits_nothing_and_joins_again(
     kafka_cluster, store, planner, reader, numbered, make_topic, caplog
 ):
     topic = make_topic(partitions=2)
@@ -133,7 +133,7 @@ def test_a_query_evicted_in_a_long_micro_batch_commits_nothing_over_the_next_own
     query = planner("spark-evicted", topic)
     batch = query.plan()
 
-    consumer = reader("spark-evicted", topic, "plain")  # one partition must be stopped within 1.5 s, and is not
+    consumer = reader("spark-evicted", topic, "plain")  # the query must stop one partition within 1.5 s, but does not
     eventually(lambda: len(consumer.given) >= 200, within_s=60)
     numbered(topic, 2).burst(200)
     eventually(lambda: committed(kafka_cluster.zookeeper, "spark-evicted") == {0: 200, 1: 200}, within_s=30)
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
         other.plan()
 
 
-def test_a_second_query_under_a_live_name_is_told_who_has_it(planner, make_topic):
+def test_a_second_query_with_a_live_name_is_refused_and_the_error_names_the_holders_host(planner, make_topic):
     topic = make_topic()
     first = planner("spark-names", topic, consumerId="one")
     eventually(first.reader._joined().holdings.wanted, within_s=30)
@@ -175,7 +175,7 @@ def test_a_second_query_under_a_live_name_is_told_who_has_it(planner, make_topic
         eventually(lambda: second.run() > 0, within_s=60)
 
 
-def test_after_a_killed_driver_the_same_name_waits_for_its_session_and_goes_on(
+def test_the_next_driver_waits_for_the_session_of_a_killed_one_and_continues(
     kafka_cluster, store, planner, numbered, make_topic
 ):
     topic = make_topic()
@@ -196,27 +196,27 @@ def test_after_a_killed_driver_the_same_name_waits_for_its_session_and_goes_on(
         assert driver.stdout is not None
         assert driver.stdout.readline() == "in\n"
         driver.kill()
-    assert store.children(layout.ids("spark-killed")) == ("one",), "its session lives on"
-    # The first micro-batch waits for partitions from the moment the name is this query's, not in total.
+    assert store.children(layout.ids("spark-killed")) == ("one",), "the killed driver's session must still exist"
+    # the first micro-batch's wait for partitions begins only when the query has its name
     query = planner("spark-killed", topic, consumerId="one", waitMs=8_000)
     assert query.run() == 100
 
 
-def test_what_is_done_before_a_kill_is_said_to_the_group_by_the_next_driver(
+def test_the_next_driver_commits_the_micro_batch_that_a_killed_driver_completed(
     kafka_cluster, planner, numbered, make_topic
 ):
     topic = make_topic()
     numbered(topic, 1).burst(100)
     first = planner("spark-unsaid", topic)
     first.records += first.read(first.plan(60))
-    first.reader.stop()  # the group does not know that the micro-batch is done; the checkpoint does
+    first.reader.stop()  # the checkpoint has the completed micro-batch, but the group does not have its offsets
     first.done()
     second = planner("spark-unsaid", topic, checkpoint=first.checkpoint)
     second.until(40)
     assert Counter(first.records) + Counter(second.records) == once(1, range(100))
 
 
-def test_a_logged_micro_batch_is_read_again_where_it_is_this_querys_and_left_to_the_others_elsewhere(
+def test_a_planned_micro_batch_is_read_again_only_in_partitions_that_the_query_still_owns(
     planner, numbered, make_topic
 ):
     topic = make_topic(partitions=2)
@@ -228,7 +228,7 @@ def test_a_logged_micro_batch_is_read_again_where_it_is_this_querys_and_left_to_
     eventually(lambda: len(other.reader._joined().holdings.wanted()) == 2, within_s=30)
     second = planner("spark-replay", topic, checkpoint=first.checkpoint, consumerId="second")
     tasks = second.reader.partitions(first.checkpoint, first.logged)
-    assert tasks == second.reader.partitions(first.checkpoint, first.logged), "Spark may ask more than once"
+    assert tasks == second.reader.partitions(first.checkpoint, first.logged), "Spark may ask for them repeatedly"
     second.logged = first.logged
     second.records += second.read(tasks)
     second.done()
@@ -237,7 +237,7 @@ def test_a_logged_micro_batch_is_read_again_where_it_is_this_querys_and_left_to_
     assert Counter(second.records) + Counter(other.records) == once(2, range(100))
 
 
-def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_more_than_any(
+def test_the_groups_offset_overrides_an_old_checkpoint_and_an_operators_offset_every_one(
     kafka_cluster, store, planner, numbered, make_topic
 ):
     topic, group = make_topic(), "spark-restored"
@@ -255,14 +255,15 @@ def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_m
     assert restored.run() == 0
     restored.reader.stop()
 
-    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)  # the largest allowed difference of clocks
+    # wait for more than the assumed maximum clock difference
+    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)
     store.set(layout.offset(group, topic, 0), b"50")
     again = planner(group, topic, checkpoint=newest)
     again.until(50)
     assert Counter(again.records) == once(1, range(50, 100))
 
 
-def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, make_topic):
+def test_a_stopped_query_neither_plans_nor_registers(store, planner, make_topic):
     query = planner("spark-stopped", make_topic())
     query.reader.stop()
     with pytest.raises(ConsumerClosed, match="because it was stopped"):
@@ -270,38 +271,36 @@ def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, mak
     assert store.children(layout.ids("spark-stopped")) == ()
 
 
-# --- servers away --------------------------------------------------------------------------------------------------
+# --- unreachable servers -------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def link_to(zookeeper: str) -> Iterator[Link]:
-    """A proxy to this server, whose connection can be cut."""
+    """Makes a proxy to this server. Its connections can be cut."""
     with Network() as network:
         yield network.link([int(zookeeper.rpartition(":")[2])])
 
 
-def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twice(
-    kafka_cluster, planner, numbered, make_topic
-):
+def test_no_record_is_read_twice_if_the_session_ends_during_a_micro_batch(kafka_cluster, planner, numbered, make_topic):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(200)
     with link_to(kafka_cluster.zookeeper) as link:
         query = planner("spark-cut", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=4_000)
         batch = query.plan()
         link.cut()
-        query.records += query.read(batch)  # the brokers are known
+        query.records += query.read(batch)  # the query already knows the brokers
         eventually(lambda: not query.reader._joined()._connector.may_hand_out(), within_s=15)
         query.done()
-        assert query.plan() == [], "nothing is planned without a membership"
+        assert query.plan() == [], "without a membership, no micro-batch may be planned"
         link.mend()
         numbered(topic, 2).burst(200)
         query.until(400)
-        assert Counter(query.records) == once(2, range(200)), "the micro-batch that was done was not read again"
+        assert Counter(query.records) == once(2, range(200)), "the completed micro-batch must not be read again"
         eventually(lambda: query.run() == 0 and committed(kafka_cluster.zookeeper, "spark-cut") == {0: 200, 1: 200})
         query.reader.stop()
 
 
-def test_what_was_done_while_zookeeper_was_away_is_not_read_again_by_the_next_membership(
+def test_the_next_membership_does_not_repeat_micro_batches_completed_without_zookeeper(
     kafka_cluster, store, planner, numbered, make_topic
 ):
     topic = make_topic(partitions=2)
@@ -319,9 +318,7 @@ def test_what_was_done_while_zookeeper_was_away_is_not_read_again_by_the_next_me
         query.reader.stop()
 
 
-def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
-    kafka_cluster, planner, numbered, make_topic
-):
+def test_an_available_now_run_continues_after_its_membership_was_lost(kafka_cluster, planner, numbered, make_topic):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(200)
     with link_to(kafka_cluster.zookeeper) as link:
@@ -333,14 +330,14 @@ def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
         eventually(lambda: not query.reader._joined()._connector.may_hand_out(), within_s=15)
         mending = threading.Timer(1.0, link.mend)
         mending.start()
-        assert query.run() == 150, "it waited for its membership"
+        assert query.run() == 150, "the query must wait for its membership"
         mending.join()
         assert query.run() == 0
         assert Counter(query.records) == once(2, range(100))
         query.reader.stop()
 
 
-def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it_plans(
+def test_an_available_now_run_continues_if_its_membership_ends_during_planning(
     store, planner, numbered, make_topic, monkeypatch
 ):
     topic = make_topic()
@@ -360,7 +357,7 @@ def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it
 
     def evicted(most: int, upto: Any) -> Any:
         monkeypatch.undo()
-        store.create(layout.paused("spark-now-lost"))  # so that it does not get partitions at once
+        store.create(layout.paused("spark-now-lost"))  # so that the query does not get partitions at once
         store.delete(layout.registration("spark-now-lost", "one"))
         eventually(lambda: member._connector.counters.losses == 1)
         resume.start()
@@ -372,7 +369,7 @@ def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it
     resume.join()
 
 
-def test_a_run_over_what_is_there_now_begins_where_its_membership_ends_before_it_has_looked(
+def test_an_available_now_run_waits_if_its_partitions_are_lost_before_it_begins(
     planner, numbered, make_topic, monkeypatch
 ):
     topic = make_topic()
@@ -386,13 +383,13 @@ def test_a_run_over_what_is_there_now_begins_where_its_membership_ends_before_it
     assert query.run() == 100
 
 
-def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
+def test_reading_waits_for_a_dead_broker_and_planning_omits_its_partitions(
     kafka_cluster, planner, numbered, make_topic
 ):
     topic = make_topic(partitions=3)
     numbered(topic, 3).burst(300)
     query = planner("spark-broker", topic)
-    # A client reads in one thread; another name makes another client.
+    # a client reads in one thread, so another client id makes another client
     planning = planner("spark-broker-too", topic, **{"kafka.client.id": "planning"})
     for one in (query, planning):
         one.until(300)
@@ -419,16 +416,16 @@ def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_pl
 
 
 def leaders_of(bootstrap: str, topic: str) -> dict[int, int]:
-    """Keyed by partition; -1 without a committed offset."""
+    """The leader of each partition, or -1."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     return {p.id: p.leader for p in answered(admin, topic).partitions.values()}
 
 
-# --- records that are gone -----------------------------------------------------------------------------------------
+# --- deleted records -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("policy", "first"), [("fail", None), ("earliest", 60), ("latest", 100)])
-def test_where_the_log_was_cut_a_query_goes_on_by_policy(
+def test_after_a_deletion_of_records_a_query_continues_according_to_its_policy(
     kafka_cluster, planner, numbered, make_topic, policy: str, first: int | None
 ):
     topic = make_topic()
@@ -450,7 +447,7 @@ def test_where_the_log_was_cut_a_query_goes_on_by_policy(
 
 
 @pytest.mark.parametrize(("policy", "first"), [("fail", None), ("earliest", 0), ("latest", 10)])
-def test_where_the_log_ends_before_the_groups_offset_a_query_goes_on_by_policy(
+def test_if_the_log_ends_before_the_groups_offset_a_query_continues_according_to_its_policy(
     store, planner, numbered, make_topic, policy: str, first: int | None
 ):
     topic, group = make_topic(), f"spark-short-{policy}"
@@ -460,7 +457,7 @@ def test_where_the_log_ends_before_the_groups_offset_a_query_goes_on_by_policy(
     before.run(5)
     before.run(1)
     before.reader.stop()
-    store.set(path, b"500")  # as after the brokers were restored from an old copy
+    store.set(path, b"500")  # as if the brokers were restored from an old copy
     query = planner(group, topic, onDataLoss=policy)
     if first is None:
         with pytest.raises(NoOffset, match=r"continues at 500 of .*log starts at 0, and its next offset is 10"):
@@ -473,7 +470,9 @@ def test_where_the_log_ends_before_the_groups_offset_a_query_goes_on_by_policy(
 
 
 @pytest.mark.parametrize("policy", ["fail", "earliest"])
-def test_records_that_go_between_planning_and_reading(kafka_cluster, planner, numbered, make_topic, policy: str):
+def test_records_that_are_deleted_between_planning_and_reading(
+    kafka_cluster, planner, numbered, make_topic, policy: str
+):
     topic = make_topic()
     numbered(topic, 1).burst(100)
     query = planner(f"spark-between-{policy}", topic, onDataLoss=policy)
@@ -486,7 +485,7 @@ def test_records_that_go_between_planning_and_reading(kafka_cluster, planner, nu
     assert Counter(query.read(batch)) == once(1, range(30, 100))
 
 
-def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is(kafka_cluster, planner, make_topic):
+def test_records_of_committed_transactions_are_read_and_uncommitted_ones_are_not(kafka_cluster, planner, make_topic):
     topic = make_topic()
     producer = Producer(
         {"bootstrap.servers": kafka_cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0}
@@ -501,9 +500,9 @@ def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is
         end()
 
     query = planner("spark-transactions", topic)
-    write(producer.commit_transaction)  # 0 to 9, and the end of the transaction at 10
+    write(producer.commit_transaction)  # offsets 0 to 9, and the commit marker at 10
     query.until(10)
-    write(lambda: None)  # 11 to 20, in an open transaction
+    write(lambda: None)  # offsets 11 to 20, in an open transaction
     assert query.run() == 0
     producer.commit_transaction()
     query.until(20)
@@ -514,15 +513,13 @@ def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is
     assert [offset for _, offset in query.records] == [*range(10), *range(11, 21), *range(33, 43)]
 
 
-def test_settings_librdkafka_does_not_know_fail_the_query_at_once(planner, make_topic):
+def test_settings_that_librdkafka_does_not_know_fail_the_query_at_once(planner, make_topic):
     query = planner("spark-settings", make_topic(), **{"kafka.sasl.jaas.config": "as Java's clients have it"})
     with pytest.raises(SettingsError, match=r"options kafka\.\*: .*Java JAAS configuration is not supported"):
         query.plan()
 
 
-def test_a_topic_deleted_and_made_again_shorter_is_read_from_its_beginning(
-    kafka_cluster, planner, numbered, make_topic, topics
-):
+def test_a_recreated_shorter_topic_is_read_from_its_beginning(kafka_cluster, planner, numbered, make_topic, topics):
     topic = make_topic()
     numbered(topic, 1).burst(100)
     query = planner("spark-again-shorter", topic)

@@ -171,7 +171,7 @@ class ThirdPartyConsumer:
         return {}  # starting at the oldest record requires no stored offset
 
     def _settle(self, offsets, delete=None):
-        """Writes these offsets and deletes that path, if this incarnation is still registered."""
+        """Writes the offsets and deletes ``delete`` in one multi. Raises MembershipLost if no longer registered."""
         write = dict.fromkeys(offsets, "set_data")
         while offsets or delete:
             operations = [("check", self._ids, -1), ("check", self._channel, self._token)]

@@ -123,7 +123,7 @@ def test_commands_for_earlier_incarnations_are_removed_unobeyed(consumer, group,
     assert consumer.assignment() == set()
 
 
-def test_a_command_for_a_later_incarnation_is_left_to_it(consumer, group, log):
+def test_a_command_for_a_later_incarnation_is_left_in_the_channel(consumer, group, log):
     before = group.incarnation
     group.client.delete(IDS)
     newer = group.client.set(CHANNEL, b"").mzxid

@@ -1,4 +1,4 @@
-"""Deliberate trouble, with a bystander: another group must be served whatever happens."""
+"""Deliberate trouble, with a bystander: whatever happens, another group must be served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPTLY_S = 15.0
 
 @pytest.fixture
 def bystander(world: World) -> Callable[[], None]:
-    """Asserts that a group without trouble is served promptly: a new member gets its half."""
+    """Asserts that a group without trouble is served promptly: each of two new members gets half of the partitions."""
     count = iter(range(1, 100))
     world.kafka.topic("calm", 4)
 
@@ -37,7 +37,7 @@ def bystander(world: World) -> Callable[[], None]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Said:
-    """Waits until a line with all these words was logged, and returns it."""
+    """Waits until a line that contains all these words is logged, and returns it."""
     caplog.set_level(logging.INFO)
 
     def find(*words: str, within_s: float = 15.0) -> str:
@@ -51,7 +51,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
 
 
 def put(world: World, path: str, data: bytes) -> None:
-    """Writes a znode, whatever was there."""
+    """Creates or overwrites a znode, with its parents."""
     world.store.ensure_path(path)
     world.store.set(path, data)
 

@@ -61,7 +61,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         one.process.wait(10)
 
 
-def test_serve_waits_for_a_zookeeper_that_is_not_there_and_stops_when_told(serve: Serve):
+def test_serve_waits_for_an_unreachable_zookeeper_and_stops_at_sigterm(serve: Serve):
     serving = serve("--broker-id", "1", "--zookeeper", NOBODY)
     serving.says("no ZooKeeper at 127.0.0.1:1")
     serving.process.send_signal(signal.SIGTERM)
@@ -70,7 +70,7 @@ def test_serve_waits_for_a_zookeeper_that_is_not_there_and_stops_when_told(serve
 
 
 @pytest.mark.zookeeper
-def test_serve_under_a_broker_id_that_runs_already_ends_with_the_reason(world: World, serve: Serve):
+def test_serve_with_the_broker_id_of_a_running_instance_ends_with_the_reason(world: World, serve: Serve):
     world.instance(1).start_elected()
     serving = serve("--broker-id", "1", "--zookeeper", world.hosts, "--session-timeout-ms", "1000")
     assert serving.ends() == 2
@@ -81,7 +81,7 @@ def test_serve_under_a_broker_id_that_runs_already_ends_with_the_reason(world: W
 
 
 @pytest.mark.zookeeper
-def test_serve_without_its_chroot_says_so(world: World, serve: Serve):
+def test_serve_reports_that_its_chroot_does_not_exist(world: World, serve: Serve):
     serving = serve("--broker-id", "1", "--zookeeper", f"{world.hosts}/missing")
     serving.says("chroot", "missing", "does not exist")
     if serving.process.poll() is None:
@@ -90,7 +90,7 @@ def test_serve_without_its_chroot_says_so(world: World, serve: Serve):
     assert "Traceback" not in serving.output
 
 
-def test_serve_with_settings_that_cannot_be_used_ends_at_once(serve: Serve):
+def test_serve_with_invalid_settings_ends_at_once(serve: Serve):
     for wrong, said in (("--broker-id=x", "serve.broker_id: 'x'"), ("--zookeeper=h:1:2", "h:1:2")):
         serving = serve("--broker-id", "1", wrong)
         assert serving.ends() == 2
@@ -113,7 +113,7 @@ def test_a_consumer_with_an_illegal_name_or_pattern_is_refused_before_it_connect
 
 
 @pytest.mark.zookeeper
-def test_a_second_consumer_under_a_live_name_is_refused_with_who_has_it(world: World):
+def test_a_second_consumer_with_a_live_name_is_refused_and_the_error_names_the_holders_host(world: World):
     broker = {"version": 5, "endpoints": [f"PLAINTEXT://{NOBODY}"], "listener_security_protocol_map": {}}
     world.store.create(layout.broker(1), json.dumps(broker).encode(), ephemeral=True)
     world.instance(1).start_elected()

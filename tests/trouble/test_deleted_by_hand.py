@@ -21,7 +21,7 @@ def flights(*numbers: int) -> set[TopicPartition]:
     return {TopicPartition("flights", n) for n in numbers}
 
 
-def test_a_deleted_registration_makes_its_consumer_a_stranger(world: World, bystander):
+def test_a_consumer_whose_registration_is_deleted_loses_its_membership(world: World, bystander):
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -30,14 +30,14 @@ def test_a_deleted_registration_makes_its_consumer_a_stranger(world: World, byst
     world.settles("c2", partitions=4)
     with pytest.raises(MembershipLost):
         c1.channel.commit(c1.registration, c1.position)
-    assert set(c2.started.values()) == {-1}, "what the stranger consumed since its last commit is read again"
+    assert set(c2.started.values()) == {-1}, "records after c1's last commit must be read again"
     c1.halt()
     c1.join()
     world.settles("c1", "c2", partitions=4)
     bystander()
 
 
-def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: World, said, bystander):
+def test_a_deleted_ledger_is_restored_and_no_partition_has_two_owners(world: World, said, bystander):
     world.instance(1).start_elected()
     c1 = world.consumer("c1", obedient=False).join()
     eventually(c1.obey)
@@ -48,7 +48,7 @@ def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: Worl
     stop = eventually(lambda: c1.obey(acknowledge=False))
     assert isinstance(stop, StopFetcher)
     look(world)
-    assert c2.seen == [], "c1 has not let go"
+    assert c2.seen == [], "c1 has not acknowledged the stop"
     eventually(lambda: world.settled() is not None or (c1.obey(), False)[1])
     target = world.settles("c1", "c2", partitions=4)
     assert target.generation == 2
@@ -56,7 +56,7 @@ def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: Worl
     bystander()
 
 
-def test_a_channel_deleted_with_its_stop_is_no_acknowledgement_of_a_member(world: World, said, bystander):
+def test_a_deleted_channel_with_a_stop_does_not_acknowledge_the_stop(world: World, said, bystander):
     world.instance(1).start_elected()
     c1 = world.consumer("c1", obedient=False).join()
     eventually(c1.obey)
@@ -66,7 +66,7 @@ def test_a_channel_deleted_with_its_stop_is_no_acknowledgement_of_a_member(world
     remove(world, layout.channel("delays", "c1"))
     said("evicted consumer=c1", "someone deleted its channel")
     world.settles("c2", partitions=4)
-    assert not registered(world, "c1"), "it was thrown out before anything of it was given on"
+    assert not registered(world, "c1"), "c1 must be evicted before its partitions are reassigned"
     with pytest.raises(MembershipLost):
         c1.channel.commit(c1.registration, {TopicPartition("flights", 0): 1})
     c1.join()
@@ -76,7 +76,7 @@ def test_a_channel_deleted_with_its_stop_is_no_acknowledgement_of_a_member(world
     bystander()
 
 
-def test_a_deleted_target_is_made_anew_above_every_generation_there_was(world: World, bystander):
+def test_a_deleted_target_is_written_again_with_a_higher_generation(world: World, bystander):
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -89,14 +89,14 @@ def test_a_deleted_target_is_made_anew_above_every_generation_there_was(world: W
     c1.leave()
     eventually(lambda: world.target().members == {})
     generation = world.target().generation
-    world.store.delete(layout.assignment("delays"))  # and now there is no ledger that could tell
+    world.store.delete(layout.assignment("delays"))  # this time, no ledger contains the generation either
     c2 = world.consumer("c2").join()
     assert world.settles("c2", partitions=4).generation > generation
-    assert len(c1.seen) == len(c2.seen) == 1, "what does not move is not touched"
+    assert len(c1.seen) == len(c2.seen) == 1, "consumers must get no commands for partitions that do not move"
     bystander()
 
 
-def test_a_history_that_begins_anew_with_an_action_knows_the_generation(world: World):
+def test_a_new_history_that_begins_with_an_action_has_the_generation(world: World):
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     for _ in range(2):
@@ -112,18 +112,18 @@ def test_a_history_that_begins_anew_with_an_action_knows_the_generation(world: W
     assert world.settles("c2", partitions=4).generation > generation
 
 
-def test_a_deleted_history_costs_the_history(world: World):
+def test_a_deleted_history_loses_only_its_own_entries(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
-    eventually(lambda: [d.settled_ms is not None for d in world.history()] == [True])  # it contains the last generation
+    eventually(lambda: [d.settled_ms is not None for d in world.history()] == [True])  # it has the last generation
     world.store.delete(layout.history("delays"))
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
     eventually(lambda: [d.generation for d in world.history()] == [2])
 
 
-def test_the_coordinators_znode_deleted_means_another_election(world: World, said, bystander):
+def test_deleting_the_coordinators_znode_causes_an_election(world: World, said, bystander):
     first = world.instance(1).start_elected()
     world.consumer("c1").join()
     before = world.settles("c1", partitions=4)
@@ -135,8 +135,8 @@ def test_the_coordinators_znode_deleted_means_another_election(world: World, sai
     bystander()
 
 
-def test_a_deleted_epoch_never_lets_epochs_go_back(world: World, bystander):
-    """Four elections without an assignment after the first: only the coordinator's own znode knows the epoch."""
+def test_epochs_do_not_go_back_after_the_epochs_znode_is_deleted(world: World, bystander):
+    """No assignment is written after the first of four elections, so only the coordinator's own znode has the epoch."""
     instance = world.instance(1, replace(FAST, resign_pause_ms=20)).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -153,7 +153,7 @@ def test_a_deleted_epoch_never_lets_epochs_go_back(world: World, bystander):
     eventually(lambda: instance.service.leads and world.value(layout.COORDINATOR)["epoch"] > 4)
 
 
-def test_a_whole_group_deleted_while_it_runs_begins_again_when_its_consumers_do(world: World, bystander):
+def test_a_group_deleted_while_it_runs_starts_again_when_its_consumers_register(world: World, bystander):
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -167,7 +167,7 @@ def test_a_whole_group_deleted_while_it_runs_begins_again_when_its_consumers_do(
     assert c1.owned.isdisjoint(c2.owned)
 
 
-def test_everything_of_ours_deleted_while_it_runs_is_made_again(world: World, said):
+def test_all_of_the_projects_znodes_are_created_again_after_their_deletion(world: World, said):
     instance = world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -182,7 +182,7 @@ def test_everything_of_ours_deleted_while_it_runs_is_made_again(world: World, sa
 
 
 def remove_all(world: World, path: str) -> bool:
-    """Whether the tree is gone; the coordinator may write below it while it is being deleted."""
+    """Deletes the tree, and returns whether it is gone. The coordinator may write below it at the same time."""
     try:
         remove(world, path)
     except (NotEmpty, NoNode):

@@ -1,8 +1,9 @@
-"""Every znode of a living cluster is damaged in a dozen ways, one at a time.
+"""Damages every znode of a running cluster in a dozen ways, one at a time.
 
-Each time the bystander's group is served, the doctor names the znode as an error, and its remedy heals it. In the end
-the audit of ZooKeeper's log finds no violation but the damage itself. Damage that harms nobody, or that the coordinator
-repairs by itself, is listed here. ``--long`` tries each damage on each znode, otherwise a third of them.
+After each damage, the bystander's group is served, the doctor reports the znode as an error, and its remedy repairs the
+znode. At the end, the audit of ZooKeeper's log finds no violation except the damage itself. The tables below list
+harmless damage and damage that the coordinator repairs itself. ``--long`` tries each damage on each znode; otherwise, a
+third of the combinations are tried.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.zookeeper
 GROUP = "delays"
 FIRST, OFFSET = TopicPartition("flights", 0), 4711
 REQUEST = layout.request("request-0000000099")
-"""For a name that no listener has seen."""
+"""A request whose name no listener has seen."""
 HEALS_ITSELF = frozenset({"deleted"})
 
 DAMAGE: Mapping[str, Callable[[bytes], bytes | None]] = {
@@ -52,14 +53,14 @@ DAMAGE: Mapping[str, Callable[[bytes], bytes | None]] = {
 
 
 READABLE = frozenset({"another's value", "not a number"})
-"""For a value without required fields: unknown fields stay, and missing ones get defaults."""
+"""Harmless damage to a value without required fields: unknown fields stay, and missing ones get defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A znode, the kinds of :data:`DAMAGE` that do not harm it, and the conditions for damaging it.
+    """A znode, the kinds of :data:`DAMAGE` that are harmless to it, and how to prepare the damage.
 
-    ``path`` may depend on the result of ``prepare``. ``stops_all``: while it is damaged, no group is served.
+    ``path`` may depend on the result of ``prepare``. With ``stops_all``, no group is served while the znode is damaged.
     """
 
     path: str
@@ -87,7 +88,7 @@ class Cluster:
     # --- the group ---------------------------------------------------------------------------------------------------
 
     def serves(self) -> None:
-        """The group has two live members, and each its half."""
+        """Asserts that the group has two live members, each with half of the partitions."""
         for name in ("c1", "c2"):
             known = self.members.get(name)
             if known is None or not self._is_member(known.registration):
@@ -97,7 +98,7 @@ class Cluster:
         self.world.settles("c1", "c2", group=GROUP, partitions=4)
 
     def _is_member(self, registration: Registration) -> bool:
-        """As a consumer checks it: its registration and its token are unchanged."""
+        """Whether the registration and its token are unchanged, as a consumer checks it."""
         node, channel = (
             self.world.node(registration.path),
             self.world.node(layout.channel(GROUP, registration.consumer)),
@@ -112,26 +113,26 @@ class Cluster:
         self.world.settles("x1", group=group, partitions=2)
 
     def commits(self) -> None:
-        """The owner of the first partition commits."""
+        """Makes the owner of the first partition commit."""
         owner = next(m for name, m in self.members.items() if FIRST in self.world.ledgers(GROUP)[name].owned)
         owner.channel.commit(owner.registration, {FIRST: OFFSET})
 
     def leaves_a_command(self) -> None:
-        """c1 hangs: it does not carry out a start-fetcher."""
+        """Makes c1 hang, so that it does not carry out a start-fetcher."""
         self.members["c1"].leave()
         self.world.settles("c2", group=GROUP, partitions=4)
         self.members["c1"] = self.world.consumer("c1", group=GROUP, obedient=False).join()
         eventually(lambda: self.world.children(layout.channel(GROUP, "c1")))
 
     def rests(self) -> None:
-        """The coordinator has recorded that the group is at rest. It does not repeat a record that somebody deleted, so
-        something must happen to the group first."""
+        """Waits until the coordinator has recorded that the group is at rest. The coordinator does not write a deleted
+        record again before the group changes, so this may request a rebalance."""
         if self.world.node(layout.settled(GROUP)) is None:
             self.carries_out(["groups", "rebalance", GROUP])
         eventually(lambda: self.world.node(layout.settled(GROUP)))
 
     def asks(self) -> None:
-        """There is an answered request: the coordinator does not write it again."""
+        """Makes a request and waits for its answer. The coordinator does not write an answered request again."""
         self.world.store.create(REQUEST, fields.dump(Request(RequestType.LOOK, group=GROUP).to_json()))
         eventually(lambda: b"the group was checked" in self.world.store.get(REQUEST).data)
 
@@ -142,7 +143,7 @@ class Cluster:
     # --- the damage --------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: bytes) -> None:
-        """As an operator does with zkCli.sh."""
+        """Overwrites a znode, as an operator would with zkCli.sh."""
         self.by_hand.add(self.world.store.set(path, data).mzxid)
 
     def delete(self, path: str) -> None:
@@ -175,7 +176,8 @@ class Cluster:
             self.delete(path)
 
     def carries_out(self, command: list[str]) -> bool:
-        """Whether an operator's command is carried out. If it is refused, the refusal names whom to stop first."""
+        """Runs an operator's command, and returns whether it was carried out. If it was refused because a member holds
+        partitions, evicts that member."""
         ran = run(*command, zookeeper=self.world.hosts)
         if ran.code == 0:
             return True
@@ -189,14 +191,14 @@ NOTHING_REQUIRED = frozenset({"empty", "deleted"}) | READABLE
 KINDS = {
     "registration": Kind(layout.registration(GROUP, "c1")),
     "ledger": Kind(layout.ledger(GROUP, "c1")),
-    "channel": Kind(layout.channel(GROUP, "c1"), frozenset(DAMAGE)),  # its consumer registers again
+    "channel": Kind(layout.channel(GROUP, "c1"), frozenset(DAMAGE)),  # the consumer registers again
     "command": Kind(layout.channel(GROUP, "c1"), frozenset(), Cluster.leaves_a_command),
     "target": Kind(layout.assignment(GROUP)),
     "settings": Kind(layout.group(GROUP), frozenset({"empty"}) | READABLE),
     "history": Kind(layout.history(GROUP), frozenset({"deleted"}) | READABLE),
     "settled": Kind(layout.settled(GROUP), prepare=Cluster.rests),
     "offset": Kind(layout.offset(GROUP, "flights", 0), prepare=Cluster.commits),
-    # half of a number is a number too: the identity of another topic
+    # half of a number is also a number, which is the identity of another topic
     "identity of offsets": Kind(layout.topic_offsets(GROUP, "flights"), frozenset({"empty", "truncated"})),
     "pause": Kind(layout.paused(GROUP), NOTHING_REQUIRED, lambda cluster: cluster.pauses(GROUP)),
     "pause of all": Kind(layout.PAUSED, NOTHING_REQUIRED, lambda cluster: cluster.pauses("--all"), stops_all=True),
@@ -208,7 +210,7 @@ KINDS = {
     "broker": Kind(layout.broker(1), frozenset()),
 }
 HAVE_CHILDREN_OR_AN_OWNER = frozenset({"command", "settings", "identity of offsets", "topic", "broker"})
-"""Deleting these by hand is not damage: it is an acknowledgement, or the end of a group or topic."""
+"""Deleting one of these by hand is no damage, but an acknowledgement, or the end of a group or topic."""
 
 
 @pytest.fixture
@@ -218,7 +220,7 @@ def cluster(world: World) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_znode_is_named_healed_as_said_and_felt_by_nobody_else(
+def test_the_doctor_names_a_damaged_znode_its_remedy_works_and_other_groups_are_served(
     cluster: Cluster, zookeeper: ZooKeeperServer, chroot: str, kind: str, pytestconfig: pytest.Config
 ) -> None:
     world, damaged = cluster.world, KINDS[kind]
@@ -248,7 +250,7 @@ def test_a_damaged_znode_is_named_healed_as_said_and_felt_by_nobody_else(
     assert [one for one in violations if int(one["zxid"], 16) not in cluster.by_hand] == []
 
 
-def test_what_is_written_into_the_parents_of_all_znodes_harms_nobody(cluster: Cluster) -> None:
+def test_data_written_to_parent_znodes_is_harmless(cluster: Cluster) -> None:
     parents = (layout.CONSUMERS, layout.COORDINATORS, layout.REQUESTS, layout.GROUPS)
     of_the_group = (layout.ids, layout.owners, layout.channels, layout.offsets)
     for path in (*parents, *(place(GROUP) for place in of_the_group)):

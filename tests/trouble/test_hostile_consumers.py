@@ -1,4 +1,4 @@
-"""Consumers that cheat, fill their own channel, or forbid reading: at most their own group suffers."""
+"""Consumers that cheat, fill their own channel, or forbid reading affect at most their own group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture
 def foreign(zk_hosts: str):
-    """A client with other credentials, whose znodes only it may read."""
+    """A client with other credentials. Only it may read the znodes that it creates."""
     acl = [make_digest_acl("them", "secret", all=True)]
     client = KazooClient(zk_hosts, default_acl=acl, auth_data=[("digest", "them:secret")])
     client.start(timeout=15)
@@ -33,11 +33,11 @@ def foreign(zk_hosts: str):
 
 
 def impatient(world: World, group: str = "delays") -> None:
-    """The group evicts members that do not acknowledge within half a second."""
+    """Makes the group evict members that do not acknowledge within half a second."""
     put(world, layout.group(group), fields.dump(GroupSettings(rebalance_timeout_ms=500).to_json()))
 
 
-def test_a_consumer_that_deletes_commands_unread_gets_no_more_than_its_share_and_harms_only_itself(world, bystander):
+def test_a_consumer_that_deletes_unread_commands_gets_no_more_than_its_share(world, bystander):
     world.instance(1).start_elected()
     cheat = world.consumer("cheat", obedient=False).join()
     eventually(world.outstanding)
@@ -55,7 +55,7 @@ def test_a_consumer_that_deletes_commands_unread_gets_no_more_than_its_share_and
     bystander()
 
 
-def test_garbage_in_ones_own_channel_gets_one_evicted_and_is_cleared_away(world: World, said, bystander):
+def test_a_consumer_with_garbage_in_its_channel_is_evicted_and_the_garbage_is_removed(world: World, said, bystander):
     impatient(world)
     world.instance(1).start_elected()
     world.consumer("c1").join()
@@ -77,7 +77,7 @@ def test_garbage_in_ones_own_channel_gets_one_evicted_and_is_cleared_away(world:
     bystander()
 
 
-def test_ten_thousand_commands_somebody_made_are_removed_when_their_consumer_goes(world: World, bystander):
+def test_ten_thousand_forged_commands_are_removed_when_their_consumer_leaves(world: World, bystander):
     impatient(world)
     world.instance(1).start_elected()
     world.consumer("c1").join()
@@ -93,7 +93,7 @@ def test_ten_thousand_commands_somebody_made_are_removed_when_their_consumer_goe
     bystander()
 
 
-def test_children_below_znodes_that_have_none_stop_no_eviction_and_no_removal(world: World, said, bystander):
+def test_unexpected_children_of_znodes_prevent_no_eviction_and_no_removal(world: World, said, bystander):
     put(world, layout.registration("delays", "ghost"), b'{"version":1,"subscription":{"flights":1},"pattern":"static"}')
     put(world, f"{layout.registration('delays', 'ghost')}/child", b"")
     put(world, f"{layout.ledger('delays', 'gone')}/child", b"")
@@ -107,11 +107,11 @@ def test_children_below_znodes_that_have_none_stop_no_eviction_and_no_removal(wo
     bystander()
 
 
-def test_a_registration_nobody_else_may_read_stops_neither_startup_nor_its_group(world, foreign, said, bystander):
+def test_an_unreadable_registration_stops_neither_the_startup_nor_its_group(world, foreign, said, bystander):
     for path in (layout.ids("delays"), layout.REQUESTS, layout.BROKER_IDS):
         world.store.ensure_path(path)
     foreign.create(layout.registration("delays", "s1"), b"{}")
-    foreign.create(layout.group("secret"), b"{}")  # with everything below it
+    foreign.create(layout.group("secret"), b"{}")  # the whole group is unreadable
     foreign.create(layout.ids("secret"), b"{}")
     foreign.create(f"{layout.REQUESTS}/request-0000000001", b"{}")
     foreign.create(layout.broker(9), b"{}")
@@ -125,7 +125,7 @@ def test_a_registration_nobody_else_may_read_stops_neither_startup_nor_its_group
     said(layout.broker_topic("hidden"), "does not allow it")
 
 
-def test_what_only_its_writer_may_read_in_a_readable_group_is_reported_and_the_rest_goes_on(
+def test_an_unreadable_registration_in_a_readable_group_is_reported_and_the_group_continues(
     world: World, foreign, said, bystander
 ):
     world.instance(1).start_elected()
@@ -138,7 +138,7 @@ def test_what_only_its_writer_may_read_in_a_readable_group_is_reported_and_the_r
     bystander()
 
 
-def test_a_request_the_coordinator_may_not_answer_is_set_aside(world: World, foreign, said, bystander):
+def test_a_request_that_the_coordinator_is_not_allowed_to_answer_is_set_aside(world: World, foreign, said, bystander):
     instance = world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -152,7 +152,7 @@ def test_a_request_the_coordinator_may_not_answer_is_set_aside(world: World, for
     bystander()
 
 
-def test_a_history_of_the_cluster_that_may_not_be_read_hinders_nobody(world: World, foreign, said):
+def test_an_unreadable_cluster_history_stops_neither_groups_nor_resignations(world: World, foreign, said):
     world.store.ensure_path(layout.CONSUMERS)
     foreign.create(layout.HISTORY, b"")
     instance = world.instance(1).start_elected()
@@ -163,7 +163,7 @@ def test_a_history_of_the_cluster_that_may_not_be_read_hinders_nobody(world: Wor
     assert instance.service.registered
 
 
-def test_a_successors_name_that_may_not_be_read_hinders_no_election(world: World, foreign, said):
+def test_an_unreadable_successor_znode_prevents_no_election(world: World, foreign, said):
     world.store.ensure_path(layout.CONSUMERS)
     foreign.create(layout.SUCCESSOR, b"")
     world.instance(1).start_elected()
@@ -176,7 +176,7 @@ def test_a_successors_name_that_may_not_be_read_hinders_no_election(world: World
     assert other.service.leads
 
 
-def test_a_reason_with_line_breaks_and_of_any_length_is_one_short_line(world: World, said):
+def test_a_long_reason_with_line_breaks_is_logged_as_one_short_line(world: World, said):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -189,7 +189,7 @@ def test_a_reason_with_line_breaks_and_of_any_length_is_one_short_line(world: Wo
         assert len(line) < 2_200
 
 
-def test_two_live_consumers_under_one_name_are_told_apart(world: World):
+def test_a_second_live_consumer_with_the_same_name_is_refused(world: World):
     world.instance(1).start_elected()
     first = world.consumer("c1").join()
     world.settles("c1", partitions=4)

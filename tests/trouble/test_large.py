@@ -1,4 +1,4 @@
-"""Groups far larger than usual: every write fits a request, and other groups are served meanwhile."""
+"""Groups far larger than usual: every write fits into a request, and other groups are served in the meantime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JUTE_MAXBUFFER = 1_048_575
 
 
 def test_two_thousand_members_registered_at_once_share_ten_thousand_partitions(world: World, bystander):
-    """Plain znodes, written by hand: no consumer carries out commands, so every start stays outstanding."""
+    """The test writes the registrations itself. No consumer carries out commands, so every start stays outstanding."""
     members, partitions = 2_000, 10_000
     world.kafka.topic("flights", partitions)
     put(world, layout.group("delays"), fields.dump(GroupSettings(rebalance_timeout_ms=600_000).to_json()))
@@ -54,7 +54,7 @@ def test_twenty_thousand_partitions_of_one_topic_are_started_and_stopped_in_valu
     sizes.follow("c1")
     world.settles("c1", partitions=partitions)
     starts = [command for command in c1.seen if isinstance(command, StartFetcher)]
-    assert len(starts) > 1, "20,000 start points are more than one value may hold"
+    assert len(starts) > 1, "20,000 start points do not fit into one value"
     assert sum(len(command.partitions) for command in starts) == partitions
     bystander()
     c2 = world.consumer("c2").join()
@@ -67,7 +67,7 @@ def test_twenty_thousand_partitions_of_one_topic_are_started_and_stopped_in_valu
     assert sizes.largest < 900_000
 
 
-def test_twenty_thousand_offsets_are_reset_and_deleted_at_one_request(world: World):
+def test_twenty_thousand_offsets_are_reset_and_deleted_by_one_request(world: World):
     partitions = 20_000
     world.kafka.topic("flights", partitions)
     world.store.ensure_path(layout.group("delays"))
@@ -91,7 +91,7 @@ def test_a_group_with_the_longest_names_and_thousands_of_offsets_is_removed(worl
     assert world.node(layout.group(group)) is None
 
 
-def test_a_registration_as_large_as_a_request_is_read_or_refused_and_others_go_on(world: World, said, bystander):
+def test_a_registration_as_large_as_a_request_is_read_or_ignored_and_others_continue(world: World, said, bystander):
     topics = {f"topic-{n:06}-{'x' * 60}": 1 for n in range(11_000)}
     large = json.dumps({"version": 1, "subscription": topics, "pattern": "static", "rejoin_grace_ms": 60_000}).encode()
     assert 850_000 < len(large) < 900_000

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.zookeeper
 
 
-def test_a_topic_that_does_not_exist_yet_waits_and_is_taken_when_it_comes(world: World):
+def test_a_topic_is_assigned_once_it_exists(world: World):
     world.instance(1).start_elected()
     c1 = world.consumer("c1", topics=["later"]).join()
     world.settles("c1", partitions=0)
@@ -26,7 +26,7 @@ def test_a_topic_that_does_not_exist_yet_waits_and_is_taken_when_it_comes(world:
     assert len(c1.owned) == 3
 
 
-def test_a_topic_without_partitions_is_owned_by_nobody_until_it_has_some(world: World):
+def test_a_topic_without_partitions_is_assigned_once_it_has_some(world: World):
     world.kafka.topic("empty", 0)
     world.instance(1).start_elected()
     world.consumer("c1", topics=["empty", "flights"]).join()
@@ -35,7 +35,7 @@ def test_a_topic_without_partitions_is_owned_by_nobody_until_it_has_some(world: 
     world.settles("c1", partitions=6)
 
 
-def test_names_outside_kafkas_set_are_reported_and_the_legal_ones_are_served(world: World, said, bystander):
+def test_illegal_topic_names_are_reported_and_legal_ones_are_served(world: World, said, bystander):
     put(world, layout.broker_topic("not legal"), json.dumps({"version": 1, "partitions": {"0": [1]}}).encode())
     put(world, layout.group("bad group!"), b"")
     put(world, layout.registration("delays", "c é"), b"{}")
@@ -49,7 +49,7 @@ def test_names_outside_kafkas_set_are_reported_and_the_legal_ones_are_served(wor
     bystander()
 
 
-def test_a_slow_consumer_of_the_old_topic_leaves_no_old_offset_for_the_new_one(world: World, bystander):
+def test_a_late_commit_for_a_deleted_topic_does_not_apply_to_the_recreated_one(world: World, bystander):
     world.kafka.topic("flights", 4, topic_id="first")
     world.instance(1).start_elected()
     slow = world.consumer("slow", obedient=False).join()
@@ -62,8 +62,8 @@ def test_a_slow_consumer_of_the_old_topic_leaves_no_old_offset_for_the_new_one(w
     eventually(lambda: world.ledgers()["slow"].stopping)
     other = world.consumer("other").join()
     look(world)
-    assert other.seen == [], "nobody starts on the new topic while the old one is held"
-    stop = eventually(slow.obey)  # late, and it commits 5000 again
+    assert other.seen == [], "no consumer may start the new topic while the old one is held"
+    stop = eventually(slow.obey)  # the late stop commits 5000 again
     assert isinstance(stop, StopFetcher)
     eventually(lambda: world.settled() is not None or (slow.obey(), False)[1])
     started = {**slow.started, **other.started}
@@ -72,7 +72,7 @@ def test_a_slow_consumer_of_the_old_topic_leaves_no_old_offset_for_the_new_one(w
     bystander()
 
 
-def test_thousands_of_stale_offsets_are_removed_in_as_many_requests_as_it_takes(world: World):
+def test_thousands_of_stale_offsets_are_removed_with_several_requests(world: World):
     path = layout.topic_offsets("delays", "flights")
     put(world, path, b"first 1")
     for at in range(0, 20_000, 2_000):
@@ -105,7 +105,7 @@ def test_a_topic_that_gets_another_id_is_still_the_same_topic(world: World, befo
 
 
 def test_two_members_of_different_topics_start_in_a_group_without_any_offsets(world: World):
-    """The parent of all offsets is created with the first start."""
+    """The first start creates the parent of all offsets."""
     world.kafka.topic("a", 1)
     world.kafka.topic("b", 1)
     c1, c2 = world.consumer("c1", topics=["b"]).join(), world.consumer("c2", topics=["a"]).join()
@@ -114,7 +114,7 @@ def test_two_members_of_different_topics_start_in_a_group_without_any_offsets(wo
     assert (c1.owned.topics, c2.owned.topics) == (("b",), ("a",))
 
 
-def test_a_broken_offset_is_named_with_what_to_do(world: World, said):
+def test_an_unreadable_offset_is_reported_with_a_remedy(world: World, said):
     put(world, layout.offset("delays", "flights", 2), b"twelve")
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()

@@ -1,4 +1,4 @@
-"""Everything that stops coordination is reported: in status, listings, health and doctor."""
+"""Everything that stops coordination is reported in status, listings, health and doctor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def served(elected: Instance) -> Iterator[MetricsServer]:
 
 
 def findings(coord: Run, path: str) -> list[dict[str, str]]:
-    """The errors that name ``path``; the exit code must report errors."""
+    """The doctor's errors that name ``path``. Also checks the doctor's exit code."""
     ran = coord("doctor", "-o", "json")
     found = [one for one in json.loads(ran.out) if one["severity"] == "error" and path in one["what"]]
     assert ran.code == 10 or not found
@@ -62,10 +62,10 @@ def in_list(ran: Ran, group: str = "delays") -> dict[str, object]:
     return next(row for row in ran.json() if row["group"] == group)
 
 
-def test_an_unreadable_offset_is_named_everywhere_with_a_remedy(world: World, elected: Instance, coord: Run) -> None:
+def test_an_unreadable_offset_is_reported_everywhere_with_a_remedy(world: World, elected: Instance, coord: Run) -> None:
     world.store.ensure_path(layout.group("delays"))
     put(world, OFFSET, b"x")
-    assert in_list(coord("groups", "list", "-o", "json"))["unreadable"] == 1  # before anybody needs it
+    assert in_list(coord("groups", "list", "-o", "json"))["unreadable"] == 1  # even before a consumer needs it
     world.consumer("c1").join()
     eventually(lambda: in_list(coord("groups", "list", "-o", "json"))["partitions"] == 3)
 
@@ -79,7 +79,7 @@ def test_an_unreadable_offset_is_named_everywhere_with_a_remedy(world: World, el
     assert f"unreadable: {OFFSET}" in coord("groups", "describe", "delays").err
 
 
-def test_an_offset_nobody_can_read_can_be_deleted_by_command(world: World, elected: Instance, coord: Run) -> None:
+def test_an_unreadable_offset_can_be_deleted_with_a_command(world: World, elected: Instance, coord: Run) -> None:
     world.store.ensure_path(layout.group("delays"))
     put(world, OFFSET, b"x")
     ran = coord("groups", "delete-offsets", "delays", "--topic", "flights:0", "--yes")
@@ -87,7 +87,7 @@ def test_an_offset_nobody_can_read_can_be_deleted_by_command(world: World, elect
     assert world.node(OFFSET) is None
 
 
-def test_a_topic_whose_offsets_are_of_an_unknown_topic_is_named(world: World, elected: Instance, coord: Run) -> None:
+def test_offsets_without_a_readable_topic_identity_are_reported(world: World, elected: Instance, coord: Run) -> None:
     world.store.ensure_path(layout.group("delays"))
     put(world, OFFSET, b"3")
     path = layout.topic_offsets("delays", "flights")
@@ -100,7 +100,7 @@ def test_a_topic_whose_offsets_are_of_an_unknown_topic_is_named(world: World, el
 
 
 @pytest.mark.parametrize("written", [b"garbage", b"", b"-3", b"9" * 40, b"\xff"])
-def test_an_epoch_nobody_can_read_is_loud_within_seconds_and_its_remedy_heals(
+def test_an_unreadable_epoch_is_reported_within_seconds_and_its_remedy_works(
     world: World, elected: Instance, served: MetricsServer, coord: Run, written: bytes
 ) -> None:
     world.consumer("c1").join()
@@ -108,7 +108,7 @@ def test_an_epoch_nobody_can_read_is_loud_within_seconds_and_its_remedy_heals(
     assert healthy(served)[0] == 200
     assert coord("coordinator", "status").code == 0
 
-    world.store.set(layout.COORDINATOR_EPOCH, written)  # and nothing else happens
+    world.store.set(layout.COORDINATOR_EPOCH, written)  # no other event follows
 
     status, said = eventually(lambda: (found := healthy(served))[0] == 503 and found)
     assert status == 503
@@ -132,7 +132,7 @@ def test_an_epoch_nobody_can_read_is_loud_within_seconds_and_its_remedy_heals(
     world.settles("c1", "c2", partitions=4)
 
 
-def test_an_epoch_set_back_by_hand_is_never_used_again(world: World, elected: Instance) -> None:
+def test_an_epoch_that_was_set_back_by_hand_is_not_used_again(world: World, elected: Instance) -> None:
     for _ in range(3):
         world.store.delete(layout.COORDINATOR)
         eventually(lambda: elected.service.leads and world.node(layout.COORDINATOR) is not None)
@@ -144,7 +144,7 @@ def test_an_epoch_set_back_by_hand_is_never_used_again(world: World, elected: In
 
 
 @pytest.mark.parametrize("written", [b"", b"\xff", b"[]", b'{"version":1,"brokerid":2}'])
-def test_an_instance_writes_its_own_znode_anew_when_somebody_changes_it(
+def test_an_instance_restores_its_own_znode_after_another_client_changed_it(
     world: World, elected: Instance, written: bytes
 ) -> None:
     path = layout.instance(1)
@@ -154,7 +154,7 @@ def test_an_instance_writes_its_own_znode_anew_when_somebody_changes_it(
     assert world.value(path) | {"timestamp": ""} == before | {"timestamp": ""}
 
 
-def test_a_damaged_command_is_counted_and_named(world: World, elected: Instance, coord: Run) -> None:
+def test_a_damaged_command_is_counted_and_reported(world: World, elected: Instance, coord: Run) -> None:
     world.consumer("c1", obedient=False).join()
     (name,) = eventually(lambda: world.children(layout.channel("delays", "c1")))
     path = layout.command("delays", "c1", name)
@@ -164,7 +164,7 @@ def test_a_damaged_command_is_counted_and_named(world: World, elected: Instance,
     assert found["todo"]
 
 
-def test_settings_nobody_can_read_are_not_shown_as_the_defaults(world: World, elected: Instance, coord: Run) -> None:
+def test_unreadable_settings_are_not_shown_as_the_defaults(world: World, elected: Instance, coord: Run) -> None:
     put(world, layout.group("delays"), b'{"version":9}')
     shown = coord("groups", "settings", "delays")
     assert shown.code == 3
@@ -175,9 +175,7 @@ def test_settings_nobody_can_read_are_not_shown_as_the_defaults(world: World, el
     assert coord("groups", "settings", "delays").code == 0
 
 
-def test_the_remedy_for_an_illegal_name_is_no_command_that_refuses_the_name(
-    world: World, elected: Instance, coord: Run
-) -> None:
+def test_the_remedy_for_an_illegal_group_name_names_no_command(world: World, elected: Instance, coord: Run) -> None:
     path = f"{layout.GROUPS}/no such group"
     put(world, path, b"")
     (found,) = findings(coord, path)
@@ -185,9 +183,7 @@ def test_the_remedy_for_an_illegal_name_is_no_command_that_refuses_the_name(
     assert "delete the znode with everything below it" in found["todo"]
 
 
-def test_a_group_that_does_not_exist_and_a_state_there_is_not_are_mistakes(
-    world: World, elected: Instance, coord: Run
-) -> None:
+def test_an_unknown_group_and_an_unknown_state_are_errors(world: World, elected: Instance, coord: Run) -> None:
     watched = coord("watch", "nope", "--count", "1")
     assert watched.code == 7
     assert "no group 'nope'" in watched.err
@@ -197,8 +193,8 @@ def test_a_group_that_does_not_exist_and_a_state_there_is_not_are_mistakes(
     assert coord("groups", "list", "--state", "stable").code == 0
 
 
-def test_a_partition_nobody_owns_for_longer_than_a_session_is_an_error(world: World, coord: Run) -> None:
-    """Nobody coordinates, and nobody did since a member registered: the contents of ZooKeeper are enough."""
+def test_a_partition_without_an_owner_for_longer_than_a_session_is_an_error(world: World, coord: Run) -> None:
+    """No coordinator has run since a member registered, so the doctor uses only the contents of ZooKeeper."""
     world.store.ensure_path(layout.REQUESTS)
     world.consumer("c1", subscription=Subscription.to(["flights"])).join()
     within = coord("doctor", "-o", "json")

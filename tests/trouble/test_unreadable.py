@@ -1,5 +1,5 @@
-"""Malformed, truncated, oversized, unknown-version znodes: each is named in the log, left alone, and stops no other
-group."""
+"""Malformed, truncated and oversized znodes, and those of unknown versions, are logged and left unchanged. They stop no
+other group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GARBAGE = [b"", b"\xff\xfe", b"[]", b'{"version":1,"subscr', b'{"version":7}', b
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: f"{g[:12]!r}-{len(g)}")
-def test_a_registration_nobody_can_read_takes_no_part_and_the_others_go_on(world: World, said, bystander, garbage):
+def test_an_unreadable_registration_is_left_out_and_other_members_continue(world: World, said, bystander, garbage):
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -35,7 +35,7 @@ def test_a_registration_nobody_can_read_takes_no_part_and_the_others_go_on(world
     bystander()
 
 
-def test_garbage_everywhere_at_once_is_reported_and_costs_the_bystander_nothing(world: World, said, bystander):
+def test_unreadable_znodes_of_every_kind_are_reported_and_do_not_affect_other_groups(world: World, said, bystander):
     world.store.ensure_path(layout.COORDINATORS)
     places = {
         "registration": layout.registration("broken", "c1"),
@@ -59,12 +59,10 @@ def test_garbage_everywhere_at_once_is_reported_and_costs_the_bystander_nothing(
         said(places[name])
     for name, place in places.items():
         if "broker" not in name:
-            assert world.node(place).data == b'{"version":9}', f"{name} is left alone"
+            assert world.node(place).data == b'{"version":9}', f"the {name} must stay unchanged"
 
 
-def test_a_ledger_nobody_can_read_withholds_only_what_it_may_hold_until_its_consumer_is_evicted(
-    world: World, said, bystander
-):
+def test_partitions_of_an_unreadable_ledger_do_not_move_until_its_consumer_is_evicted(world: World, said, bystander):
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -72,7 +70,7 @@ def test_a_ledger_nobody_can_read_withholds_only_what_it_may_hold_until_its_cons
     put(world, layout.ledger("delays", "c1"), b"\x00 oops")
     look(world)
     said("the ledger of c1 cannot be read", "evict it")
-    c2.leave()  # the partitions of c1 are unknown: only those of c2 may move
+    c2.leave()  # the partitions of c1 are unknown, so only those of c2 may move
     eventually(lambda: world.target().members.keys() == {"c1"})
     look(world)
     c3 = world.consumer("c3").join()
@@ -80,18 +78,16 @@ def test_a_ledger_nobody_can_read_withholds_only_what_it_may_hold_until_its_cons
     assert c3.owned.isdisjoint(before)
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
     c1.halt()
-    eventually(lambda: world.node(layout.ledger("delays", "c1")) is None)  # removed in a pass after the answer
+    eventually(lambda: world.node(layout.ledger("delays", "c1")) is None)  # a pass after the answer removes the ledger
     world.settles("c3", partitions=4)
     bystander()
 
 
-def test_a_target_nobody_can_read_freezes_its_group_until_a_rebalance_is_asked_for_and_generations_grow(
-    world: World, said, bystander
-):
+def test_an_unreadable_target_freezes_its_group_until_a_rebalance_is_requested(world: World, said, bystander):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
-    for _ in range(3):  # generations that no ledger names, because nothing moves
+    for _ in range(3):  # nothing moves, so no ledger contains these generations
         assert world.ask(Request(RequestType.REBALANCE, group="delays")).result == "done"
     generation = world.target().generation
     assert generation > max(ledger.generation for ledger in world.ledgers().values())
@@ -105,12 +101,12 @@ def test_a_target_nobody_can_read_freezes_its_group_until_a_rebalance_is_asked_f
     assert world.settles("c1", "c2", partitions=4).generation > generation
 
 
-def test_settings_nobody_can_read_never_let_offsets_expire(world: World, said):
+def test_offsets_do_not_expire_while_the_groups_settings_are_unreadable(world: World, said):
     settings = fields.dump(GroupSettings(offsets_retention_ms=0).to_json())
     put(world, layout.group("delays"), settings.replace(b'"version":1', b'"version":8'))
     put(world, layout.offset("delays", "flights", 0), b"12")
     old = {"version": 1, "generation": 3, "epoch": 1, "inputs": "empty", "assignor": "sticky", "members": {}}
-    put(world, layout.assignment("delays"), fields.dump(old | {"timestamp_ms": 1}))  # empty since 1970
+    put(world, layout.assignment("delays"), fields.dump(old | {"timestamp_ms": 1}))  # the group is empty since 1970
     world.instance(1).start_elected()
     said("cannot read path=", f"path={layout.group('delays')} ", "version 8")
     look(world)
@@ -120,7 +116,7 @@ def test_settings_nobody_can_read_never_let_offsets_expire(world: World, said):
     eventually(lambda: world.store.exists(layout.group("delays")) is None)
 
 
-def test_a_pause_nobody_can_read_is_a_pause(world: World, said):
+def test_a_group_with_an_unreadable_pause_is_paused(world: World, said):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -136,7 +132,7 @@ def test_a_pause_nobody_can_read_is_a_pause(world: World, said):
 
 
 @pytest.mark.parametrize("written", [b"not an identity!", b"oops", b"-5", b"\xff\xff", b'{"version":1}'])
-def test_offsets_of_which_topic_cannot_be_told_are_never_deleted_nor_started_from(world: World, said, written):
+def test_offsets_of_an_unknown_topic_are_neither_deleted_nor_used(world: World, said, written):
     path = layout.topic_offsets("delays", "flights")
     put(world, layout.offset("delays", "flights", 1), b"4711")
     world.store.set(path, written)
@@ -146,7 +142,7 @@ def test_offsets_of_which_topic_cannot_be_told_are_never_deleted_nor_started_fro
     eventually(lambda: c1.owned.topics == ("other",))
     line = said("cannot read path=", f"path={path} ", "is not a topic identity", "set it to")
     assert world.node(layout.offset("delays", "flights", 1)).data == b"4711"
-    world.store.set(path, line.rpartition("set it to '")[2].partition("'")[0].encode())  # as it says
+    world.store.set(path, line.rpartition("set it to '")[2].partition("'")[0].encode())  # as the log line says
     look(world)
     world.settles("c1", partitions=5)
     assert c1.started[TopicPartition("flights", 1)] == 4711
@@ -164,12 +160,12 @@ def test_a_topic_whose_znode_becomes_garbage_keeps_its_owners(world: World, said
     world.settles("c1", partitions=6)
 
 
-def test_an_epoch_nobody_can_read_elects_nobody_until_it_is_set_right(world: World, said, bystander):
+def test_with_an_unreadable_epoch_no_instance_is_elected_until_it_is_repaired(world: World, said, bystander):
     first = world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     world.store.set(layout.COORDINATOR_EPOCH, b"seven")
-    world.consumer("c2").join()  # makes it write, and so notice
+    world.consumer("c2").join()  # makes the coordinator write, so that it notices
     said("cannot elect anyone", layout.COORDINATOR_EPOCH, "'seven'", "Repair it")
     eventually(lambda: not first.service.leads)
     world.store.set(layout.COORDINATOR_EPOCH, b"7")
@@ -179,7 +175,7 @@ def test_an_epoch_nobody_can_read_elects_nobody_until_it_is_set_right(world: Wor
     bystander()
 
 
-def test_an_instance_that_stands_by_notices_that_the_epoch_was_repaired(world: World):
+def test_a_standby_instance_notices_that_the_epoch_was_repaired(world: World):
     """The elected instance continues with the epoch that ``doctor`` names, so the other one never gets elected."""
     first, second = world.instance(1).start_elected(), world.instance(2).start()
     world.store.set(layout.COORDINATOR_EPOCH, b"seven")
@@ -190,8 +186,8 @@ def test_an_instance_that_stands_by_notices_that_the_epoch_was_repaired(world: W
     eventually(lambda: not second.service.obstacle, within_s=15)
 
 
-def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes(world: World, said):
-    """Somebody overwrites the elected instance's own znode: it keeps leading, and the next one is elected."""
+def test_an_unreadable_coordinator_znode_ends_no_term_and_prevents_no_election(world: World, said):
+    """Overwriting the elected instance's znode does not end its term. When it stops, another is elected."""
     first = world.instance(1).start_elected()
     second = world.instance(2).start()
     world.store.set(layout.COORDINATOR, b"\xff")
@@ -203,7 +199,7 @@ def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes
     world.settles("c1", partitions=4)
 
 
-def test_requests_nobody_can_read_or_write_to_json_again_stop_no_coordinator(world: World, said, bystander):
+def test_unreadable_and_unserializable_requests_do_not_stop_the_coordinator(world: World, said, bystander):
     lone = {"version": 1, "type": "resign", "reason": "x"}
     for n in range(300):
         world.store.create(layout.REQUEST_PREFIX if n == 0 else layout.request(f"stray-{n}"), b"?") if n else (
@@ -236,7 +232,7 @@ def test_thousands_of_stray_znodes_are_reported_in_a_few_lines(world: World, sai
     assert len(lines) < 60
 
 
-def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_evicted(world: World, said):
+def test_an_unreadable_command_is_reported_and_counted_until_its_consumer_is_evicted(world: World, said):
     handler = world.instance(1).start_elected().service.coordinator.handler
     c1 = world.consumer("c1", obedient=False).join()
     (name,) = eventually(lambda: world.children(layout.channel("delays", "c1")))
@@ -252,7 +248,7 @@ def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_ev
     c1.close()
 
 
-def test_a_ledger_nobody_can_read_of_a_consumer_that_is_gone_is_removed_and_evicting_it_is_no_mistake(world: World):
+def test_evicting_a_former_consumer_removes_its_unreadable_ledger(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)

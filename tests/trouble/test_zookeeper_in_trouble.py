@@ -1,5 +1,4 @@
-"""ZooKeeper frozen, gone for a while, or too old: no instance decides without the right to, and afterwards all
-continue."""
+"""ZooKeeper is frozen, down for a while, or old: no instance decides without a lease, and all continue afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def own_world(server) -> World:
 
 @contextlib.contextmanager
 def slow(server):
-    """The server runs for 20 ms, stands still for 400 ms, and so on, as one that collects garbage all the time."""
+    """Lets the server run for 20 ms, freezes it for 400 ms, and so on, like a server that mostly collects garbage."""
     done = threading.Event()
 
     def run():
@@ -50,7 +49,7 @@ def slow(server):
         thread.join()
 
 
-def test_the_dashboard_says_that_a_server_is_slow(zookeeper_server_factory):
+def test_the_dashboard_reports_a_slow_server(zookeeper_server_factory):
     server = zookeeper_server_factory()
 
     def about_speed():
@@ -66,7 +65,7 @@ def test_the_dashboard_says_that_a_server_is_slow(zookeeper_server_factory):
         assert about_speed() == [("warning", "ZooKeeper is slow: 5 reads")]
 
 
-def test_a_frozen_server_stops_every_decision_before_the_session_can_have_ended(zookeeper_server_factory):
+def test_an_instance_stops_deciding_before_its_session_on_a_frozen_server_can_have_ended(zookeeper_server_factory):
     server = zookeeper_server_factory()
     world = own_world(server)
     try:
@@ -80,10 +79,10 @@ def test_a_frozen_server_stops_every_decision_before_the_session_can_have_ended(
         assert deadline < frozen_at + instance.store.session.timeout_ms / 1000
         while time.monotonic() <= deadline:
             time.sleep(0.005)
-        assert not instance.service.leads, "it stopped at the deadline, whatever its client had noticed by then"
+        assert not instance.service.leads, "it must stop at its deadline, even before its client notices anything"
         passes = term.handler.passes
         term.queue.request("delays")
-        assert not term.handler.step(), "with a group due it decides nothing"
+        assert not term.handler.step(), "it must not decide, although a group is due"
         assert term.handler.passes == passes
         server.resume()
         world.consumer("c2").join()
@@ -94,7 +93,7 @@ def test_a_frozen_server_stops_every_decision_before_the_session_can_have_ended(
         world.close()
 
 
-def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zookeeper_server_factory, said):
+def test_a_server_that_is_down_for_longer_than_every_session_loses_no_offset(zookeeper_server_factory, said):
     server = zookeeper_server_factory()
     world = own_world(server)
     try:
@@ -114,7 +113,7 @@ def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zo
         server.start()
         eventually(lambda: sum(i.service.leads for i in (first, second)) == 1, within_s=30)
         c2 = world.consumer("c2").join()
-        # c1's session may have outlived the server: then c2 has a share, otherwise everything
+        # if c1's session has survived, c2 gets a share; otherwise, it gets all partitions
         target = eventually(lambda: world.settled() if c2.owned else None, within_s=30)
         assert {c2.started[tp] for tp in c2.owned} == {42}
         assert target.generation > generation
@@ -123,7 +122,7 @@ def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zo
         world.close()
 
 
-def test_a_server_that_knows_no_multi_read_is_read_one_by_one(world: World, bystander):
+def test_a_coordinator_works_with_a_server_without_multi_read(world: World, bystander):
     """The fallback for ZooKeeper 3.4 and 3.5, which lack the request."""
     store = connect(world.hosts, session_timeout_ms=10_000, options=ZkOptions(multi_read=False))
     service = CoordinatorService(store, 1, {}, FAST)
@@ -147,13 +146,13 @@ def test_a_server_that_knows_no_multi_read_is_read_one_by_one(world: World, byst
         store.close()
 
 
-def test_what_nobody_answers_at_start_is_said_with_where_and_what_to_check(caplog: pytest.LogCaptureFixture):
+def test_the_error_for_an_unreachable_zookeeper_has_its_address_and_no_log_lines(caplog: pytest.LogCaptureFixture):
     with pytest.raises(StoreUnavailable, match=r"no ZooKeeper at 127\.0\.0\.1:1 accepted a connection within 0\.5 s"):
         connect("127.0.0.1:1", connect_timeout_s=0.5)
-    assert caplog.records == [], "nothing is said before the error"
+    assert caplog.records == [], "nothing may be logged before the error"
 
 
-def test_a_store_used_after_its_end_says_so(world: World):
+def test_a_call_of_a_closed_store_raises_session_lost(world: World):
     store = connect(world.hosts)
     store.close()
     with pytest.raises(SessionLost, match="was closed"):

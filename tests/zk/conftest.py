@@ -1,4 +1,4 @@
-"""Stores on the shared ZooKeeper, each below the test's own chroot; all are closed when the test ends."""
+"""Stores on the shared ZooKeeper, each below the test's own chroot. All are closed when the test ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Scenarios that hold for an election on any ZooKeeper. They run on the embedded server, and on the ensemble in
-containers.
+"""Scenarios that hold for an election on any ZooKeeper. They run on a single server, and on the ensemble in containers.
 
 Each scenario gets a way to open stores below an empty chroot.
 """
@@ -45,8 +44,8 @@ class Candidate:
         return eventually(self.election.elect)
 
     def sees_no_leader(self) -> bool:
-        """Reads the leader when woken, as an instance does. Returns whether there is none. Even the election itself may
-        wake a candidate, if its server was behind when it read."""
+        """Reads the leader when woken, as an instance does, and returns whether there is none. The election itself may
+        also wake a candidate, if the candidate's server lagged behind."""
         if not self.woken.wait(0.1):
             return False
         self.woken.clear()
@@ -56,7 +55,7 @@ class Candidate:
         write_fenced(self.store, leadership.fence, [[Create(path)]])
 
     def has_written(self, leadership: Leadership, path: str) -> bool:
-        """Tries to write while connections come and go. Returns ``True`` once it is written."""
+        """Tries to write while connections break. Returns ``True`` once the znode is written."""
         try:
             self.writes(leadership, path)
         except StoreUnavailable:
@@ -71,7 +70,7 @@ def candidates(open_store: OpenStore, count: int = 3) -> list[Candidate]:
     return [Candidate(open_store, broker_id) for broker_id in range(1, count + 1)]
 
 
-def one_of_three_wins_and_the_others_know_who(open_store: OpenStore) -> None:
+def one_of_three_candidates_is_elected_and_the_others_know_it(open_store: OpenStore) -> None:
     three = candidates(open_store)
 
     won = [candidate.election.elect() for candidate in three]
@@ -86,7 +85,7 @@ def one_of_three_wins_and_the_others_know_who(open_store: OpenStore) -> None:
     assert three[0].store.get(layout.COORDINATOR_EPOCH).data == b"1"
 
 
-def of_many_that_stand_at_the_same_moment_exactly_one_wins(open_store: OpenStore) -> None:
+def of_many_simultaneous_candidates_exactly_one_is_elected(open_store: OpenStore) -> None:
     many = candidates(open_store, 6)
     start = threading.Barrier(len(many))
     won: list[Leadership | None] = []
@@ -117,7 +116,7 @@ def a_resignation_wakes_the_others_and_the_next_is_elected_at_once(open_store: O
     for candidate in three[1:]:
         eventually(candidate.sees_no_leader, within_s=20)
     new = second.wins()
-    assert first.store.session.session_id == session_id, "no session had to end for it"
+    assert first.store.session.session_id == session_id, "a resignation must not end the session"
     assert new.epoch == old.epoch + 1
     assert not first.election.still_leads()
     with pytest.raises(Fenced):
@@ -145,7 +144,7 @@ def a_leader_whose_session_ends_is_replaced_and_notices(open_store: OpenStore) -
     assert leader.broker_id == 2
 
 
-def an_election_whose_reply_was_lost_is_found_won_by_reading(open_store: OpenStore) -> None:
+def an_election_whose_reply_was_lost_is_confirmed_by_reading(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     first.lossy.lose_after("multi")
     with pytest.raises(StoreUnavailable):
@@ -161,7 +160,7 @@ def an_election_whose_reply_was_lost_is_found_won_by_reading(open_store: OpenSto
     first.writes(found, "/consumers/by-the-winner")
 
 
-def an_election_whose_request_was_lost_is_stood_for_again(open_store: OpenStore) -> None:
+def a_candidate_whose_request_was_lost_tries_again(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     first.lossy.lose_before("multi")
     with pytest.raises(StoreUnavailable):
@@ -175,7 +174,7 @@ def an_election_whose_request_was_lost_is_stood_for_again(open_store: OpenStore)
     assert first.wins().epoch == 2
 
 
-def a_lost_reply_is_resolved_even_when_reading_back_fails_too(open_store: OpenStore) -> None:
+def a_lost_reply_is_resolved_even_if_reading_back_fails_first(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     first.lossy.lose_after("multi")
     with pytest.raises(StoreUnavailable):
@@ -188,13 +187,13 @@ def a_lost_reply_is_resolved_even_when_reading_back_fails_too(open_store: OpenSt
     assert first.wins().epoch == 1
 
 
-def a_resignation_whose_reply_was_lost_is_finished(open_store: OpenStore) -> None:
+def a_resignation_whose_reply_was_lost_is_completed(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     for lose in (first.lossy.lose_after, first.lossy.lose_before):
         first.wins()
         lose("multi")
         first.election.resign()
-        second.store.sync()  # in an ensemble, each may be connected to another server
+        second.store.sync()  # in an ensemble, the candidates may be connected to different servers
         assert second.store.exists(layout.COORDINATOR) is None
         assert first.election.leader() is None
 
@@ -202,7 +201,7 @@ def a_resignation_whose_reply_was_lost_is_finished(open_store: OpenStore) -> Non
 def a_resignation_never_deletes_a_successor(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     first.wins()
-    second.store.delete(layout.COORDINATOR)  # by an operator's hand
+    second.store.delete(layout.COORDINATOR)  # as an operator would, by hand
     new = second.wins()
 
     first.election.resign()
@@ -211,9 +210,8 @@ def a_resignation_never_deletes_a_successor(open_store: OpenStore) -> None:
     second.writes(new, "/consumers/still-mine")
 
 
-def a_successor_elected_between_a_resignations_read_and_its_delete_stays(open_store: OpenStore) -> None:
-    """The successor's znode has the path and the version of the one that was read: only the epoch distinguishes
-    them."""
+def a_successor_elected_between_a_resignations_read_and_its_delete_keeps_the_leadership(open_store: OpenStore) -> None:
+    """The successor's znode has the same path and version as the one that was read. Only the epoch differs."""
     first, second = candidates(open_store, 2)
     old = first.wins()
 
@@ -221,7 +219,7 @@ def a_successor_elected_between_a_resignations_read_and_its_delete_stays(open_st
         second.store.delete(layout.COORDINATOR)
         second.wins()
 
-    for known in (None, old):  # with and without reading whose znode it is
+    for known in (None, old):  # without and with knowledge of the own leadership
         first.lossy.delay("multi", is_replaced)
 
         first.election.resign(known)
@@ -232,7 +230,7 @@ def a_successor_elected_between_a_resignations_read_and_its_delete_stays(open_st
         old = first.wins()
 
 
-def a_successor_elected_while_an_unproven_election_is_given_up_stays(open_store: OpenStore) -> None:
+def a_successor_elected_while_an_unconfirmed_election_is_given_up_keeps_the_leadership(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
 
     def is_replaced() -> None:
@@ -241,7 +239,8 @@ def a_successor_elected_while_an_unproven_election_is_given_up_stays(open_store:
 
     for at in ("get", "multi"):  # before the epoch is read, and before the delete
         first.wins()
-        first.store.set(layout.COORDINATOR_EPOCH, b"9")  # this session's znode now names an epoch that is not stored
+        # now the znode of this session contains an epoch that is not the stored one
+        first.store.set(layout.COORDINATOR_EPOCH, b"9")
         first.election.forget()
         first.lossy.delay(at, is_replaced)
 
@@ -252,10 +251,10 @@ def a_successor_elected_while_an_unproven_election_is_given_up_stays(open_store:
         second.election.resign()
 
 
-def a_ghost_of_the_same_broker_is_waited_out(open_store: OpenStore) -> None:
+def a_restarted_instance_is_elected_after_its_old_session_ends(open_store: OpenStore) -> None:
     before = Candidate(open_store, 1)
     before.wins()
-    after = Candidate(open_store, 1)  # the same broker, restarted; the old session has not ended yet
+    after = Candidate(open_store, 1)  # the same broker after a restart, while its old session still exists
 
     assert after.election.elect() is None
     assert not after.election.still_leads()
@@ -289,7 +288,7 @@ def epochs_grow_by_one_and_never_repeat(open_store: OpenStore) -> None:
     assert epochs == list(range(1, 13)), f"seed {seed}"
 
 
-def a_deleted_znode_costs_the_leadership(open_store: OpenStore) -> None:
+def deleting_the_leaders_znode_ends_its_leadership(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     first.wins()
     second.store.delete(layout.COORDINATOR)
@@ -302,7 +301,7 @@ def a_deleted_znode_costs_the_leadership(open_store: OpenStore) -> None:
     assert not first.election.is_mine()
 
 
-def an_election_that_was_forgotten_is_taken_up_again_in_the_same_session(open_store: OpenStore) -> None:
+def an_earlier_election_of_the_same_session_is_resumed(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     won = first.wins()
     first.election.forget()
@@ -310,30 +309,30 @@ def an_election_that_was_forgotten_is_taken_up_again_in_the_same_session(open_st
     assert first.election.elect() == won
 
 
-def an_own_znode_the_epoch_does_not_bear_out_is_given_up(open_store: OpenStore) -> None:
+def an_own_znode_with_another_epoch_than_the_stored_one_is_given_up(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     first.wins()
-    first.store.set(layout.COORDINATOR_EPOCH, b"9")  # an operator increased it
+    first.store.set(layout.COORDINATOR_EPOCH, b"9")  # as if an operator had increased it
     first.election.forget()
 
     assert first.wins().epoch == 10
 
 
-def an_unreadable_epoch_elects_nobody_until_it_is_repaired(open_store: OpenStore) -> None:
+def no_candidate_is_elected_while_the_epoch_is_unreadable(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     for garbage in (b"", b"seven", b"-1", b"1e9", b"99999999999", b"\xff\xfe", b"\xd9\xa1"):
         first.store.ensure_path(layout.COORDINATOR_EPOCH)
         first.store.set(layout.COORDINATOR_EPOCH, garbage)
         assert first.election.elect() is None
         assert first.store.exists(layout.COORDINATOR) is None
-        assert first.store.get(layout.COORDINATOR_EPOCH).data == garbage  # left alone
+        assert first.store.get(layout.COORDINATOR_EPOCH).data == garbage  # the znode is left unchanged
 
     first.store.set(layout.COORDINATOR_EPOCH, b"41\n")
 
     assert first.wins().epoch == 42
 
 
-def a_missing_epoch_goes_on_from_the_highest_one_written(open_store: OpenStore) -> None:
+def a_missing_epoch_continues_from_the_highest_written_one(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     for group, assignment in (("a", b'{"version":1,"epoch":7}'), ("b", b"garbage"), ("c", b'{"version":1,"epoch":3}')):
         first.store.ensure_path(layout.assignment(group))
@@ -343,7 +342,7 @@ def a_missing_epoch_goes_on_from_the_highest_one_written(open_store: OpenStore) 
     assert first.wins().epoch == 8
 
 
-def an_unreadable_leader_is_reported_and_waited_out(open_store: OpenStore) -> None:
+def an_unreadable_leader_is_reported_and_replaced_after_its_session_ends(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     second.store.create(layout.COORDINATOR, b'{"version":99}', ephemeral=True)
 
@@ -354,7 +353,7 @@ def an_unreadable_leader_is_reported_and_waited_out(open_store: OpenStore) -> No
     assert first.wins().epoch == 1
 
 
-def a_coordinator_znode_of_no_session_is_reported_and_left_alone(open_store: OpenStore) -> None:
+def a_persistent_coordinator_znode_is_reported_and_left_unchanged(open_store: OpenStore) -> None:
     (first,) = candidates(open_store, 1)
     first.store.create(layout.COORDINATOR, b"")
     assert first.election.elect() is None
@@ -364,7 +363,7 @@ def a_coordinator_znode_of_no_session_is_reported_and_left_alone(open_store: Ope
     assert first.wins().epoch == 1
 
 
-def writes_begun_under_one_epoch_end_with_it(open_store: OpenStore) -> None:
+def writes_of_an_earlier_epoch_are_refused(open_store: OpenStore) -> None:
     first, second = candidates(open_store, 2)
     old = first.wins()
     first.writes(old, "/consumers/before")
@@ -378,25 +377,25 @@ def writes_begun_under_one_epoch_end_with_it(open_store: OpenStore) -> None:
 
 
 SCENARIOS: tuple[Callable[[OpenStore], None], ...] = (
-    one_of_three_wins_and_the_others_know_who,
-    of_many_that_stand_at_the_same_moment_exactly_one_wins,
+    one_of_three_candidates_is_elected_and_the_others_know_it,
+    of_many_simultaneous_candidates_exactly_one_is_elected,
     a_resignation_wakes_the_others_and_the_next_is_elected_at_once,
     a_leader_whose_session_ends_is_replaced_and_notices,
-    an_election_whose_reply_was_lost_is_found_won_by_reading,
-    an_election_whose_request_was_lost_is_stood_for_again,
-    a_lost_reply_is_resolved_even_when_reading_back_fails_too,
-    a_resignation_whose_reply_was_lost_is_finished,
+    an_election_whose_reply_was_lost_is_confirmed_by_reading,
+    a_candidate_whose_request_was_lost_tries_again,
+    a_lost_reply_is_resolved_even_if_reading_back_fails_first,
+    a_resignation_whose_reply_was_lost_is_completed,
     a_resignation_never_deletes_a_successor,
-    a_successor_elected_between_a_resignations_read_and_its_delete_stays,
-    a_successor_elected_while_an_unproven_election_is_given_up_stays,
-    a_ghost_of_the_same_broker_is_waited_out,
+    a_successor_elected_between_a_resignations_read_and_its_delete_keeps_the_leadership,
+    a_successor_elected_while_an_unconfirmed_election_is_given_up_keeps_the_leadership,
+    a_restarted_instance_is_elected_after_its_old_session_ends,
     epochs_grow_by_one_and_never_repeat,
-    a_deleted_znode_costs_the_leadership,
-    an_election_that_was_forgotten_is_taken_up_again_in_the_same_session,
-    an_own_znode_the_epoch_does_not_bear_out_is_given_up,
-    an_unreadable_epoch_elects_nobody_until_it_is_repaired,
-    a_missing_epoch_goes_on_from_the_highest_one_written,
-    an_unreadable_leader_is_reported_and_waited_out,
-    a_coordinator_znode_of_no_session_is_reported_and_left_alone,
-    writes_begun_under_one_epoch_end_with_it,
+    deleting_the_leaders_znode_ends_its_leadership,
+    an_earlier_election_of_the_same_session_is_resumed,
+    an_own_znode_with_another_epoch_than_the_stored_one_is_given_up,
+    no_candidate_is_elected_while_the_epoch_is_unreadable,
+    a_missing_epoch_continues_from_the_highest_written_one,
+    an_unreadable_leader_is_reported_and_replaced_after_its_session_ends,
+    a_persistent_coordinator_znode_is_reported_and_left_unchanged,
+    writes_of_an_earlier_epoch_are_refused,
 )

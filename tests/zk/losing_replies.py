@@ -1,4 +1,4 @@
-"""A store that loses replies or is slow, on the client's side: the server and its writes are real."""
+"""A store that loses replies or is slow on the client's side. The server and its writes are real."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kafka_coord.zk.store import Store
 
 
 class LosingReplies:
-    """Passes everything on, but raises :class:`StoreUnavailable` for the next call of one operation.
+    """Passes all calls on, but can raise :class:`StoreUnavailable` for the next call of one operation.
 
-    ``lose_after`` performs the operation and loses its reply, ``lose_before`` loses the request. ``delay`` loses
-    nothing: it runs something else before the next call of the operation.
+    ``lose_after`` performs the operation and loses its reply, and ``lose_before`` loses the request. ``delay`` loses
+    nothing, but runs a function before the next call of the operation.
     """
 
     def __init__(self, store: Store) -> None:

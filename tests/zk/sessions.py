@@ -1,4 +1,4 @@
-"""Sessions for tests: opens and closes many, ends one as the server would, cuts one off from its server."""
+"""Sessions for tests: opens and closes stores, ends a session as the server would, and cuts a session off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_coord.zk.session import KazooStore, connect
 
 
 class OpenStore(Protocol):
-    """Opens a store that is closed when the test ends; keyword arguments are those of ``connect``."""
+    """Opens a store that is closed when the test ends. The keyword arguments are those of ``connect``."""
 
     def __call__(self, hosts: str | None = None, **arguments: Any) -> KazooStore: ...
 
@@ -42,7 +42,7 @@ def create_chroot(servers: str, path: str, **arguments: Any) -> str:
 
 
 def expire(store: KazooStore) -> None:
-    """Ends the store's session on the server, from outside: another client takes it over and closes it."""
+    """Ends the store's session on the server. Another client takes the session over and closes it."""
     taking_over = KazooClient(",".join(store._where.servers), client_id=store._client.client_id)
     taking_over.start(timeout=30)
     taking_over.stop()
@@ -50,7 +50,7 @@ def expire(store: KazooStore) -> None:
 
 
 class Wire:
-    """A TCP proxy to a server that can be cut: nothing passes any more, and neither end is told."""
+    """A TCP proxy to a server. When it is cut, it passes no more data, and neither end is notified."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port

@@ -1,4 +1,4 @@
-"""Many reads at once, both ways: by multi-read, and one by one if a server does not support it."""
+"""Tests of many reads at once, by multi-read, and one by one if a server does not support multi-reads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ BOTH_WAYS = pytest.mark.parametrize("multi_read", [True, False], ids=["multi-rea
 
 @pytest.fixture(params=[1, 1_000], ids=["at once", "one by one"])
 def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets watches in both ways."""
+    """Runs a test with both ways of setting watches."""
     monkeypatch.setattr(session, "_MANY_WATCHES", request.param)
 
 
 @BOTH_WAYS
-def test_data_children_and_what_is_missing_come_in_the_order_asked(open_store: OpenStore, multi_read: bool) -> None:
+def test_data_children_and_missing_znodes_are_returned_in_the_order_of_the_reads(
+    open_store: OpenStore, multi_read: bool
+) -> None:
     store = open_store(options=ZkOptions(multi_read=multi_read))
     store.multi([Create("/p"), Create("/p/b", b"B"), Create("/p/a", b""), Create("/p/ü", "ü".encode())])
 
@@ -40,7 +42,7 @@ def test_data_children_and_what_is_missing_come_in_the_order_asked(open_store: O
 
 
 @BOTH_WAYS
-def test_thousands_of_reads_are_chunked_and_all_there(open_store: OpenStore, multi_read: bool) -> None:
+def test_thousands_of_reads_are_chunked_and_all_are_answered(open_store: OpenStore, multi_read: bool) -> None:
     store = open_store(options=ZkOptions(multi_read=multi_read))
     store.create("/many")
     store.multi([Create(f"/many/{n}", str(n).encode()) for n in range(1_300)])
@@ -53,17 +55,17 @@ def test_thousands_of_reads_are_chunked_and_all_there(open_store: OpenStore, mul
 
 
 @BOTH_WAYS
-def test_a_znode_nobody_may_read_is_an_error_that_names_it(open_store: OpenStore, multi_read: bool) -> None:
+def test_the_error_for_a_forbidden_read_names_the_znode(open_store: OpenStore, multi_read: bool) -> None:
     owner = open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY))
     owner.create("/private")
     with pytest.raises(NoAuth, match="/private"):
         open_store(options=ZkOptions(multi_read=multi_read)).read_many([GetData("/"), GetData("/private")])
 
 
-def test_a_server_that_does_not_know_multi_read_is_asked_one_by_one_and_only_once_for_it(
+def test_a_server_without_multi_read_gets_one_multi_read_and_then_single_reads(
     store: KazooStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raises the type number to one that no server knows, as 22 is unknown to ZooKeeper 3.4 and 3.5."""
+    """The test uses a request type that no server knows, as type 22 is unknown to ZooKeeper 3.4 and 3.5."""
     store.create("/a", b"1")
     monkeypatch.setattr(bulk.MultiRead, "type", 2_222)
     sent = []
@@ -78,7 +80,9 @@ def test_a_server_that_does_not_know_multi_read_is_asked_one_by_one_and_only_onc
     assert len(sent) == 1
 
 
-def test_a_kazoo_without_the_private_way_in_still_reads(store: KazooStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_work_with_a_kazoo_without_the_private_functions(
+    store: KazooStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kazoo_private, "call", lambda client, request: None)
     assert store.read_many([GetChildren("/"), GetData("/none")]) == ((), None)
 
@@ -108,7 +112,7 @@ def test_long_paths_shrink_the_request() -> None:
 
 
 @pytest.mark.usefixtures("watching")
-def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: KazooStore) -> None:
+def test_exists_many_and_children_many_return_stats_and_listings_and_arm_sets_watches(store: KazooStore) -> None:
     store.multi([Create("/p"), Create("/p/b"), Create("/p/a")])
     stats = store.exists_many(["/p", "/none"])
     listings = store.children_many(["/p", "/none", "/p/a"])
@@ -135,12 +139,10 @@ def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: Kazo
 
 
 @pytest.mark.usefixtures("watching")
-def test_a_watch_tells_each_change_once_and_nothing_that_was_there_before(
-    store: KazooStore, open_store: OpenStore
-) -> None:
+def test_a_watch_reports_each_change_once_and_no_earlier_changes(store: KazooStore, open_store: OpenStore) -> None:
     other = open_store()
     store.multi([Create("/p"), Create("/p/a"), Create("/p/gone"), Create("/end")])
-    for value in (b"1", b"2"):  # written by another client after the last reply to this one
+    for value in (b"1", b"2"):  # another client writes these after this client's last reply
         other.set("/p/a", value)
         other.create(f"/p/{value.decode()}")
     events: list[WatchEvent] = []
@@ -164,7 +166,7 @@ def test_a_watch_tells_each_change_once_and_nothing_that_was_there_before(
 
 
 @pytest.mark.parametrize("change", ["data", "children", "created", "deleted", "deleted and created"])
-def test_what_changes_between_reading_and_watching_is_told(
+def test_a_change_between_the_read_and_the_watch_is_reported(
     store: KazooStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     other = open_store()
@@ -196,14 +198,14 @@ def test_what_changes_between_reading_and_watching_is_told(
 
 
 @pytest.mark.usefixtures("watching")
-def test_one_of_many_that_may_not_be_read_is_an_error_that_names_it(open_store: OpenStore) -> None:
-    """As after a single exists (ZOOKEEPER-2590): the watches are then set one by one."""
+def test_the_error_for_one_forbidden_read_of_many_names_the_znode(open_store: OpenStore) -> None:
+    """The watches are then set one by one, as after a single exists (ZOOKEEPER-2590)."""
     open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY)).create("/private")
     with pytest.raises(NoAuth, match="/private"):
         open_store().exists_many(["/a", "/b", "/private"], lambda _event: None)
 
 
-def test_watches_set_at_once_hear_of_a_lost_connection(store: KazooStore) -> None:
+def test_watches_that_were_set_together_report_a_lost_connection(store: KazooStore) -> None:
     paths = [f"/p{n}" for n in range(session._MANY_WATCHES)]
     events: list[WatchEvent] = []
     store.exists_many(paths, events.append)
@@ -213,7 +215,7 @@ def test_watches_set_at_once_hear_of_a_lost_connection(store: KazooStore) -> Non
     eventually(lambda: {(event.type, event.path) for event in events} == {(WatchType.CONNECTION, p) for p in paths})
 
 
-def test_a_kazoo_that_keeps_its_watches_elsewhere_still_watches(
+def test_watches_work_with_a_kazoo_that_stores_them_elsewhere(
     store: KazooStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kazoo_private, "can_remember_watches", lambda _client: False)
@@ -237,7 +239,7 @@ def test_a_request_for_watches_stays_within_its_size() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
-def test_what_is_deleted_is_told_and_what_is_gone_already_too(
+def test_watch_gone_reports_deleted_znodes_and_those_already_missing(
     store: KazooStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     monkeypatch.setattr(kazoo_private, "can_remember_watches", lambda _client: at_once)

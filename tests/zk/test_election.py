@@ -1,5 +1,5 @@
-"""The election on a real ZooKeeper. The effects of a server's death are tested here, the rest in
-``election_scenarios``."""
+"""Tests of the election on a real ZooKeeper. This file tests the effects of a server's death; the other scenarios are
+in ``election_scenarios``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_restarted_server_finds_the_same_leader_in_the_same_epoch(zookeeper_se
         assert second.election.elect() is None
 
 
-def test_in_an_ensemble_the_leader_outlives_the_server_it_was_connected_to(
+def test_in_an_ensemble_the_leader_survives_the_death_of_its_server(
     zookeeper_ensemble: ZooKeeperEnsemble,
 ) -> None:
     with opening_stores(lambda: zookeeper_ensemble.connect_string) as open_store:
@@ -81,7 +81,7 @@ def test_in_an_ensemble_the_leader_outlives_the_server_it_was_connected_to(
         assert first.election.elect() == won
 
 
-def test_what_cannot_be_read_is_said_once_with_how_to_repair_it(
+def test_an_unreadable_epoch_is_logged_once_with_its_remedy(
     open_store: OpenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     candidate = Candidate(open_store, 1)

@@ -1,4 +1,4 @@
-"""The election on a simulated ZooKeeper: events that a real one shows only rarely."""
+"""Tests of the election on a simulated ZooKeeper, with events that are rare on a real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stand(store: Store, broker_id: int = 1) -> ZkElection:
 
 @pytest.fixture
 def vacant() -> tuple[VirtualClock, list[ZkElection], SimulatedStore]:
-    """Brokers 1, 2 and 3; broker 1 was elected, and resigned for broker 3 to follow."""
+    """Brokers 1, 2 and 3. Broker 1 was elected, and resigned with broker 3 as its successor."""
     zookeeper, clock = SimulatedZooKeeper(), VirtualClock()
     stores = [connected_store(zookeeper, clock) for _ in range(3)]
     elections = [stand(store, broker_id) for broker_id, store in enumerate(stores, 1)]
@@ -32,8 +32,8 @@ def vacant() -> tuple[VirtualClock, list[ZkElection], SimulatedStore]:
     return clock, elections, stores[0]
 
 
-def test_an_instance_whose_session_was_replaced_leads_no_more_although_its_znode_is_still_there() -> None:
-    """A client gives its session up before the server ends it."""
+def test_an_instance_with_a_new_session_no_longer_leads_although_its_znode_still_exists() -> None:
+    """A client gives up its session before the server ends it."""
     store = connected_store(SimulatedZooKeeper())
     election = stand(store)
     assert election.elect() is not None
@@ -47,7 +47,7 @@ def test_an_instance_whose_session_was_replaced_leads_no_more_although_its_znode
     assert election.why_lost() == "its ZooKeeper session ended"
 
 
-def test_an_instance_is_elected_although_somebody_deleted_everything() -> None:
+def test_an_instance_is_elected_after_all_znodes_were_deleted() -> None:
     store = connected_store(SimulatedZooKeeper())
     election = stand(store)
     (children,) = store.read_many([GetChildren(layout.CONSUMERS)])
@@ -63,7 +63,7 @@ def test_an_instance_is_elected_although_somebody_deleted_everything() -> None:
 Vacancy = tuple[VirtualClock, list[ZkElection], SimulatedStore]
 
 
-def test_the_others_leave_a_vacancy_to_the_one_who_is_named(vacant: Vacancy) -> None:
+def test_other_candidates_wait_for_the_named_successor(vacant: Vacancy) -> None:
     _, (first, second, third), _ = vacant
     assert first.elect() is None
     assert second.elect() is None
@@ -71,7 +71,7 @@ def test_the_others_leave_a_vacancy_to_the_one_who_is_named(vacant: Vacancy) -> 
     assert third.elect() is not None
 
 
-def test_a_successor_that_does_not_stand_is_waited_for_only_so_long(vacant: Vacancy) -> None:
+def test_other_candidates_wait_for_a_successor_only_for_a_limited_time(vacant: Vacancy) -> None:
     clock, (_, second, third), _ = vacant
     assert second.elect() is None
     clock.now += HOLD_BACK_S
@@ -81,7 +81,7 @@ def test_a_successor_that_does_not_stand_is_waited_for_only_so_long(vacant: Vaca
     assert third.elect() is None
 
 
-def test_a_name_counts_for_one_vacancy_only(vacant: Vacancy) -> None:
+def test_a_named_successor_counts_for_only_one_election(vacant: Vacancy) -> None:
     _, (_, second, third), _ = vacant
     leadership = third.elect()
     third.resign(leadership)
@@ -89,7 +89,7 @@ def test_a_name_counts_for_one_vacancy_only(vacant: Vacancy) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff", b'{"version": 1, "broker_id": "3", "epoch": 1}', b'{"version": 9}'])
-def test_an_unreadable_name_holds_nobody_back(vacant: Vacancy, garbage: bytes) -> None:
+def test_an_unreadable_successor_delays_no_candidate(vacant: Vacancy, garbage: bytes) -> None:
     _, (_, second, _), store = vacant
     store.multi([SetData(layout.SUCCESSOR, garbage)])
     assert second.elect() is not None

@@ -1,4 +1,4 @@
-"""Writes under a coordinator epoch: whole units, in order, and nothing from a deposed coordinator."""
+"""Tests of writes fenced by a coordinator epoch: units are whole and ordered, and a deposed coordinator writes none."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ def test_a_deposed_coordinator_writes_nothing(store: KazooStore, fence: Check, o
     assert store.exists("/a") is None
 
 
-def test_a_deleted_epoch_fences_too(store: KazooStore, fence: Check) -> None:
+def test_a_deleted_epoch_also_fences(store: KazooStore, fence: Check) -> None:
     store.delete(EPOCH)
     with pytest.raises(Fenced):
         write_fenced(store, fence, [[Create("/a")]])
 
 
-def test_another_operation_at_fault_is_not_a_fence(store: KazooStore, fence: Check) -> None:
+def test_a_failure_of_another_operation_does_not_count_as_fenced(store: KazooStore, fence: Check) -> None:
     with pytest.raises(MultiFailed) as caught:
         write_fenced(store, fence, [[Create("/a")], [SetData("/none", b"")]])
     assert caught.value.index == 1
     assert store.exists("/a") is None
 
 
-def test_units_are_chunked_by_bytes_and_by_count_and_never_split(store: KazooStore, fence: Check) -> None:
+def test_units_are_divided_into_requests_by_bytes_and_count_and_never_split(store: KazooStore, fence: Check) -> None:
     counting = Counting(store)
     big = [[Create(f"/big{n}"), SetData(f"/big{n}", bytes(300_000))] for n in range(4)]
     small = [[Create(f"/small{n}-{m}") for m in range(3)] for n in range(400)]
@@ -89,13 +89,15 @@ def test_units_are_chunked_by_bytes_and_by_count_and_never_split(store: KazooSto
             assert len([op for op in ops if op.path.startswith(f"/small{n}-")]) in {0, 3}
 
 
-def test_a_unit_that_fits_no_multi_is_refused_and_those_before_it_stand(store: KazooStore, fence: Check) -> None:
+def test_a_unit_too_large_for_a_request_is_refused_and_earlier_units_are_written(
+    store: KazooStore, fence: Check
+) -> None:
     with pytest.raises(RequestTooLarge):
         write_fenced(store, fence, [[Create("/a")], [Create("/b", bytes(1_100_000))], [Create("/c")]])
     assert store.children("/") == ("a", "epoch")
 
 
-def test_no_units_ask_nothing(store: KazooStore, fence: Check) -> None:
+def test_without_units_no_request_is_sent(store: KazooStore, fence: Check) -> None:
     counting = Counting(store)
     assert write_fenced(counting, fence, []) == []  # type: ignore[arg-type]
     assert counting.multis == []

@@ -1,4 +1,4 @@
-"""One znode for each running instance, and the conflict if two claim the same broker id."""
+"""Tests of the instances' znodes, and of the conflict if two instances have the same broker id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATH = layout.instance(1)
 
 
 def refused(instance: Candidate) -> str:
-    """The final message to an instance whose broker id is taken; "" while it must wait."""
+    """The final error for an instance whose broker id is taken, or "" while it must wait."""
     try:
         instance.instance.register()
     except NodeExists:
@@ -33,7 +33,7 @@ def refused(instance: Candidate) -> str:
     raise AssertionError("registered beside a living namesake")
 
 
-def test_an_instance_registers_and_takes_its_znode_away(open_store: OpenStore, store: KazooStore) -> None:
+def test_an_instance_creates_its_znode_and_deletes_it(open_store: OpenStore, store: KazooStore) -> None:
     instance = Candidate(open_store, 1)
     assert not instance.instance.is_registered()
 
@@ -52,7 +52,7 @@ def test_an_instance_registers_and_takes_its_znode_away(open_store: OpenStore, s
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
-def test_a_registration_whose_reply_was_lost_is_found_or_made_again(
+def test_a_registration_whose_reply_was_lost_is_found_or_repeated(
     open_store: OpenStore, store: KazooStore, took_effect: bool
 ) -> None:
     instance = Candidate(open_store, 1)
@@ -66,7 +66,7 @@ def test_a_registration_whose_reply_was_lost_is_found_or_made_again(
     assert store.get(PATH).stat.ephemeral_owner == instance.store.session.session_id
 
 
-def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) -> None:
+def test_an_instance_waits_for_the_end_of_its_predecessors_session(open_store: OpenStore) -> None:
     ghost, instance = Candidate(open_store, 1), Candidate(open_store, 1)
     ghost.instance.register()
 
@@ -80,7 +80,7 @@ def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) ->
     assert instance.instance.is_registered()
 
 
-def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: OpenStore) -> None:
+def test_the_error_for_a_live_instance_with_the_same_broker_id_says_what_to_do(open_store: OpenStore) -> None:
     namesake = Candidate(open_store, 1, session_timeout_ms=2_000)
     namesake.instance.register()
     instance = Candidate(open_store, 1)
@@ -91,7 +91,9 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
     assert namesake.instance.is_registered()
 
 
-def test_a_namesake_is_named_by_its_host_and_pid(open_store: OpenStore, store: KazooStore) -> None:
+def test_the_error_has_the_host_and_pid_of_the_instance_with_the_same_broker_id(
+    open_store: OpenStore, store: KazooStore
+) -> None:
     process = Process("kafka-1", 4711, "0.1.0", 1_732_060_800_000)
     store.ensure_path(layout.COORDINATORS)
     InstanceRegistration(open_store(), 1, {}, lambda: None, process).register()
@@ -102,14 +104,16 @@ def test_a_namesake_is_named_by_its_host_and_pid(open_store: OpenStore, store: K
 
 
 @pytest.mark.parametrize("operation", ["create", "get"])
-def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStore, operation: str) -> None:
-    """The next leader gives the ghost's session its whole timeout again."""
+def test_the_wait_for_a_predecessors_session_restarts_after_a_zookeeper_outage(
+    open_store: OpenStore, operation: str
+) -> None:
+    """ZooKeeper's next leader gives the predecessor's session its whole timeout again."""
     ghost = Candidate(open_store, 1, session_timeout_ms=2_000)
     ghost.instance.register()
     instance, witness = Candidate(open_store, 1), Candidate(open_store, 1)
     with pytest.raises(NodeExists):
         instance.instance.register()
-    eventually(lambda: refused(witness))  # the one that began to wait later has waited long enough
+    eventually(lambda: refused(witness))  # the witness began to wait later, and has already waited long enough
     instance.lossy.lose_before(operation)
     with pytest.raises(StoreUnavailable):
         instance.instance.register()
@@ -118,14 +122,14 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStor
         instance.instance.register()
 
 
-def test_a_znode_of_no_session_is_not_waited_for(open_store: OpenStore) -> None:
+def test_an_instance_does_not_wait_for_a_persistent_znode(open_store: OpenStore) -> None:
     instance = Candidate(open_store, 1)
     instance.store.create(PATH, b"left by hand")
     with pytest.raises(SettingsError, match="delete it"):
         instance.instance.register()
 
 
-def test_a_namesake_that_writes_nonsense_is_waited_for_as_long_as_our_own_session(open_store: OpenStore) -> None:
+def test_an_instance_with_an_unreadable_znode_is_assumed_to_have_the_own_session_timeout(open_store: OpenStore) -> None:
     instance = Candidate(open_store, 1)
     other = open_store()
     for nonsense in (b"\xff", b"[]", b"7", json.dumps({"session_timeout_ms": -5}).encode(), b""):

@@ -1,4 +1,4 @@
-"""Ctrl-C while requests are being sent, and waiting for sockets."""
+"""Tests of Ctrl-C while requests are being sent, and of waiting for sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask_until_interrupted(store: Store, timer: threading.Timer) -> None:
         store.exists("/")
 
 
-def test_an_interrupt_ends_a_program_that_is_busy_asking_zookeeper(zk_hosts: str) -> None:
+def test_an_interrupt_ends_a_program_that_sends_requests_continuously(zk_hosts: str) -> None:
     delays = random.Random(1)
     main = threading.main_thread().ident
     assert main is not None
@@ -45,7 +45,7 @@ class Signal(BaseException):
 
 
 class RaisedAt:
-    """A trace function that raises at the n-th step of the interpreter while a request is passed to kazoo."""
+    """A trace function that raises at a given step of the interpreter while a request is passed to kazoo."""
 
     def __init__(self, step: int) -> None:
         self._left = step
@@ -77,14 +77,14 @@ def interrupted_at(store: Store, step: int) -> bool:
     return False
 
 
-def test_an_interrupt_is_not_lost_wherever_it_comes_while_a_request_is_sent(store: Store) -> None:
+def test_an_interrupt_at_any_step_of_a_request_is_not_lost(store: Store) -> None:
     steps = itertools.count(1)
     last = next(step for step in steps if not interrupted_at(store, step))
-    assert last > 100, "each step of the sending"
+    assert last > 100, "every step of the request must be interrupted once"
     assert store.exists("/") is not None
 
 
-def test_who_asks_while_an_interrupt_is_handled_is_told_of_the_session(store: Store) -> None:
+def test_requests_work_while_an_interrupt_is_handled(store: Store) -> None:
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
@@ -96,7 +96,7 @@ def test_who_asks_while_an_interrupt_is_handled_is_told_of_the_session(store: St
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, int]]:
-    """An address that does not even refuse connections: its queue of connections is full."""
+    """An address that does not even refuse connections, because its queue of connections is full."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
         address = server.getsockname()
         for _ in range(4):
@@ -119,10 +119,10 @@ def test_a_server_that_does_not_answer_leaves_time_to_reach_another(
     monkeypatch.setattr(SequentialThreadingHandler, "create_connection", noted)
     with pytest.raises(TimeoutError):
         KazooHandler(servers=60).create_connection(silent, timeout=30.0)
-    assert granted == [0.5], "its share of the session timeout"
+    assert granted == [0.5], "each server must get only its share of the session timeout"
 
 
-def test_sockets_are_waited_for_until_one_may_be_read_or_written() -> None:
+def test_select_returns_sockets_that_are_readable_or_writable() -> None:
     handler = KazooHandler()
     near, far = socket.socketpair()
     with near, far:
@@ -133,6 +133,6 @@ def test_sockets_are_waited_for_until_one_may_be_read_or_written() -> None:
         assert handler.select([near], [near, far], [], 1.0) == ([near], [near, far], [])
         far.close()
         near.recv(1)
-        assert handler.select([near], [], [], 1.0) == ([near], [], []), "the end is read too"
+        assert handler.select([near], [], [], 1.0) == ([near], [], []), "a closed socket must count as readable"
         with pytest.raises(ValueError, match="negative"):
             handler.select([far], [], [], 0.0)

@@ -1,4 +1,4 @@
-"""How long a session is certainly alive, compared with a model of what the ZooKeeper leader knows."""
+"""Tests of how long a session is certainly alive, with a model of the ZooKeeper leader's knowledge."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_nothing_is_proven_before_a_connect_and_after_the_end() -> None:
     assert lease.session_id == 0
 
 
-def test_an_accepted_connect_proves_one_timeout_less_the_margin() -> None:
+def test_an_accepted_connection_proves_one_timeout_minus_the_margin() -> None:
     assert connected_lease(100.0).lease_deadline() == pytest.approx(100.0 + TIMEOUT_S * 0.95)
 
 
-def test_a_short_session_keeps_a_margin_that_a_clock_tick_cannot_eat() -> None:
+def test_a_short_session_keeps_the_minimum_margin() -> None:
     lease = SessionLease()
     lease.connected(100.0, 7, 0.4)
     assert lease.lease_deadline() == pytest.approx(100.4 - MARGIN_S)
@@ -49,7 +49,7 @@ def test_answered_reads_prove_nothing_because_a_cut_off_follower_answers_them_to
     assert lease.lease_deadline() == before
 
 
-def test_what_passed_the_leader_counts_the_requests_it_had_heard_of_by_then() -> None:
+def test_an_answer_through_the_leader_proves_earlier_requests() -> None:
     lease = connected_lease(100.0)
     lease.record_answer(103.0, through_leader=False)
 
@@ -58,7 +58,7 @@ def test_what_passed_the_leader_counts_the_requests_it_had_heard_of_by_then() ->
     assert lease.lease_deadline() == pytest.approx(103.0 + TIMEOUT_S * 0.95)
 
 
-def test_an_answer_to_a_request_of_an_earlier_connection_is_not_counted() -> None:
+def test_an_answer_to_a_request_of_an_earlier_connection_does_not_count() -> None:
     lease = connected_lease(100.0)
     lease.connected(200.0, 8, TIMEOUT_S)
 
@@ -72,7 +72,7 @@ def test_heartbeats_alone_keep_the_proof_45_percent_of_the_timeout_ahead() -> No
     now = 0.0
     for _ in range(50):
         now = lease.leader_heard_at + LAG_SHARE * TIMEOUT_S
-        assert lease.lease_deadline() - now >= 0.45 * TIMEOUT_S - 1e-9  # just before the heartbeat
+        assert lease.lease_deadline() - now >= 0.45 * TIMEOUT_S - 1e-9  # the proof just before the heartbeat
         lease.record_answer(now, through_leader=True)
 
 
@@ -81,16 +81,16 @@ def test_heartbeats_alone_keep_the_proof_45_percent_of_the_timeout_ahead() -> No
     sends=st.lists(st.tuples(st.floats(0.0, 40.0), st.booleans()), max_size=60),
     cut_at=st.floats(0.0, 40.0),
 )
-def test_no_lease_reaches_beyond_what_the_leader_grants_however_late_its_follower_is_cut_off(
+def test_no_lease_exceeds_the_session_whenever_its_follower_is_cut_off(
     tick_share: float, sends: list[tuple[float, bool]], cut_at: float
 ) -> None:
-    """A follower reports its sessions every half tick until it is cut off; it always answers reads."""
+    """A follower reports its sessions every half tick until it is cut off. It always answers reads."""
     half_tick = tick_share * TIMEOUT_S / 2
     lease = connected_lease(0.0)
     touched = [0.0]
     for sent_at, through_leader in sorted(sends):
         if through_leader and sent_at > cut_at:
-            continue  # never answered
+            continue  # this request is never answered
         touched.append(sent_at)
         lease.record_answer(sent_at, through_leader=through_leader)
     last_report = (cut_at // half_tick) * half_tick
@@ -100,7 +100,7 @@ def test_no_lease_reaches_beyond_what_the_leader_grants_however_late_its_followe
 
 
 @given(st.lists(st.floats(0.0, 1000.0), max_size=300))
-def test_what_is_remembered_stays_small(sends: list[float]) -> None:
+def test_the_number_of_remembered_requests_stays_small(sends: list[float]) -> None:
     lease = connected_lease(0.0)
     for sent_at in sorted(sends):
         lease.record_answer(sent_at, through_leader=True)

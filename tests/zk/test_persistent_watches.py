@@ -1,4 +1,4 @@
-"""Persistent watches: creations and deletions below a znode are reported as long as the connection lives."""
+"""Tests of persistent watches: they report creations and deletions below a znode until the connection breaks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told(events: list[WatchEvent]) -> list[tuple[WatchType, str]]:
     return [(event.type, event.path) for event in events]
 
 
-def test_all_that_comes_and_goes_right_below_is_told_in_its_order_and_nothing_else(
+def test_creations_and_deletions_of_the_znode_and_its_children_are_reported_in_order(
     store: KazooStore, open_store: OpenStore
 ) -> None:
     events: list[WatchEvent] = []
@@ -47,7 +47,7 @@ def test_all_that_comes_and_goes_right_below_is_told_in_its_order_and_nothing_el
     eventually(lambda: told(events) == expected)
 
 
-def test_who_follows_twice_is_told_once_and_who_follows_no_more_not_at_all(store: KazooStore) -> None:
+def test_a_watcher_that_follows_twice_gets_each_event_once_and_none_after_unfollow(store: KazooStore) -> None:
     events: list[WatchEvent] = []
     others: list[WatchEvent] = []
     store.create("/p")
@@ -63,7 +63,7 @@ def test_who_follows_twice_is_told_once_and_who_follows_no_more_not_at_all(store
     assert len(events) == 1
 
 
-def test_watches_that_fire_once_are_told_besides(store: KazooStore) -> None:
+def test_one_shot_watches_fire_in_addition_to_persistent_ones(store: KazooStore) -> None:
     following: list[WatchEvent] = []
     watching: list[WatchEvent] = []
     store.create("/p")
@@ -78,7 +78,7 @@ def test_watches_that_fire_once_are_told_besides(store: KazooStore) -> None:
     assert told(watching) == [(CREATED, "/p/a"), (WatchType.CHILD, "/p")]
 
 
-def test_a_broken_connection_is_told_and_ends_it(
+def test_a_broken_connection_is_reported_and_ends_a_persistent_watch(
     zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
 ) -> None:
     store = open_store(zookeeper_server_factory().connect_string)
@@ -96,9 +96,7 @@ def test_a_broken_connection_is_told_and_ends_it(
     eventually(lambda: told(events)[1:] == [(CREATED, "/p/seen")])
 
 
-def test_below_a_chroot_paths_are_those_that_were_asked_for(
-    store: KazooStore, zk_hosts: str, open_store: OpenStore
-) -> None:
+def test_paths_of_events_are_relative_to_the_chroot(store: KazooStore, zk_hosts: str, open_store: OpenStore) -> None:
     store.create("/deep")
     deep = open_store(f"{zk_hosts}/deep")
     events: list[WatchEvent] = []
@@ -107,10 +105,10 @@ def test_below_a_chroot_paths_are_those_that_were_asked_for(
     eventually(lambda: told(events) == [(CREATED, "/p")])
 
 
-def test_a_server_that_does_not_know_the_request_is_asked_once(
+def test_a_server_that_does_not_know_the_request_gets_it_once(
     store: KazooStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raises the type number to one that no server knows, as 106 is unknown to ZooKeeper 3.4 and 3.5."""
+    """The test uses a request type that no server knows, as type 106 is unknown to ZooKeeper 3.4 and 3.5."""
     monkeypatch.setattr(bulk.AddWatch, "type", 2_222)
     sent = []
     call = kazoo_private.call
@@ -120,16 +118,16 @@ def test_a_server_that_does_not_know_the_request_is_asked_once(
     assert [store.follow("/p", events.append) for _ in range(3)] == [False] * 3
 
     assert len(sent) == 1
-    with suppress(StoreUnavailable):  # after the refusal, the server drops the connection
+    with suppress(StoreUnavailable):  # after the refusal, the server closes the connection
         store.ensure_path("/p")
     store.ensure_path("/p/a")
     assert all(event.type is WatchType.CONNECTION for event in events)
 
 
-def test_a_server_whose_watches_cannot_stay_has_them_set_one_change_at_a_time(
+def test_one_shot_watches_replace_persistent_ones_on_a_server_that_refuses_them(
     zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
 ) -> None:
-    """``WatchManagerOptimized``, for servers with very many watches, refuses as if it could not read the request."""
+    """``WatchManagerOptimized``, for servers with very many watches, refuses the request as if it were unreadable."""
     manager = "org.apache.zookeeper.server.watch.WatchManagerOptimized"
     settings = ZooKeeperSettings(jvm_properties={"zookeeper.watchManagerName": manager})
     store = open_store(zookeeper_server_factory(settings=settings).connect_string)
@@ -144,7 +142,7 @@ def test_a_server_whose_watches_cannot_stay_has_them_set_one_change_at_a_time(
     eventually(lambda: told(heard) == [(WatchType.CHILD, layout.channel("g", "c"))])
 
 
-def test_a_server_that_hangs_up_at_the_request_is_not_asked_for_ever(
+def test_a_server_that_closes_the_connection_at_the_request_gets_it_a_limited_number_of_times(
     store: KazooStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serialize = bulk.AddWatch.serialize
@@ -162,7 +160,7 @@ def test_a_server_that_hangs_up_at_the_request_is_not_asked_for_ever(
     assert not store.follow("/p", events.append)
 
 
-def test_a_server_that_hung_up_is_asked_once_in_each_later_session() -> None:
+def test_after_closed_connections_the_request_is_sent_once_in_each_later_session() -> None:
     following = PersistentWatches(KazooClient(), str)
     for _ in range(3):
         assert following.may_be_asked_for(session_id=1)
@@ -179,7 +177,7 @@ def test_a_server_that_hung_up_is_asked_once_in_each_later_session() -> None:
     assert following.may_be_asked_for(session_id=3)
 
 
-def test_a_kazoo_that_lets_no_event_be_seen_follows_nothing(
+def test_no_persistent_watch_is_set_with_a_kazoo_whose_events_are_inaccessible(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kazoo_private, "on_watch_events", lambda _client, _tell: False)
@@ -188,7 +186,7 @@ def test_a_kazoo_that_lets_no_event_be_seen_follows_nothing(
     assert not open_store(options=ZkOptions(multi_read=False)).follow("/p", events.append)
 
 
-def test_what_may_not_be_read_is_not_told(open_store: OpenStore) -> None:
+def test_events_below_an_unreadable_znode_are_not_reported(open_store: OpenStore) -> None:
     owner = open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY))
     owner.create("/private")
     stranger = open_store()

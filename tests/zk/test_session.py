@@ -1,4 +1,4 @@
-"""What the store knows of its session when the server freezes, dies, comes back, or ends the session."""
+"""Tests of the store's view of its session when the server freezes, dies, returns, or ends the session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def states_of(store: KazooStore) -> list[SessionState]:
     return seen
 
 
-def test_the_negotiated_timeout_is_known_where_it_is_not_the_one_asked_for(open_store: OpenStore) -> None:
+def test_the_negotiated_timeout_is_known_if_it_differs_from_the_requested_one(open_store: OpenStore) -> None:
     assert open_store(session_timeout_ms=10_000).session.timeout_ms == 10_000
     assert open_store(session_timeout_ms=100).session.timeout_ms == 400  # two ticks, the server's minimum
 
@@ -42,7 +42,7 @@ def test_an_idle_session_stays_proven_by_its_heartbeat(open_store: OpenStore) ->
     assert store.clock.monotonic() < store.session.lease_deadline() < store.clock.monotonic() + 6.0
 
 
-def test_every_kind_of_call_meets_its_deadline_while_the_server_is_frozen(
+def test_every_kind_of_call_ends_by_its_deadline_while_the_server_is_frozen(
     zookeeper_server_factory: ServerFactory, open_store: OpenStore
 ) -> None:
     server = zookeeper_server_factory()
@@ -66,7 +66,7 @@ def test_every_kind_of_call_meets_its_deadline_while_the_server_is_frozen(
         server.resume()
 
 
-def test_a_frozen_server_is_given_up_within_the_session_and_the_session_is_kept_when_it_wakes(
+def test_the_client_disconnects_from_a_frozen_server_in_time_and_resumes_the_session_later(
     zookeeper_server_factory: ServerFactory, open_store: OpenStore
 ) -> None:
     server = zookeeper_server_factory()
@@ -91,7 +91,7 @@ def test_a_frozen_server_is_given_up_within_the_session_and_the_session_is_kept_
 
 
 @pytest.mark.parametrize("timeout_ms", [600, 1_500])
-def test_the_session_is_given_up_here_before_the_server_ends_it(
+def test_the_client_gives_up_its_session_before_the_server_ends_it(
     zookeeper_server_factory: ServerFactory, open_store: OpenStore, timeout_ms: int
 ) -> None:
     server = zookeeper_server_factory()
@@ -117,7 +117,7 @@ def test_the_session_is_given_up_here_before_the_server_ends_it(
         assert cut_off.session.state is not SessionState.CONNECTED or clock.monotonic() > last_deadline
 
 
-def test_a_session_ended_by_the_server_is_lost_and_another_begins_by_itself(open_store: OpenStore) -> None:
+def test_a_session_that_the_server_ended_is_lost_and_another_begins_automatically(open_store: OpenStore) -> None:
     store = open_store()
     seen = states_of(store)
     before = store.session.session_id
@@ -160,7 +160,7 @@ def test_a_restarted_server_finds_the_same_session(
     assert store.get("/mine").stat.ephemeral_owner == session_id  # the call waits for the connection
 
 
-def test_a_listener_that_fails_or_was_taken_off_keeps_nobody_from_hearing(open_store: OpenStore) -> None:
+def test_a_listener_that_fails_or_was_removed_does_not_affect_other_listeners(open_store: OpenStore) -> None:
     store = open_store()
     taken_off: list[SessionState] = []
 
@@ -177,20 +177,18 @@ def test_a_listener_that_fails_or_was_taken_off_keeps_nobody_from_hearing(open_s
     assert taken_off == []
 
 
-def test_a_client_that_gave_up_is_started_again(open_store: OpenStore) -> None:
-    """An unknown error ends kazoo's connection thread for good."""
+def test_a_kazoo_client_that_stopped_is_started_again(open_store: OpenStore) -> None:
+    """An unknown error permanently ends kazoo's connection thread."""
     store = open_store(session_timeout_ms=2_000)
     before = store.session.session_id
-    store._client.stop()  # such an error leaves a client in state CLOSED that nobody asked for
+    store._client.stop()  # like such an error, this leaves the client CLOSED without a call to close()
 
     eventually(lambda: store.session.session_id not in {0, before} and store.session.state is SessionState.CONNECTED)
     assert store.children("/") == ()
 
 
-def test_a_name_that_takes_its_time_to_be_looked_up_is_waited_for(
-    zk_hosts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until then, kazoo's state is that of a client that was refused."""
+def test_connect_waits_for_a_slow_name_lookup(zk_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the lookup ends, kazoo's state is the same as after a refused connection."""
     look_up = socket.getaddrinfo
 
     def slowly(*arguments: Any, **more: Any) -> Any:
@@ -205,6 +203,6 @@ def test_a_name_that_takes_its_time_to_be_looked_up_is_waited_for(
         store.close()
 
 
-def test_a_host_name_nobody_knows_is_called_that():
+def test_the_error_for_an_unknown_host_name_says_so():
     with pytest.raises(StoreUnavailable, match=r"cannot resolve no-such-host\.invalid"):
         connect("no-such-host.invalid:2181", connect_timeout_s=10)

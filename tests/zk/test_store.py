@@ -1,4 +1,4 @@
-"""Every call of the store on a real ZooKeeper: its results and its errors."""
+"""Tests of every call of the store on a real ZooKeeper, with its results and errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_sequential_and_ephemeral_znodes_are_named_and_owned(store: KazooStore) 
     assert store.get(first).stat.ephemeral_owner == store.session.session_id
 
 
-def test_ensure_path_makes_what_is_missing_and_leaves_what_is_there(store: KazooStore) -> None:
+def test_ensure_path_creates_missing_znodes_and_leaves_existing_ones_unchanged(store: KazooStore) -> None:
     store.create("/a", b"kept")
     store.ensure_path("/a/b/c")
     store.ensure_path("/a/b/c")
@@ -86,7 +86,7 @@ def test_refusals_are_typed_and_name_the_znode(store: KazooStore) -> None:
         assert path in str(caught.value)
 
 
-def test_an_ephemeral_znode_takes_no_children(store: KazooStore) -> None:
+def test_an_ephemeral_znode_cannot_have_children(store: KazooStore) -> None:
     store.create("/e", ephemeral=True)
     with pytest.raises(StoreError, match="ephemeral"):
         store.create("/e/child")
@@ -95,7 +95,7 @@ def test_an_ephemeral_znode_takes_no_children(store: KazooStore) -> None:
 # --- chroot ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_chroot_is_refused_by_name(open_store: OpenStore, zk_hosts: str) -> None:
+def test_a_missing_chroot_causes_an_error_that_names_it(open_store: OpenStore, zk_hosts: str) -> None:
     with pytest.raises(NoNode, match=r"no/such does not exist"):
         open_store(f"{zk_hosts}/no/such")
 
@@ -109,7 +109,7 @@ def test_a_missing_chroot_is_refused_by_name(open_store: OpenStore, zk_hosts: st
 # --- multi -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_multi_does_everything_and_gives_each_result(store: KazooStore) -> None:
+def test_a_multi_executes_all_operations_and_returns_their_results(store: KazooStore) -> None:
     store.create("/old")
     results = store.multi(
         [Check("/old"), Create("/n", b"1"), Create("/q-", sequence=True), SetData("/n", b"2", 0), Delete("/old")]
@@ -121,7 +121,7 @@ def test_a_multi_does_everything_and_gives_each_result(store: KazooStore) -> Non
     assert store.children("/") == ("n", "q-0000000002")
 
 
-def test_an_empty_multi_is_nothing(store: KazooStore) -> None:
+def test_an_empty_multi_returns_no_results(store: KazooStore) -> None:
     assert store.multi([]) == ()
 
 
@@ -136,7 +136,7 @@ def test_an_empty_multi_is_nothing(store: KazooStore) -> None:
         (Delete("/full"), NotEmpty),
     ],
 )
-def test_a_multi_that_fails_names_the_operation_at_fault_and_changes_nothing(
+def test_the_error_of_a_failed_multi_names_the_operation_and_nothing_is_changed(
     store: KazooStore, at_fault: Check | Create | SetData | Delete, cause: type[StoreError]
 ) -> None:
     store.create("/a")
@@ -152,7 +152,7 @@ def test_a_multi_that_fails_names_the_operation_at_fault_and_changes_nothing(
 # --- too large -------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_no_server_would_take_is_refused_before_it_is_sent(store: KazooStore) -> None:
+def test_a_request_that_is_too_large_for_any_server_is_refused_before_it_is_sent(store: KazooStore) -> None:
     store.create("/a")
     too_much = b"x" * 1_048_576
     session = store.session.session_id
@@ -167,8 +167,8 @@ def test_a_request_that_no_server_would_take_is_refused_before_it_is_sent(store:
     assert store.session.session_id == session
 
 
-def test_the_largest_request_counted_as_allowed_is_taken_by_the_server(store: KazooStore) -> None:
-    """The limit is exact: this client refuses one byte more, and the server accepts this many."""
+def test_the_server_accepts_the_largest_request_that_the_client_allows(store: KazooStore) -> None:
+    """The limit is exact: the server accepts a request of this size, and the client refuses one byte more."""
     store.create("/a")
     overhead = 1_048_575 - largest_accepted(store, "/a")
     assert 0 < overhead < 100
@@ -189,7 +189,7 @@ def largest_accepted(store: KazooStore, path: str) -> int:
     return low
 
 
-def test_a_server_with_a_lower_limit_is_told_from_a_broken_network_at_the_second_time(
+def test_a_request_that_breaks_the_connection_twice_counts_as_too_large(
     zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
 ) -> None:
     server = zookeeper_server_factory(
@@ -207,10 +207,10 @@ def test_a_server_with_a_lower_limit_is_told_from_a_broken_network_at_the_second
     assert store.get("/a").stat.data_length == 150_000
 
 
-# --- who may ---------------------------------------------------------------------------------------------------------
+# --- ACLs ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_an_acl_forbids_is_no_auth_and_nothing_else_suffers(open_store: OpenStore) -> None:
+def test_requests_that_an_acl_forbids_raise_no_auth_and_others_succeed(open_store: OpenStore) -> None:
     owner = open_store(options=ZkOptions(digest=Digest("owner", "secret"), acl=Acl.CREATOR_ONLY))
     readable = open_store(options=ZkOptions(digest=Digest("owner", "secret"), acl=Acl.CREATOR_WORLD_READ))
     stranger = open_store()
@@ -231,12 +231,12 @@ def test_what_an_acl_forbids_is_no_auth_and_nothing_else_suffers(open_store: Ope
 # --- opening and closing ---------------------------------------------------------------------------------------------
 
 
-def test_an_unreachable_server_is_named_with_how_long_it_was_tried_and_what_to_check() -> None:
+def test_the_error_for_an_unreachable_server_has_its_address_the_time_and_what_to_check() -> None:
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1 .*within 0\.5 s: check that it is running"):
         connect("127.0.0.1:1/kafka", connect_timeout_s=0.5)
 
 
-def test_closing_ends_the_session_at_once_and_may_be_repeated(open_store: OpenStore) -> None:
+def test_close_ends_the_session_at_once_and_may_be_called_again(open_store: OpenStore) -> None:
     closing, watching = open_store(), open_store()
     closing.create("/e", ephemeral=True)
 
@@ -250,7 +250,7 @@ def test_closing_ends_the_session_at_once_and_may_be_repeated(open_store: OpenSt
         closing.get("/")
 
 
-def test_a_forked_child_is_told_to_open_its_own_session(store: KazooStore) -> None:
+def test_the_error_in_a_forked_child_says_to_open_a_new_session(store: KazooStore) -> None:
     context = multiprocessing.get_context("fork")
     told: multiprocessing.Queue[str] = context.Queue()
 
@@ -259,7 +259,7 @@ def test_a_forked_child_is_told_to_open_its_own_session(store: KazooStore) -> No
             store.get("/")
         except StoreUnavailable as error:
             told.put(str(error))
-        store.close()  # must not end the parent's session
+        store.close()  # this must not end the parent's session
         told.close()
         told.join_thread()
         os._exit(0)
@@ -279,7 +279,7 @@ def test_a_forked_child_is_told_to_open_its_own_session(store: KazooStore) -> No
 # --- watchers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_watcher_set_many_times_on_one_path_is_called_once_and_a_broken_connection_names_each_path(
+def test_a_watcher_set_several_times_is_called_once_and_also_when_the_connection_breaks(
     zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
 ) -> None:
     server = zookeeper_server_factory()

@@ -1,4 +1,4 @@
-"""Watches that outlive deletion, reconnection and the session, on a real ZooKeeper and one thread."""
+"""Tests of watches that survive deletion, reconnection and the end of the session, with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 class Owner:
-    """The one thread that owns watches: steps when woken, and records the events of its listeners."""
+    """The owner of watches. It steps when it is woken, and records the events that its listeners receive."""
 
     def __init__(self, store: KazooStore) -> None:
         self.woken = threading.Event()
@@ -41,7 +41,7 @@ class Owner:
         self.heard.append(names)
 
     def hears(self, *expected: object) -> None:
-        """Steps whenever woken until the listeners have received exactly these events since the last call."""
+        """Steps whenever it is woken, until its listeners have received exactly these events since the last call."""
 
         def heard() -> bool:
             if self.woken.is_set():
@@ -57,7 +57,7 @@ class Owner:
         self.heard.clear()
 
     def settles(self) -> None:
-        """Steps until everything is armed, and asserts that there were no new events."""
+        """Steps until all watches are armed, and asserts that there were no new events."""
         eventually(self.watches.step)
         self.woken.clear()
         assert self.heard == []
@@ -76,7 +76,7 @@ def other(open_store: OpenStore) -> KazooStore:
     return open_store()
 
 
-def test_the_first_step_tells_what_is_there_and_later_ones_only_what_changed(owner: Owner, other: KazooStore) -> None:
+def test_the_first_step_reports_the_current_state_and_later_steps_only_changes(owner: Owner, other: KazooStore) -> None:
     other.multi([Create("/a", b"1"), Create("/a/x")])
     owner.watches.data("/a", owner.data)
     owner.watches.children("/a", owner.children)
@@ -92,7 +92,7 @@ def test_the_first_step_tells_what_is_there_and_later_ones_only_what_changed(own
     owner.settles()
 
 
-def test_many_changes_between_two_steps_are_one_call_with_the_last(owner: Owner, other: KazooStore) -> None:
+def test_many_changes_between_two_steps_cause_one_call_with_the_last_value(owner: Owner, other: KazooStore) -> None:
     other.create("/a", b"0")
     owner.watches.data("/a", owner.data)
     owner.watches.step()
@@ -105,8 +105,10 @@ def test_many_changes_between_two_steps_are_one_call_with_the_last(owner: Owner,
     owner.settles()
 
 
-def test_a_znode_that_came_and_went_between_two_steps_is_told_as_missing(owner: Owner, other: KazooStore) -> None:
-    """A listener that read the znode in between must learn that it is gone."""
+def test_a_znode_that_was_created_and_deleted_between_two_steps_is_reported_as_missing(
+    owner: Owner, other: KazooStore
+) -> None:
+    """A listener that read the znode in between must learn about its deletion."""
     owner.watches.data("/a", owner.data)
     owner.watches.step()
     assert owner.heard == [None]
@@ -133,7 +135,7 @@ def test_a_znode_that_is_deleted_and_recreated_is_still_watched(owner: Owner, ot
         owner.hears(b"more")
 
 
-def test_children_are_watched_from_before_their_parent_exists_to_after_it_came_back(
+def test_children_are_watched_before_their_parent_exists_and_after_it_is_recreated(
     owner: Owner, other: KazooStore
 ) -> None:
     owner.watches.children("/p", owner.children)
@@ -148,7 +150,7 @@ def test_children_are_watched_from_before_their_parent_exists_to_after_it_came_b
         owner.hears(None)
 
 
-def test_the_same_value_or_the_same_names_in_another_incarnation_are_a_change(owner: Owner, other: KazooStore) -> None:
+def test_equal_data_or_children_of_a_recreated_znode_count_as_a_change(owner: Owner, other: KazooStore) -> None:
     other.multi([Create("/p"), Create("/p/c", b"same")])
     owner.watches.data("/p/c", owner.data)
     owner.watches.children("/p", owner.children)
@@ -162,7 +164,9 @@ def test_the_same_value_or_the_same_names_in_another_incarnation_are_a_change(ow
     assert set(owner.heard) == {b"same", ("c",)}
 
 
-def test_gone_is_told_once_for_each_path_even_if_something_new_stands_there(owner: Owner, other: KazooStore) -> None:
+def test_a_deletion_is_reported_once_for_each_path_even_if_the_znode_was_recreated(
+    owner: Owner, other: KazooStore
+) -> None:
     other.multi([Create("/a"), Create("/b"), Create("/c")])
     gone: list[str] = []
     owner.watches.gone(["/a", "/b", "/c", "/never"], gone.append)
@@ -181,7 +185,7 @@ def test_gone_is_told_once_for_each_path_even_if_something_new_stands_there(owne
     assert (gone[0], set(gone[1:3]), gone[3]) == ("/never", {"/b", "/c"}, "/a")
 
 
-def test_listeners_add_and_drop_watches_and_the_same_step_serves_them(owner: Owner, other: KazooStore) -> None:
+def test_listeners_can_add_and_drop_watches_and_the_same_step_serves_them(owner: Owner, other: KazooStore) -> None:
     other.multi([Create("/p"), Create("/p/a", b"A"), Create("/p/b", b"B")])
     known: set[str] = set()
 
@@ -200,7 +204,7 @@ def test_listeners_add_and_drop_watches_and_the_same_step_serves_them(owner: Own
 
     other.delete("/p/a")
     eventually(lambda: known == {"b"} or not owner.watches.step())
-    owner.heard.clear()  # whether the end of /p/a was reported before it was dropped depends on the order
+    owner.heard.clear()  # depending on the order, the end of /p/a may have been reported before its watch was dropped
     other.create("/p/a", b"A2")
     owner.hears(b"A2")
 
@@ -219,7 +223,7 @@ def test_a_dropped_watch_is_silent(owner: Owner, other: KazooStore) -> None:
     owner.settles()
 
 
-def test_everything_is_armed_and_compared_again_after_the_server_restarted(
+def test_all_watches_are_armed_and_compared_again_after_a_restart_of_the_server(
     zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
 ) -> None:
     server = zookeeper_server_factory()
@@ -240,13 +244,13 @@ def test_everything_is_armed_and_compared_again_after_the_server_restarted(
     other.multi([Delete("/p"), Create("/p")])
     eventually(lambda: store.session.state is SessionState.CONNECTED)
 
-    owner.hears(())  # /p is another znode; the others are unchanged
+    owner.hears(())  # /p is a new znode; the others are unchanged
     other.set("/changes", b"2")
     owner.hears(b"2")
     owner.watches.close()
 
 
-def test_watches_outlive_the_session(owner: Owner, store: KazooStore, other: KazooStore) -> None:
+def test_watches_survive_the_end_of_the_session(owner: Owner, store: KazooStore, other: KazooStore) -> None:
     other.create("/a", b"1")
     owner.watches.data("/a", owner.data)
     owner.watches.step()
@@ -263,7 +267,7 @@ def test_watches_outlive_the_session(owner: Owner, store: KazooStore, other: Kaz
 
 
 @pytest.mark.parametrize("call", ["arm", "exists_many"])
-def test_an_answer_that_is_lost_while_arming_leaves_the_watch_to_the_next_step(store: KazooStore, call: str) -> None:
+def test_if_a_reply_is_lost_while_arming_the_next_step_arms_the_watch(store: KazooStore, call: str) -> None:
     lossy = LosingReplies(store)
     woken = threading.Event()
     watches = Watches(lossy, woken.set)  # type: ignore[arg-type]
@@ -280,7 +284,7 @@ def test_an_answer_that_is_lost_while_arming_leaves_the_watch_to_the_next_step(s
     watches.close()
 
 
-def test_a_listener_that_fails_is_called_again_and_the_others_hear_all_the_same(
+def test_a_listener_that_fails_is_called_again_and_does_not_affect_other_listeners(
     owner: Owner, other: KazooStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     other.multi([Create("/bad", b"1"), Create("/good", b"1")])
@@ -306,7 +310,7 @@ def test_a_listener_that_fails_is_called_again_and_the_others_hear_all_the_same(
     assert owner.heard == [b"1", b"2"]
 
 
-def test_a_znode_that_may_not_be_read_is_reported_and_the_others_are_served(
+def test_an_unreadable_znode_is_reported_and_other_watches_are_served(
     owner: Owner, open_store: OpenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     private = open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY))
@@ -322,13 +326,14 @@ def test_a_znode_that_may_not_be_read_is_reported_and_the_others_are_served(
         owner.watches.step()
 
     assert sorted(map(str, owner.heard)) == ["()", "b'1'"]
-    assert len([r for r in caplog.records if "path=/private" in r.getMessage()]) == 2  # data and children, once each
+    # one warning for each of the two watches
+    assert len([r for r in caplog.records if "path=/private" in r.getMessage()]) == 2
     owner.heard.clear()
     other.set("/open", b"2")
     owner.hears(b"2")
 
 
-def test_closed_watches_tell_and_wake_nobody(owner: Owner, other: KazooStore) -> None:
+def test_closed_watches_call_no_listener_and_wake_no_owner(owner: Owner, other: KazooStore) -> None:
     other.create("/a", b"1")
     owner.watches.data("/a", owner.data)
     owner.watches.step()
@@ -342,7 +347,7 @@ def test_closed_watches_tell_and_wake_nobody(owner: Owner, other: KazooStore) ->
 
 
 def requests_received(server: ZooKeeperServer) -> int:
-    """As the server itself counts them."""
+    """The number of requests that the server has received, according to the server itself."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as asking:
         asking.sendall(b"mntr")
         told = b"".join(iter(lambda: asking.recv(65_536), b"")).decode()
@@ -364,5 +369,5 @@ def test_thousands_of_watches_are_armed_with_few_requests(
 
     received = requests_received(zookeeper)
     assert owner.watches.step() is True
-    assert requests_received(zookeeper) - received < 100, "not one for each"
+    assert requests_received(zookeeper) - received < 100, "the watches must share requests"
     assert len(owner.heard) == 4_000

@@ -17,11 +17,11 @@ _ENTRY_BYTES = len('"":"123-456",')
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The number of partitions that each member gets: at least ``least``. In addition, ``extras`` of the ``flexible``
-    members get one more.
+    """The number of partitions that each member gets: ``least``, and one more for ``extras`` of the ``flexible``
+    members.
 
-    The choice among them is left open, so that partitions can stay in place or move close to their replicas. The sum of
-    ``least``, plus ``extras``, is the number of partitions.
+    The quotas do not say which flexible members get one more, so that partitions can stay in place or move close to
+    their replicas. The sum of ``least``, plus ``extras``, is the number of partitions.
     """
 
     least: dict[str, int]

@@ -18,8 +18,8 @@ from kafka_coord.zk.store import Store
 def zookeeper(
     directory: Path, settings: ZooKeeperSettings, session_timeout_ms: int = 60_000
 ) -> Iterator[tuple[ZooKeeperServer, Store]]:
-    """Runs a ZooKeeper with the znodes that brokers and coordinators expect, and a session with a long timeout, so that
-    it does not expire while this process is busy."""
+    """Runs a ZooKeeper server with the znodes that brokers and coordinators expect, and opens a session. Its timeout is
+    long, so that the session does not expire while this process is busy."""
     with (
         ZooKeeperServer(directory / "zookeeper", settings=settings) as server,
         closing(connect(server.connect_string, session_timeout_ms=session_timeout_ms)) as store,

@@ -225,9 +225,9 @@ class KafkaListener:
                     by_name_due = loop.time() + TAKE_OVER_CHECK_S
                     await self.coordinator.kinds.take_over_by_name()
             except StoreUnavailable as error:
-                log.info("cannot search for groups to take over: %s", error)
+                log.info("cannot check which groups to make managed: %s", error)
             except Exception:
-                log.exception("cannot search for groups to take over")
+                log.exception("cannot check which groups to make managed (this is a bug)")
             await asyncio.sleep(IN_BOTH_CHECK_S)
 
     async def _remove_expired_offsets(self) -> None:

@@ -47,7 +47,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
         yield warning(_CHECK, f"{some(found.missing, 3)} is missing, and consumers are not allowed to create it", todo)
     yield from _check_hidden(found.acls)
     if not (found.deviations or found.missing):
-        yield ok(_CHECK, f"the ACLs of {found.acls.looked_at} znodes are as planned")
+        yield ok(_CHECK, f"the ACLs of {found.acls.looked_at} znodes match the plan")
 
 
 def _check_open(found: TreeAcls) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(records: Iterable[tuple[str, int, int, int]]) -> list[Stretch]:
-    """Combines records into few stretches. Records are (topic, partition, offset, number), in order within each
+    """Combines consecutive records into stretches. Records are (topic, partition, offset, number), in order within each
     partition."""
     open_: dict[tuple[str, int], list[int]] = {}
     found: list[Stretch] = []

@@ -78,7 +78,7 @@ def _automatic(journal: ConsumerJournal) -> Iterator[tuple[TopicPartition, Attem
                     yield partition, Attempt(sent, t, offset, offset, journal.path, begun)
             case _:
                 pass
-    if not journal.closed:  # killed, perhaps between a hand-out and its line
+    if not journal.closed:  # killed, perhaps after it handed out records but before it wrote the line
         for partition, known in handed.items():
             last = known[-1]
             yield partition, last._replace(low=last.high, high=last.high + _MOST_AT_ONCE)

@@ -150,7 +150,7 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
     for look in read_offsets(records.directory):  # an absent partition has no offset
         for (group, tp), story in stories.items():
             if group == look.group:
-                story.readings.append(Reading(look.since, look.t, look.offsets.get(tp), "an onlooker"))
+                story.readings.append(Reading(look.since, look.t, look.offsets.get(tp), "an observer"))
     return stories, {partition: count for partition, count in unread.items() if count}
 
 
@@ -199,15 +199,15 @@ class _Judge:
             ):
                 continue
             after = (
-                f"although {last.low} had been acknowledged {reading.since - last.acknowledged:.3f} s before it asked"
+                f"although {last.low} had been acknowledged {reading.since - last.acknowledged:.3f} s earlier"
                 if last is not None
-                else "which the groups log never had"
+                else "which was never in the groups log"
             )
             yield self._finding(
-                f"{reading.who} was told {reading.offset}, {after}",
+                f"{reading.who} read offset {reading.offset}, {after}",
                 *(self._told(last) if last is not None else ()),
-                self._records.at(reading.since, f"{reading.who}: asks"),
-                self._records.at(reading.t, f"{reading.who}: is told {reading.offset}"),
+                self._records.at(reading.since, f"{reading.who}: requests the offset"),
+                self._records.at(reading.t, f"{reading.who}: gets {reading.offset}"),
             )
 
     def appended(self) -> Iterator[ChaosFinding]:
@@ -222,7 +222,7 @@ class _Judge:
             asked = self._askers(offset, seen)
             evidence = [*(self._told(asked[-1]) if asked else ()), self._records.at(seen, f"the log: {offset}")]
             if not asked:
-                yield self._finding(f"the groups log has a commit of {offset} that nobody asked for", *evidence)
+                yield self._finding(f"the groups log has a commit of {offset} that no client requested", *evidence)
                 continue
             if max(one.held for one in asked) < held:
                 yield self._finding(
@@ -230,7 +230,7 @@ class _Judge:
                 )
             elif before is not None and offset < before[0]:
                 if max(one.acknowledged for one in asked) < min(one.sent for one in before[1]):
-                    what = f"the commit of {offset} was stored again after {before[0]}, and no client had asked again"
+                    what = f"the commit of {offset} was stored again after {before[0]}, and no client had sent it again"
                     yield self._finding(what, *evidence)
                 else:
                     self.sent_again += 1

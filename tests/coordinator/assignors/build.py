@@ -1,4 +1,4 @@
-"""Short notation for groups, for tests of assignors."""
+"""A short notation for groups in tests of assignors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def group(
     racks: Mapping[str, str] | None = None,
     replica_racks: Mapping[str, Mapping[int, Iterable[str]]] | None = None,
 ) -> AssignmentInputs:
-    """``subscriptions``: consumer → topics, or topic → streams; ``topics``: topic → number of partitions."""
+    """Makes inputs. ``subscriptions`` maps each consumer to its topics, or to a map of topic → streams. ``topics`` maps
+    each topic to its number of partitions."""
     chosen: dict[int, Subscription] = {}
     for wanted_topics in subscriptions.values():
         if id(wanted_topics) not in chosen:
@@ -51,12 +52,12 @@ def group(
 
 
 def written(target: Target) -> dict[str, str]:
-    """consumer → "flights[0-3] planes[1]", short enough for golden cases."""
+    """Maps each consumer to text like "flights[0-3] planes[1]", for comparison in tests."""
     return {consumer: str(partitions) for consumer, partitions in target.members.items()}
 
 
 def by_stream(target: Target, topic: str) -> dict[str, list[int]]:
-    """ "consumer-stream" → partitions, with the thread names of 0.8."""
+    """Maps each thread, named as in Kafka 0.8 ("consumer-stream"), to its partitions."""
     found: dict[str, list[int]] = {}
     for consumer, partitions in target.members.items():
         for number in sorted(partitions.of_topic(topic)):
@@ -70,5 +71,5 @@ def sizes(target: Target) -> dict[str, int]:
 
 
 def moves(inputs: AssignmentInputs, target: Target) -> int:
-    """The number of partitions that got another owner."""
+    """The number of partitions that get another owner."""
     return sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in target.members.items())

@@ -1,4 +1,4 @@
-"""Large groups move no more partitions than necessary. ``kafka-coord bench planner`` measures how long it takes."""
+"""Tests that large groups move no more partitions than necessary. ``kafka-coord bench planner`` measures the time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def one_joins(assignor: Assignor, members: int, topics: dict[str, int]):
 
 
 @pytest.mark.parametrize("topics", [1, 100, 5000])
-def test_one_joins_five_thousand_with_fifty_partitions_each(topics):
+def test_a_member_that_joins_five_thousand_moves_only_its_share(topics):
     inputs = one_joins(ASSIGNORS["sticky"], 5000, {f"t{n}": 250_000 // topics for n in range(topics)})
     assert moves(inputs, ASSIGNORS["sticky"].assign(inputs)) <= 50
 
 
-def test_differing_subscriptions_of_five_thousand_members():
+def test_a_group_of_five_thousand_members_with_different_subscriptions_is_assigned():
     pick = random.Random(7)
     topics = {f"t{n:02}": 2500 for n in range(100)}
     subscriptions = {f"c{n:05}": pick.sample(sorted(topics), 5) for n in range(5001)}

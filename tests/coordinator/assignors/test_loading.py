@@ -1,4 +1,4 @@
-"""Assignors are found by entry point. One that cannot be loaded does not affect the others."""
+"""Tests that assignors are found by entry point, and that one that cannot be loaded does not affect the others."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def offered(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     monkeypatch.setattr(loading, "entry_points", lambda group: found if group == loading.ENTRY_POINTS else [])
 
 
-def test_the_installed_package_offers_its_own():
+def test_the_installed_package_has_entry_points_for_its_own_assignors():
     assert {"range", "roundrobin", "sticky", "weighted"} <= load_assignors().keys()
     assert all(isinstance(assignor, Assignor) for assignor in load_assignors().values())
 
 
-def test_the_built_in_ones_are_there_without_any_entry_point(monkeypatch):
+def test_built_in_assignors_are_available_without_entry_points(monkeypatch):
     offered(monkeypatch)
 
     assert sorted(load_assignors()) == ["range", "roundrobin", "sticky", "weighted"]
@@ -56,7 +56,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch):
         (f"{__name__}:NotOne", "no assign()"),
     ],
 )
-def test_one_that_cannot_be_loaded_is_reported_and_left_out(monkeypatch, caplog, value, why):
+def test_an_assignor_that_cannot_be_loaded_is_reported_and_left_out(monkeypatch, caplog, value, why):
     offered(monkeypatch, broken=value, mine=f"{__name__}:Working")
 
     with caplog.at_level(logging.WARNING):
@@ -68,7 +68,7 @@ def test_one_that_cannot_be_loaded_is_reported_and_left_out(monkeypatch, caplog,
     assert why in caplog.text
 
 
-def test_none_replaces_a_built_in_one(monkeypatch, caplog):
+def test_no_plug_in_replaces_a_built_in_assignor(monkeypatch, caplog):
     offered(monkeypatch, sticky=f"{__name__}:Working")
 
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""``range`` gives the result of Kafka 0.8.2's RangeAssignor. All expected values were worked out by hand from its rule:
+"""Tests that ``range`` gives the result of Kafka 0.8.2's RangeAssignor. All expected values were computed by hand:
 n = P / T, extra = P % T, thread i of the sorted thread ids gets n (+ 1 if i < extra) from n * i + min(i, extra)."""
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ def test_three_members_and_twelve_partitions():
     assert written(target) == {"c1": "flights[0-3]", "c2": "flights[4-7]", "c3": "flights[8-11]"}
 
 
-def test_the_remainder_goes_to_the_first():
+def test_the_first_threads_get_the_remainder():
     # P=11, T=4: n=2, extra=3
     target = assign({f"c{i}": ["t"] for i in range(4)}, {"t": 11})
 
     assert written(target) == {"c0": "t[0-2]", "c1": "t[3-5]", "c2": "t[6-8]", "c3": "t[9-10]"}
 
 
-def test_threads_of_one_name_come_between_those_of_another():
-    # threads: c-0 (of c), c-0-0, c-0-1 (of c-0), c-1 (of c), in this order of strings; P=6: 2, 2, 1, 1
+def test_threads_are_sorted_by_thread_id_and_not_by_consumer():
+    # the threads in order of strings are c-0 (of c), c-0-0, c-0-1 (of c-0), c-1 (of c); P=6: 2, 2, 1, 1
     target = assign({"c": {"t": 2}, "c-0": {"t": 2}}, {"t": 6})
 
     assert by_stream(target, "t") == {"c-0": [0, 1], "c-0-0": [2, 3], "c-0-1": [4], "c-1": [5]}
     assert written(target) == {"c": "t[0-1,5]", "c-0": "t[2-4]"}
 
 
-def test_more_than_ten_threads_are_in_the_order_of_strings():
+def test_more_than_ten_threads_are_sorted_as_strings():
     # c-0 c-1 c-10 c-11 c-2 … c-9; P=14, T=12: n=1, extra=2
     target = assign({"c": {"t": 12}}, {"t": 14})
 
@@ -72,21 +72,21 @@ def test_a_name_that_ends_in_a_hyphen_changes_the_order_of_threads_but_not_of_na
     assert written(target) == {"a": "t[2]", "a-": "t[0-1]"}
 
 
-def test_more_threads_than_partitions_leave_the_last_without():
+def test_with_more_threads_than_partitions_the_last_threads_get_none():
     # c1-0 c1-1 c2-0 c2-1; P=3, T=4: n=0, extra=3
     target = assign({"c1": {"t": 2}, "c2": {"t": 2}}, {"t": 3})
 
     assert by_stream(target, "t") == {"c1-0": [0], "c1-1": [1], "c2-0": [2]}
 
 
-def test_a_member_without_any_partition_is_still_named():
+def test_the_target_also_names_a_member_without_partitions():
     target = assign({"c1": ["t"], "c2": ["t"], "c3": ["t"]}, {"t": 2})
 
     assert written(target) == {"c1": "t[0]", "c2": "t[1]", "c3": "nothing"}
 
 
-def test_each_topic_is_divided_on_its_own():
-    # as in 0.8, c1 gets the remainder of every topic; sticky and roundrobin avoid that
+def test_each_topic_is_divided_separately():
+    # as in Kafka 0.8, c1 gets the remainder of every topic; sticky and roundrobin avoid that
     target = assign({"c1": ["a", "b", "x"], "c2": ["a", "b", "x"]}, {"a": 3, "b": 3, "x": 1})
 
     assert written(target) == {"c1": "a[0-1] b[0-1] x[0]", "c2": "a[2] b[2]"}
@@ -100,19 +100,19 @@ def test_different_stream_counts_for_different_topics():
     assert by_stream(target, "b") == {"c1-0": [0, 1, 2], "c2-0": [3, 4], "c2-1": [5, 6]}
 
 
-def test_only_subscribers_of_a_topic_count():
+def test_only_subscribers_of_a_topic_get_its_partitions():
     target = assign({"c1": ["a"], "c2": ["a", "b"], "c3": ["b"]}, {"a": 4, "b": 3})
 
     assert written(target) == {"c1": "a[0-1]", "c2": "a[2-3] b[0-1]", "c3": "b[2]"}
 
 
-def test_a_topic_without_partitions_gives_nobody_anything():
+def test_a_topic_without_partitions_is_assigned_to_no_member():
     target = assign({"c1": ["t"], "c2": ["t"]}, {"t": 0})
 
     assert written(target) == {"c1": "nothing", "c2": "nothing"}
 
 
-def test_who_has_what_now_does_not_matter():
+def test_the_current_assignment_has_no_effect():
     with_history = assign({"c1": ["t"], "c2": ["t"]}, {"t": 4}, current={"c2": {"t": [0, 1, 2, 3]}})
 
     assert with_history == assign({"c1": ["t"], "c2": ["t"]}, {"t": 4})

@@ -1,4 +1,4 @@
-"""``sticky``: balanced, then the fewest moves, then near its replicas, and deterministic."""
+"""Tests of ``sticky``: first balance, then the fewest moves, then nearby replicas, and always the same result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def assign(inputs: AssignmentInputs) -> Target:
     return target
 
 
-def test_a_first_assignment_is_balanced_and_in_runs():
+def test_a_first_assignment_is_balanced_and_consists_of_consecutive_partitions():
     target = assign(group({"c1": ["t"], "c2": ["t"], "c3": ["t"]}, {"t": 12}))
 
     assert written(target) == {"c1": "t[0-3]", "c2": "t[4-7]", "c3": "t[8-11]"}
@@ -48,7 +48,7 @@ def test_the_partitions_of_a_member_that_left_are_spread_and_nothing_else_moves(
     assert moves(inputs, target) == 4
 
 
-def test_whoever_has_one_more_now_keeps_it():
+def test_a_member_with_an_extra_partition_keeps_it():
     before = {"c1": {"t": [0, 1]}, "c2": {"t": [2, 3, 4]}}
     inputs = group({"c1": ["t"], "c2": ["t"]}, {"t": 5}, before)
 
@@ -61,21 +61,21 @@ def test_each_topic_is_spread_over_the_members():
     assert {len(found.of_topic("busy")) for found in target.members.values()} == {2}
 
 
-def test_the_one_who_joins_gets_some_of_every_topic():
+def test_a_new_member_gets_partitions_of_every_topic():
     before = {"c1": {"a": range(6), "b": range(6)}, "c2": {"a": range(6, 12), "b": range(6, 12)}}
     target = assign(group({c: ["a", "b"] for c in ("c1", "c2", "c3")}, {"a": 12, "b": 12}, before))
 
     assert {topic: len(numbers) for topic, numbers in target.members["c3"].by_topic()} == {"a": 4, "b": 4}
 
 
-def test_what_two_members_claim_stays_with_the_first_and_what_does_not_exist_is_dropped():
+def test_a_partition_with_two_owners_stays_with_the_first_and_missing_ones_are_dropped():
     before = {"c1": {"t": [0, 1, 99], "gone": [1]}, "c2": {"t": [1, 2, 3]}}
     target = assign(group({"c1": ["t"], "c2": ["t"]}, {"t": 4}, before))
 
     assert written(target) == {"c1": "t[0-1]", "c2": "t[2-3]"}
 
 
-def test_members_with_disjoint_topics_are_balanced_apart():
+def test_members_with_disjoint_topics_are_balanced_separately():
     target = assign(group({"a1": ["a"], "a2": ["a"], "b1": ["b"]}, {"a": 4, "b": 9}))
 
     assert sizes(target) == {"a1": 2, "a2": 2, "b1": 9}
@@ -88,7 +88,7 @@ def test_a_member_that_subscribes_to_less_gets_more_of_it():
     assert sizes(target) == {"c1": 4, "c2": 4}
 
 
-def test_racks_decide_among_equals():
+def test_racks_decide_between_equal_choices():
     replica_racks = {"t": {0: ["west"], 1: ["east"], 2: ["west"], 3: ["east"]}}
     target = assign(
         group({"c1": ["t"], "c2": ["t"]}, {"t": 4}, racks={"c1": "east", "c2": "west"}, replica_racks=replica_racks)
@@ -97,7 +97,7 @@ def test_racks_decide_among_equals():
     assert written(target) == {"c1": "t[1,3]", "c2": "t[0,2]"}
 
 
-def test_one_more_goes_to_whoever_is_near():
+def test_an_extra_partition_goes_to_a_member_near_its_replicas():
     target = assign(
         group(
             {"c1": ["t"], "c2": ["t"]},
@@ -110,7 +110,7 @@ def test_one_more_goes_to_whoever_is_near():
     assert written(target) == {"c1": "nothing", "c2": "t[0]"}
 
 
-def test_balance_and_what_one_has_come_before_racks():
+def test_balance_and_few_moves_have_priority_over_racks():
     replica_racks = {"t": {number: ["west"] for number in range(4)}}
     inputs = group(
         {"c1": ["t"], "c2": ["t"]},
@@ -123,7 +123,7 @@ def test_balance_and_what_one_has_come_before_racks():
     assert moves(inputs, assign(inputs)) == 0
 
 
-def test_what_is_far_away_is_given_up_first():
+def test_distant_partitions_are_given_up_first():
     replica_racks = {"t": {0: ["west"], 1: ["east"], 2: ["east"], 3: ["east"]}}
     target = assign(
         group(
@@ -138,7 +138,7 @@ def test_what_is_far_away_is_given_up_first():
     assert written(target) == {"c1": "t[1-2]", "c2": "t[0,3]"}
 
 
-def test_what_is_far_away_is_given_up_first_with_differing_subscriptions_too():
+def test_distant_partitions_are_given_up_first_even_with_different_subscriptions():
     replica_racks = {"t": {0: ["west"], 1: ["east"], 2: ["east"], 3: ["east"]}}
     target = assign(
         group(
@@ -153,7 +153,7 @@ def test_what_is_far_away_is_given_up_first_with_differing_subscriptions_too():
     assert written(target) == {"c1": "t[1-2] u[0]", "c2": "t[0,3]"}
 
 
-def test_members_of_one_rack_take_turns_at_what_is_near_them():
+def test_members_of_one_rack_share_the_nearby_partitions():
     target = assign(
         group(
             {"c0": ["t"], "c1": ["t"], "c2": ["t"]},
@@ -166,7 +166,7 @@ def test_members_of_one_rack_take_turns_at_what_is_near_them():
     assert written(target) == {"c0": "t[4-5]", "c1": "t[0,2]", "c2": "t[1,3]"}
 
 
-def test_racks_decide_among_equals_with_differing_subscriptions_too():
+def test_racks_decide_between_equal_choices_even_with_different_subscriptions():
     replica_racks = {"t": {0: ["west"], 1: ["east"]}}
     target = assign(
         group(
@@ -217,7 +217,7 @@ def groups(draw: st.DrawFn, *, uniform: bool, most: int = 6) -> AssignmentInputs
 
 
 def _fewest_moves(inputs: AssignmentInputs) -> int:
-    """Tries every way to distribute the extra partitions."""
+    """The fewest moves, found by trying every way to distribute the extra partitions."""
     members = list(inputs.members)
     topics = set(inputs.subscriptions[members[0]])
     partitions = sum(len(inputs.topics[topic].partitions) for topic in topics)
@@ -243,7 +243,7 @@ def test_equal_subscriptions_differ_by_one_at_most_and_move_the_fewest(inputs):
 
 @settings(max_examples=150)
 @given(groups(uniform=False))
-def test_with_differing_subscriptions_no_single_move_improves(inputs):
+def test_with_different_subscriptions_no_single_move_improves_the_balance(inputs):
     target = assign(inputs)
 
     load = sizes(target)
@@ -256,7 +256,7 @@ def test_with_differing_subscriptions_no_single_move_improves(inputs):
 
 @settings(max_examples=100)
 @given(groups(uniform=False), st.randoms(use_true_random=False))
-def test_the_answer_does_not_depend_on_the_order_of_anything(inputs, random):
+def test_the_result_does_not_depend_on_the_order_of_the_inputs(inputs, random):
     def shuffled(mapping):
         items = list(mapping.items())
         random.shuffle(items)
@@ -274,14 +274,14 @@ def test_the_answer_does_not_depend_on_the_order_of_anything(inputs, random):
 
 @settings(max_examples=100)
 @given(groups(uniform=False))
-def test_what_is_balanced_already_stays_as_it_is(inputs):
+def test_a_balanced_assignment_does_not_change(inputs):
     target = assign(inputs)
 
     assert assign(replace(inputs, current=target.members)).members == target.members
 
 
 @pytest.mark.parametrize("uniform", [True, False])
-def test_one_partition_more_moves_nothing(uniform):
+def test_a_new_partition_moves_no_others(uniform):
     subscriptions = {f"c{n}": ["a", "b"] if uniform or n % 2 else ["a"] for n in range(7)}
     before = assign(group(subscriptions, {"a": 20, "b": 20}))
     inputs = group(subscriptions, {"a": 20, "b": 21}, before.members)

@@ -85,7 +85,7 @@ def violations(observation: Observation, plan: Plan) -> list[str]:
 
 
 def violations_of_ledgers(ledgers: Mapping[str, Ledger]) -> list[str]:
-    """Checks invariant 1 for one state of one group; ``ledgers`` by consumer."""
+    """Checks invariant 1 for one state of one group. The keys of ``ledgers`` are the consumers."""
     found = []
     holders: dict[str, dict[int, str]] = {}
     for consumer, ledger in ledgers.items():
@@ -106,7 +106,7 @@ class _Replay:
     target: Assignment | None
     evicted: set[str] = field(default_factory=set)
     waiting: dict[str, dict[str, CommandType]] = field(default_factory=dict)
-    """Consumer → name → type of the commands outstanding."""
+    """The types of the outstanding commands, by consumer and name."""
 
     def __post_init__(self) -> None:
         for consumer, channel in self.observation.channels.items():

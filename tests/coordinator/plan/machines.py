@@ -39,7 +39,7 @@ subscriptions = st.one_of(
 
 
 class Group(RuleBasedStateMachine):
-    """The invariants hold after each step, in any order of events, and in the end every partition is owned."""
+    """The invariants hold after each step, in any order of events. At the end, every partition has an owner."""
 
     mode = st.just(Mode.INCREMENTAL)
 
@@ -174,7 +174,7 @@ class Group(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def coordinator_looks_while_things_happen(self, data) -> None:
-        """Writes a plan step by step. In between, others act, and the coordinator may die."""
+        """Writes a plan step by step. Between steps, consumers act, and the coordinator may die."""
         for step in self.world.decide().steps:
             happening = data.draw(st.sampled_from(["", "", "obey", "leave", "restart", "dies", "grow"]))
             consumer = data.draw(consumers)
@@ -211,11 +211,11 @@ class Group(RuleBasedStateMachine):
         decided = world.settle()
         world.check_settled(decided)
         assert all(request.answered for request in world.requests.values())
-        assert world.look().steps == (), "a settled group is left alone"
+        assert world.look().steps == (), "a pass over a settled group must write nothing"
 
 
 class EagerGroup(Group):
-    """The same with some eager members, which stop everything before they start anything."""
+    """A group with some eager members, which stop all partitions before they start any."""
 
     mode = st.sampled_from([Mode.EAGER, Mode.EAGER, Mode.INCREMENTAL])
 
@@ -224,7 +224,7 @@ SETTINGS = settings(
     max_examples=250,
     stateful_step_count=40,
     deadline=None,
-    # explaining traces every line, which takes hours
+    # the phase "explain" traces every line, which takes hours
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )

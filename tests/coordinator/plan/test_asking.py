@@ -1,4 +1,4 @@
-"""Operators' requests: rebalance, evict, look, offsets, deletion, pause."""
+"""Tests of operators' requests: rebalance, evict, look, offsets, deletion, pause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.coordinator.plan.world import World
 
 @pytest.fixture
 def world() -> World:
-    """c1 and c2 own flights[0-3] and flights[4-7]; no member subscribes to planes."""
+    """c1 and c2 own flights[0-3] and flights[4-7]. No member subscribes to planes."""
     found = World()
     found.topic("flights", 8)
     found.topic("planes", 2)
@@ -34,7 +34,7 @@ def answer(world: World, request) -> tuple[str, str]:
     return found.result, found.message
 
 
-def test_a_rebalance_is_done_with_the_target_it_asks_for(world):
+def test_a_rebalance_is_answered_together_with_its_new_target(world):
     request = world.ask(type=RequestType.REBALANCE, reason="after the move", by="op")
 
     decided = world.look()
@@ -47,7 +47,7 @@ def test_a_rebalance_is_done_with_the_target_it_asks_for(world):
     world.check_settled(world.settle())
 
 
-def test_several_rebalances_are_answered_with_one_target(world):
+def test_several_rebalances_are_answered_with_one_new_target(world):
     requests = [world.ask(type=RequestType.REBALANCE) for _ in range(3)]
 
     world.look()
@@ -57,7 +57,7 @@ def test_several_rebalances_are_answered_with_one_target(world):
     assert world.assignment.generation == 2
 
 
-def test_a_rebalance_of_a_group_without_members_says_so(world):
+def test_the_answer_to_a_rebalance_says_that_the_group_has_no_members(world):
     world.leave("c1")
     world.leave("c2")
     world.settle()
@@ -68,7 +68,7 @@ def test_a_rebalance_of_a_group_without_members_says_so(world):
     assert answer(world, request) == ("done", "the group has no members; nothing to move")
 
 
-def test_an_evicted_member_is_gone_and_the_others_take_over(world):
+def test_an_evicted_member_is_removed_and_the_others_get_its_partitions(world):
     request = world.ask(type=RequestType.EVICT, consumer="c2", reason="stuck")
 
     decided = world.look()
@@ -80,7 +80,7 @@ def test_an_evicted_member_is_gone_and_the_others_take_over(world):
     assert str(world.ledgers["c1"].owned) == "flights[0-7]"
 
 
-def test_a_member_evicted_before_it_was_given_anything(world):
+def test_a_member_can_be_evicted_before_it_gets_partitions(world):
     world.join("c9", Subscription.to(["planes"]))
     world.ask(type=RequestType.EVICT, consumer="c9")
 
@@ -90,7 +90,7 @@ def test_a_member_evicted_before_it_was_given_anything(world):
     world.check_settled(world.settle())
 
 
-def test_evicting_nobody_is_refused(world):
+def test_evicting_an_unknown_member_is_refused(world):
     request = world.ask(type=RequestType.EVICT, consumer="c9")
 
     decided = world.look()
@@ -99,7 +99,7 @@ def test_evicting_nobody_is_refused(world):
     assert len(decided.steps) == 1
 
 
-def test_evicting_one_that_is_away_gives_up_its_place(world):
+def test_evicting_an_absent_member_gives_up_its_place(world):
     world.join("c2", rejoin_grace_ms=60_000)
     world.settle()
     world.leave("c2")
@@ -119,7 +119,7 @@ def test_a_look_is_answered(world):
     assert answer(world, request) == ("done", "the group was checked")
 
 
-def test_offsets_of_what_a_member_holds_are_not_reset(world):
+def test_offsets_of_held_partitions_are_not_reset(world):
     request = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("flights", 5): 0})
 
     decided = world.look()
@@ -128,7 +128,7 @@ def test_offsets_of_what_a_member_holds_are_not_reset(world):
     assert len(decided.steps) == 1
 
 
-def test_nor_of_what_is_kept_for_one_that_is_away(world):
+def test_offsets_of_partitions_kept_for_an_absent_member_are_not_reset(world):
     world.join("c2", rejoin_grace_ms=60_000)
     world.settle()
     world.leave("c2")
@@ -139,7 +139,7 @@ def test_nor_of_what_is_kept_for_one_that_is_away(world):
     assert answer(world, request) == ("refused", "c2 holds flights[5]; stop it first")
 
 
-def test_offsets_of_what_nobody_holds_are_reset(world):
+def test_offsets_of_partitions_without_a_holder_are_reset(world):
     request = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("planes", 0): 12})
 
     decided = world.look()
@@ -161,7 +161,7 @@ def started(steps) -> PartitionSet:
         {"type": RequestType.DELETE_OFFSETS, "partitions": PartitionSet({"flights": [0]})},
     ],
 )
-def test_what_an_operator_sets_is_started_by_a_later_look_which_reads_it(world, request_of):
+def test_partitions_whose_offsets_an_operator_set_are_started_by_a_later_pass(world, request_of):
     world.leave("c1")
     world.leave("c2")
     world.settle()
@@ -177,7 +177,7 @@ def test_what_an_operator_sets_is_started_by_a_later_look_which_reads_it(world, 
     world.check_settled(world.settle())
 
 
-def test_of_several_requests_that_set_offsets_each_look_does_one(world):
+def test_each_pass_carries_out_one_of_several_requests_that_set_offsets(world):
     world.leave("c1")
     world.leave("c2")
     world.settle()
@@ -203,7 +203,7 @@ def test_of_several_requests_that_set_offsets_each_look_does_one(world):
         ({}, "the request does not name any partition"),
     ],
 )
-def test_a_reset_of_what_does_not_exist_is_refused(world, offsets, message):
+def test_a_reset_of_partitions_that_do_not_exist_is_refused(world, offsets, message):
     request = world.ask(type=RequestType.RESET_OFFSETS, offsets=offsets)
 
     world.look()
@@ -211,7 +211,7 @@ def test_a_reset_of_what_does_not_exist_is_refused(world, offsets, message):
     assert answer(world, request) == ("refused", message)
 
 
-def test_offsets_are_deleted_only_where_nobody_holds_them(world):
+def test_only_offsets_of_partitions_without_a_holder_are_deleted(world):
     held = world.ask(type=RequestType.DELETE_OFFSETS, partitions=PartitionSet({"flights": [0]}))
     free = world.ask(type=RequestType.DELETE_OFFSETS, partitions=PartitionSet({"planes": [0, 1]}))
 
@@ -239,7 +239,7 @@ def test_a_group_with_members_is_not_deleted(world):
     assert not world.removed
 
 
-def test_a_group_without_members_is_deleted_with_what_else_was_asked_of_it(world):
+def test_a_group_without_members_is_deleted_and_its_other_requests_are_refused(world):
     world.leave("c1")
     world.leave("c2")
     reset = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("planes", 0): 12})
@@ -253,7 +253,7 @@ def test_a_group_without_members_is_deleted_with_what_else_was_asked_of_it(world
     assert answer(world, reset)[0] == "refused"
 
 
-def test_requests_of_other_groups_and_answered_ones_are_left_alone(world):
+def test_requests_for_other_groups_and_answered_ones_have_no_effect(world):
     world.requests["request-1"] = world.ask(type=RequestType.LOOK).__class__(
         type=RequestType.EVICT, group="other", consumer="c1", request_id="request-1"
     )
@@ -262,7 +262,7 @@ def test_requests_of_other_groups_and_answered_ones_are_left_alone(world):
     assert "c1" in world.members
 
 
-def test_while_paused_nothing_moves_and_the_dead_are_released(world):
+def test_while_paused_nothing_moves_and_partitions_of_dead_members_are_released(world):
     world.pause = Pause(by="op", reason="maintenance")
     world.leave("c2")
     world.join("c3")
@@ -279,7 +279,7 @@ def test_while_paused_nothing_moves_and_the_dead_are_released(world):
     world.check_settled(world.settle())
 
 
-def test_while_paused_an_acknowledged_stop_is_still_settled(world):
+def test_while_paused_an_acknowledged_stop_still_releases_the_partitions(world):
     world.join("c3")
     world.look()
     world.pause = Pause()
@@ -291,7 +291,7 @@ def test_while_paused_an_acknowledged_stop_is_still_settled(world):
     assert not world.ledgers.get("c3") or not world.ledgers["c3"].owned
 
 
-def test_while_paused_a_rebalance_waits_and_says_so(world):
+def test_while_paused_a_rebalance_waits_and_the_summary_says_so(world):
     world.pause = Pause()
     request = world.ask(type=RequestType.REBALANCE)
 
@@ -304,7 +304,7 @@ def test_while_paused_a_rebalance_waits_and_says_so(world):
     assert answer(world, request)[0] == "done"
 
 
-def test_while_paused_nobody_is_evicted_for_being_slow(world):
+def test_while_paused_no_slow_member_is_evicted(world):
     world.join("c3")
     world.look()
     world.pause = Pause()

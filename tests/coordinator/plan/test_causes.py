@@ -1,4 +1,4 @@
-"""The causes of new targets, as the history stores them."""
+"""Tests of the causes of new targets in the history."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_slow(world: World) -> None:
         (lambda world: (world.leave("c1"), loses_its_grace(world)), (Cause.MEMBER_LEFT,)),
     ],
 )
-def test_every_decision_says_its_causes(happening: Callable[[World], object], causes: tuple[Cause, ...]) -> None:
+def test_every_decision_has_its_causes(happening: Callable[[World], object], causes: tuple[Cause, ...]) -> None:
     world = settled()
     happening(world)
     (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]

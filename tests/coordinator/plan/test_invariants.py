@@ -1,4 +1,4 @@
-"""The invariants of docs/design.md over random groups, faults and orders of events."""
+"""Tests of the invariants in docs/design.md with random groups, faults and orders of events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.coordinator.plan import machines  # pytest would also run test cases 
 from tests.coordinator.plan.machines import SETTINGS, Group
 
 _TIMEOUT_S = 600
-"""A failure is shrunk for up to 300 s (Hypothesis' limit) before it is printed; tests that pass take seconds."""
+"""A failure is shrunk for up to 300 s (Hypothesis' limit) before it is printed. Tests that pass take seconds."""
 TestGroup = pytest.mark.timeout(_TIMEOUT_S)(machines.GROUP)
 TestEagerGroup = pytest.mark.timeout(_TIMEOUT_S)(machines.EAGER_GROUP)
 

@@ -1,4 +1,4 @@
-"""Members come and go, topics grow and shrink: which members stop and start, in which order, with which summary."""
+"""Tests of the moves when members or topics change: who stops and starts, in which order, with which summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.coordinator.plan.world import ASSIGNORS, World
 
 @pytest.fixture
 def world() -> World:
-    """Topic flights with 8 partitions."""
+    """A world with the topic flights of 8 partitions."""
     found = World()
     found.topic("flights", 8)
     return found
@@ -39,7 +39,7 @@ def outstanding(world: World, consumer: str) -> list[CommandType]:
     return [command_id.type for command_id, _ in world.channels[consumer]]
 
 
-def test_the_first_member_is_given_everything_in_one_pass(world):
+def test_the_first_member_gets_all_partitions_in_one_pass(world):
     world.join("c1")
 
     decided = world.look()
@@ -52,7 +52,7 @@ def test_the_first_member_is_given_everything_in_one_pass(world):
     assert (step.commands[0].generation, step.commands[0].epoch) == (1, 1)
 
 
-def test_a_group_at_rest_says_so_and_writes_nothing(world):
+def test_a_pass_over_a_group_at_rest_writes_nothing_and_its_summary_says_so(world):
     settled(world, "c1", "c2")
 
     decided = world.look()
@@ -62,7 +62,7 @@ def test_a_group_at_rest_says_so_and_writes_nothing(world):
     assert decided.summary == "no change: 2 members own 8 partitions, generation 1"
 
 
-def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
+def test_a_new_members_partitions_are_started_only_after_the_others_stopped(world):
     settled(world, "c1", "c2")
     world.join("c3")
 
@@ -80,14 +80,14 @@ def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
     world.obey("c2")
     decided = world.look()
     assert "waiting for c3 to start all of flights[3]" in decided.summary
-    assert str(world.ledgers["c3"].owned) == "flights[3]", "one start is outstanding: the next waits for it"
+    assert str(world.ledgers["c3"].owned) == "flights[3]", "the next start must wait for the outstanding one"
 
     world.obey("c3")
     world.check_settled(world.settle())
     assert owned(world) == {"c1": "flights[0-2]", "c2": "flights[4-6]", "c3": "flights[3,7]"}
 
 
-def test_waiting_says_for_whom(world):
+def test_the_summary_names_the_members_that_are_waited_for(world):
     settled(world, "c1", "c2")
     world.join("c3")
     world.look()
@@ -98,7 +98,7 @@ def test_waiting_says_for_whom(world):
     assert decided.summary == "waiting for c1 to stop flights[3], c2 to stop flights[7]"
 
 
-def test_a_stop_that_no_ledger_explains_is_named(world):
+def test_a_stop_without_stopping_partitions_in_the_ledger_is_reported(world):
     settled(world, "c1")
     stop = StopFetcher(1, 1, 1, PartitionSet(), "by hand")
     world.channels["c1"].append((CommandId(99, CommandType.STOP_FETCHER, "stop-0000000099"), stop))
@@ -121,7 +121,7 @@ def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pas
     assert "told c1 to start flights[4-7]" in decided.summary
 
 
-def test_the_commands_of_a_dead_member_go_with_it(world):
+def test_the_commands_of_a_dead_member_are_deleted_with_its_ledger(world):
     settled(world, "c1", "c2")
     world.join("c3")
     world.look()
@@ -135,7 +135,7 @@ def test_the_commands_of_a_dead_member_go_with_it(world):
     world.check_settled(world.settle())
 
 
-def test_a_member_that_restarted_between_two_looks_starts_again_and_nobody_else_moves(world):
+def test_a_member_that_restarted_between_two_passes_gets_its_partitions_back(world):
     settled(world, "c1", "c2")
     world.join("c1")
 
@@ -149,7 +149,7 @@ def test_a_member_that_restarted_between_two_looks_starts_again_and_nobody_else_
     assert world.assignment.generation == 1
 
 
-def test_what_was_meant_for_an_earlier_incarnation_is_dropped(world):
+def test_commands_for_an_earlier_incarnation_are_dropped(world):
     world.join("c1")
     world.look()
     old = [command_id.name for command_id, _ in world.channels["c1"]]
@@ -162,7 +162,7 @@ def test_what_was_meant_for_an_earlier_incarnation_is_dropped(world):
 
 
 def test_a_release_comes_before_the_start_that_needs_it(world):
-    """c1 restarted: the update of its old incarnation releases the partitions that c0 starts, and c0 comes first by
+    """c1 has restarted. The update of its ledger releases the partitions that c0 starts, although c0 comes first by
     name."""
     settled(world, "c1")
     world.join("c0")
@@ -175,8 +175,8 @@ def test_a_release_comes_before_the_start_that_needs_it(world):
     world.check_settled(world.settle())
 
 
-def test_two_that_need_each_others_release_are_not_started_in_a_circle(world):
-    """Both restarted, and the operator's assignor swaps their partitions: one of them must wait."""
+def test_two_members_that_swap_partitions_are_not_both_started_at_once(world):
+    """Both have restarted, and the new target swaps their partitions, so one of them must wait."""
     settled(world, "c1", "c2")
     world.topic("flights", 2)
     world.check_settled(world.settle())
@@ -204,7 +204,7 @@ def test_a_place_is_kept_for_a_member_with_grace(world):
     assert "keeping the place of c2" in decided.summary
 
 
-def test_a_member_that_returns_within_its_grace_gets_its_own_back_and_nobody_moves(world):
+def test_a_member_that_returns_within_its_grace_gets_its_own_partitions_back(world):
     settled(world, "c1", "c2", rejoin_grace_ms=10_000)
     world.leave("c2")
     world.look()
@@ -220,7 +220,7 @@ def test_a_member_that_returns_within_its_grace_gets_its_own_back_and_nobody_mov
     assert world.assignment.generation == 1
 
 
-def test_the_place_that_is_kept_is_the_one_the_member_asked_for_last(world):
+def test_the_place_that_is_kept_has_the_members_latest_subscription(world):
     settled(world, "c1", "c2", rejoin_grace_ms=10_000)
     changed = replace(world.members["c2"], subscription=Subscription.to(["flights", "planes"]))
     world.members["c2"] = changed
@@ -230,7 +230,7 @@ def test_the_place_that_is_kept_is_the_one_the_member_asked_for_last(world):
     assert world.ledgers["c2"].place == changed
 
 
-def test_when_its_grace_ends_its_partitions_go_to_the_others(world):
+def test_when_a_grace_period_ends_the_other_members_get_the_partitions(world):
     settled(world, "c1", "c2", rejoin_grace_ms=10_000)
     world.leave("c2")
     world.look()
@@ -241,7 +241,7 @@ def test_when_its_grace_ends_its_partitions_go_to_the_others(world):
     assert owned(world) == {"c1": "flights[0-7]"}
 
 
-def test_who_is_away_holds_only_what_the_target_keeps_for_it(world):
+def test_an_absent_member_holds_only_the_partitions_that_the_target_keeps_for_it(world):
     settled(world, "c1", "c2", rejoin_grace_ms=10_000)
     world.leave("c2")
     world.join("c3")
@@ -251,11 +251,11 @@ def test_who_is_away_holds_only_what_the_target_keeps_for_it(world):
     cut = next(step for step in written(decided) if step.ledger.consumer == "c2")
     assert len(cut.ledger.owned) == 3
     assert cut.commands == ()
-    assert str(world.ledgers["c3"].owned) == "flights[7]", "a dead incarnation holds nothing: no need to wait"
+    assert str(world.ledgers["c3"].owned) == "flights[7]", "a dead incarnation holds nothing, so c3 need not wait"
     world.check_settled(world.settle())
 
 
-def test_a_topic_that_grows_moves_nothing_that_was_there(world):
+def test_new_partitions_of_a_topic_move_no_existing_ones(world):
     settled(world, "c1", "c2")
     world.topic("flights", 10)
 
@@ -292,7 +292,7 @@ def test_a_topic_created_again_with_fewer_partitions_is_stopped_and_started(worl
     )
 
 
-def test_nobody_is_started_on_a_new_topic_while_somebody_holds_its_predecessor(world):
+def test_a_recreated_topic_is_not_started_while_a_member_holds_the_old_one(world):
     settled(world, "c1", "c2")
     world.recreate("flights", 8)
     world.look()
@@ -304,7 +304,7 @@ def test_nobody_is_started_on_a_new_topic_while_somebody_holds_its_predecessor(w
     world.check_settled(world.settle())
 
 
-def test_an_id_that_kafkas_upgrade_gives_a_topic_stops_nobody(world):
+def test_a_topic_that_gets_an_id_by_a_kafka_upgrade_is_not_stopped(world):
     world.topics.clear()
     world.topic("flights", 8, "4711")
     settled(world, "c1", "c2")
@@ -317,7 +317,7 @@ def test_an_id_that_kafkas_upgrade_gives_a_topic_stops_nobody(world):
     assert all(len(ledger.owned) == 4 for ledger in world.ledgers.values())
 
 
-def test_a_topic_that_does_not_exist_yet_is_taken_when_it_comes(world):
+def test_a_topic_that_does_not_exist_yet_is_assigned_once_it_exists(world):
     settled(world, "c1", subscription=Subscription.to(["flights", "later"]))
     world.topic("later", 2)
 
@@ -325,7 +325,7 @@ def test_a_topic_that_does_not_exist_yet_is_taken_when_it_comes(world):
     world.check_settled(world.settle())
 
 
-def test_a_pattern_takes_topics_as_they_come(world):
+def test_new_topics_that_match_a_pattern_are_assigned(world):
     settled(world, "c1", subscription=Subscription.matching("f.*"))
     world.topic("fares", 1)
     world.topic("planes", 1)
@@ -335,7 +335,7 @@ def test_a_pattern_takes_topics_as_they_come(world):
     assert owned(world) == {"c1": "fares[0] flights[0-7]"}
 
 
-def test_a_member_without_any_partition_has_a_ledger_all_the_same(world):
+def test_a_member_without_partitions_also_has_a_ledger(world):
     world.topic("flights", 1)
     settled(world, "c1", "c2")
 
@@ -352,13 +352,13 @@ def test_partitions_are_spread_over_the_streams_of_a_consumer(world):
     assert sorted(streams.count(stream) for stream in range(3)) == [3, 3, 3]
 
 
-def test_range_decides_the_streams_too(world):
+def test_range_also_determines_the_streams(world):
     settled(world, "c1", "c2", subscription=Subscription.to({"flights": 2}), assignor="range")
 
     assert [world.ledgers["c1"].stream_of(p) for p in world.ledgers["c1"].owned] == [0, 0, 1, 1]
 
 
-def test_eager_members_stop_everything_before_anything_of_theirs_starts(world):
+def test_eager_members_stop_all_partitions_before_any_are_started(world):
     settled(world, "c1", "c2", mode=Mode.EAGER)
     world.join("c3", mode=Mode.EAGER)
 
@@ -376,7 +376,7 @@ def test_eager_members_stop_everything_before_anything_of_theirs_starts(world):
     world.check_settled(world.settle())
 
 
-def test_eager_members_do_not_hold_up_the_others(world):
+def test_eager_members_do_not_delay_incremental_members(world):
     settled(world, "e1", mode=Mode.EAGER)
     world.topic("planes", 2)
     world.join("i1", Subscription.to(["planes"]))
@@ -386,7 +386,7 @@ def test_eager_members_do_not_hold_up_the_others(world):
     assert str(world.ledgers["i1"].owned) == "planes[0-1]"
 
 
-def test_one_that_does_not_obey_in_time_is_evicted_and_its_partitions_go_on(world):
+def test_a_member_that_does_not_acknowledge_in_time_is_evicted_and_replaced(world):
     settled(world, "c1", "c2")
     world.join("c3")
     world.look()
@@ -402,7 +402,7 @@ def test_one_that_does_not_obey_in_time_is_evicted_and_its_partitions_go_on(worl
     assert sorted(world.ledgers) == ["c2", "c3"]
 
 
-def test_one_that_obeyed_meanwhile_is_not_evicted(world):
+def test_a_member_that_has_acknowledged_in_the_meantime_is_not_evicted(world):
     settled(world, "c1", "c2")
     world.join("c3")
     world.look()
@@ -426,7 +426,7 @@ def test_an_evicted_member_with_grace_loses_its_place(world):
     assert list(world.ledgers) == [consumer for consumer in ("c1", "c2") if consumer != late]
 
 
-def test_the_channel_of_one_long_gone_is_removed(world):
+def test_the_channel_of_a_consumer_that_left_long_ago_is_removed(world):
     settled(world, "c1", "c2")
     world.leave("c2")
     world.check_settled(world.settle())
@@ -439,7 +439,7 @@ def test_the_channel_of_one_long_gone_is_removed(world):
     assert "c2" not in world.channels
 
 
-def test_what_is_no_command_is_left_alone_and_reported(world):
+def test_znodes_in_a_channel_that_are_no_commands_are_left_unchanged_and_reported(world):
     settled(world, "c1", "c2")
     world.leave("c2")
     world.strays["c2"] = ("note",)
@@ -485,14 +485,14 @@ def test_a_group_with_members_never_expires(world):
     assert world.look().steps == ()
 
 
-def test_the_next_coordinator_rewrites_nothing(world):
+def test_the_next_coordinator_writes_nothing_for_a_settled_group(world):
     settled(world, "c1", "c2")
     world.epoch = 2
 
     assert world.look().steps == ()
 
 
-def test_the_next_coordinator_goes_on_where_the_last_one_was_stopped(world):
+def test_the_next_coordinator_continues_where_the_last_one_stopped(world):
     settled(world, "c1", "c2")
     world.join("c3")
     for step in world.decide().steps[:2]:
@@ -506,7 +506,7 @@ def test_the_next_coordinator_goes_on_where_the_last_one_was_stopped(world):
     world.check_settled(world.settle())
 
 
-def test_a_lost_target_is_made_again_above_every_generation_there_was(world):
+def test_a_lost_target_is_replaced_with_a_higher_generation(world):
     settled(world, "c1", "c2")
     world.assignment = None
 
@@ -516,7 +516,7 @@ def test_a_lost_target_is_made_again_above_every_generation_there_was(world):
     assert world.assignment.generation == 2
 
 
-def test_the_same_look_gives_the_same_plan_whatever_its_order(world):
+def test_the_plan_does_not_depend_on_the_order_of_the_observation(world):
     settled(world, "c1", "c2", "c3")
     world.join("c4")
     world.leave("c2")

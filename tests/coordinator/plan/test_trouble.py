@@ -1,4 +1,4 @@
-"""Unreadable znodes, failing assignors and groups too large for a znode: reported, survived, and always safe."""
+"""Tests of unreadable znodes, failing assignors, and groups too large for a znode: plans stay safe and report them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def world() -> World:
     return found
 
 
-def test_a_broken_registration_without_a_ledger_is_no_member(world):
+def test_an_unreadable_registration_without_a_ledger_is_not_a_member(world):
     world.join("c3")
     world.bad_registrations.add("c3")
 
@@ -48,7 +48,7 @@ def test_a_broken_registration_without_a_ledger_is_no_member(world):
     assert "cannot read ids/c3" in decided.summary
 
 
-def test_one_of_which_nothing_can_be_read_is_named_with_its_registration_and_its_ledger(world):
+def test_a_member_with_unreadable_registration_and_ledger_is_reported_for_both(world):
     world.bad_registrations.add("c2")
     world.bad_ledgers.add("c2")
 
@@ -58,7 +58,7 @@ def test_one_of_which_nothing_can_be_read_is_named_with_its_registration_and_its
     assert "the ledger of c2 cannot be read" in decided.summary
 
 
-def test_one_whose_registration_broke_while_it_lives_keeps_what_it_holds_until_evicted(world):
+def test_a_live_member_with_an_unreadable_registration_keeps_its_partitions_until_evicted(world):
     world.bad_registrations.add("c2")
 
     decided = world.settle()
@@ -72,7 +72,7 @@ def test_one_whose_registration_broke_while_it_lives_keeps_what_it_holds_until_e
     assert str(world.ledgers["c1"].owned) == "flights[0-7]"
 
 
-def test_one_that_came_back_with_a_broken_registration_holds_nothing(world):
+def test_a_member_that_returned_with_an_unreadable_registration_holds_no_partitions(world):
     world.join("c2")
     world.bad_registrations.add("c2")
 
@@ -81,7 +81,7 @@ def test_one_that_came_back_with_a_broken_registration_holds_nothing(world):
     assert str(world.ledgers["c1"].owned) == "flights[0-7]"
 
 
-def test_where_its_incarnation_is_not_known_it_may_still_hold(world):
+def test_a_member_of_unknown_incarnation_may_still_hold_its_partitions(world):
     world.join("c2")
     world.bad_registrations.add("c2")
     world.tell_bad_incarnations = False
@@ -91,7 +91,7 @@ def test_where_its_incarnation_is_not_known_it_may_still_hold(world):
     assert str(world.ledgers["c1"].owned) == "flights[0-3]"
 
 
-def test_what_a_broken_ledger_may_name_is_started_nowhere_until_its_consumer_is_evicted(world):
+def test_partitions_that_an_unreadable_ledger_may_hold_are_not_started_until_an_eviction(world):
     world.bad_ledgers.add("c2")
     world.join("c3")
 
@@ -100,13 +100,13 @@ def test_what_a_broken_ledger_may_name_is_started_nowhere_until_its_consumer_is_
     assert decided.state is GroupState.REBALANCING
     assert "the ledger of c2 cannot be read" in decided.summary
     assert "evict it" in decided.summary
-    assert not world.channels["c2"], "it is given no commands"
+    assert not world.channels["c2"], "c2 must get no commands"
 
     world.ask(type=RequestType.EVICT, consumer="c2")
     world.check_settled(world.settle())
 
 
-def test_what_others_release_still_moves_beside_a_broken_ledger(world):
+def test_partitions_that_others_release_move_despite_an_unreadable_ledger(world):
     world.join("c3")
     world.look()
     world.bad_ledgers.add("c2")
@@ -117,7 +117,7 @@ def test_what_others_release_still_moves_beside_a_broken_ledger(world):
     assert str(world.ledgers["c3"].owned) == "flights[3]"
 
 
-def test_offsets_are_not_reset_beside_a_broken_ledger(world):
+def test_offsets_are_not_reset_while_a_ledger_is_unreadable(world):
     world.topic("planes", 1)
     world.bad_ledgers.add("c2")
     request = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("planes", 0): 0})
@@ -128,7 +128,7 @@ def test_offsets_are_not_reset_beside_a_broken_ledger(world):
     assert "the ledger of c2 cannot be read" in world.answer_to(request).message
 
 
-def test_the_broken_ledger_of_one_that_is_gone_is_removed(world):
+def test_the_unreadable_ledger_of_a_former_member_is_removed(world):
     world.bad_ledgers.add("c2")
     world.leave("c2")
 
@@ -137,7 +137,7 @@ def test_the_broken_ledger_of_one_that_is_gone_is_removed(world):
     assert sorted(world.ledgers) == ["c1"]
 
 
-def test_evicting_one_that_is_gone_and_left_a_broken_ledger_is_no_mistake(world):
+def test_evicting_a_former_member_with_an_unreadable_ledger_succeeds(world):
     world.bad_ledgers.add("c2")
     world.leave("c2")
     request = world.ask(type=RequestType.EVICT, consumer="c2")
@@ -149,7 +149,7 @@ def test_evicting_one_that_is_gone_and_left_a_broken_ledger_is_no_mistake(world)
     assert sorted(world.ledgers) == ["c1"]
 
 
-def test_a_consumer_whose_command_is_broken_is_not_waited_for_in_silence(world):
+def test_the_summary_names_a_consumer_with_an_unreadable_command(world):
     world.join("c3")
     world.look()
     (command_id, _), *_ = world.channels["c1"]
@@ -163,7 +163,7 @@ def test_a_consumer_whose_command_is_broken_is_not_waited_for_in_silence(world):
     assert "waiting for c2 to stop" in decided.summary
 
 
-def test_with_a_broken_target_nothing_moves_until_a_rebalance_replaces_it(world):
+def test_with_an_unreadable_target_nothing_moves_until_a_rebalance_replaces_it(world):
     world.leave("c2")
     broken = replace(world.observe(), assignment=None, unreadable=(Unreadable(layout.assignment(GROUP), "not JSON"),))
     decided = plan(broken, ASSIGNORS)
@@ -214,7 +214,7 @@ FLIGHTS = PartitionSet({"flights": range(8)})
         (Answering(Target(["c1"])), "raised"),  # type: ignore[arg-type]
     ],
 )
-def test_a_plug_in_that_fails_is_replaced_by_sticky_and_named(world, assignor, fault):
+def test_sticky_replaces_an_assignor_that_fails_and_the_reason_names_it(world, assignor, fault):
     world.settings = GroupSettings(assignor="mine")
 
     decided = plan(world.observe(), {**ASSIGNORS, "mine": assignor})
@@ -226,7 +226,7 @@ def test_a_plug_in_that_fails_is_replaced_by_sticky_and_named(world, assignor, f
     assert PartitionSet.of(p for found in target.members.values() for p in found) == FLIGHTS
 
 
-def test_a_plug_in_that_fails_is_not_asked_again_while_nothing_changes(world):
+def test_an_assignor_that_failed_is_not_called_again_while_nothing_changes(world):
     world.settings = GroupSettings(assignor="mine")
     assignors = {**ASSIGNORS, "mine": Raising()}
     for step in plan(world.observe(), assignors).steps:
@@ -235,7 +235,7 @@ def test_a_plug_in_that_fails_is_not_asked_again_while_nothing_changes(world):
     assert plan(world.observe(), assignors).steps == ()
 
 
-def test_an_unknown_assignor_is_replaced_by_sticky_and_named(world):
+def test_sticky_replaces_an_unknown_assignor_and_the_reason_names_it(world):
     world.settings = GroupSettings(assignor="stiky")
 
     decided = world.look()
@@ -244,7 +244,7 @@ def test_an_unknown_assignor_is_replaced_by_sticky_and_named(world):
     assert decided.state is GroupState.STABLE
 
 
-def test_members_choose_the_assignor_where_they_agree():
+def test_members_choose_the_assignor_if_they_agree():
     world = World()
     world.topic("flights", 4)
     world.join("c1", assignor="range")
@@ -261,7 +261,7 @@ def test_members_choose_the_assignor_where_they_agree():
     assert "assignor changed from range to sticky" in decided.summary
 
 
-def test_the_groups_setting_comes_before_what_members_ask_for(world):
+def test_the_groups_assignor_setting_has_priority_over_the_members_choice(world):
     world.join("c1", assignor="range")
     world.settings = GroupSettings(assignor="weighted")
 
@@ -285,7 +285,7 @@ def test_thirty_thousand_partitions_are_started_in_several_commands_that_fit():
     world.check_settled(world.settle())
 
 
-def test_a_quarter_of_a_million_are_stopped_in_commands_that_fit():
+def test_a_quarter_of_a_million_partitions_are_stopped_in_commands_that_fit():
     world = World()
     world.topic("flights", 1)
     member = world.join("c1")
@@ -302,7 +302,7 @@ def test_a_quarter_of_a_million_are_stopped_in_commands_that_fit():
     assert step.ledger.owned | step.ledger.stopping == owned
 
 
-def test_an_eager_member_told_to_stop_in_parts_is_behind_until_the_last_part():
+def test_an_eager_members_ledger_gets_the_new_generation_only_with_the_last_part_of_a_stop():
     world = World()
     world.topic("flights", 250_000)
     member = world.join("c1", mode=Mode.EAGER)
@@ -316,7 +316,7 @@ def test_an_eager_member_told_to_stop_in_parts_is_behind_until_the_last_part():
     assert step.ledger.generation == 0
 
 
-def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():
+def test_a_target_too_large_for_a_znode_is_reported_and_stops_no_member():
     world = World()
     world.topic("flights", 4)
     world.join("c1")
@@ -331,8 +331,8 @@ def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():
     assert "split the group or shorten consumer names" in decided.summary
 
 
-def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large():
-    """Each of two members has every other partition of 300,000: 1.9 MB. As two runs, they would take 40 bytes."""
+def test_a_fragmented_target_is_computed_again_before_it_gets_too_large():
+    """Each of two members owns every other partition of 300,000, which takes 1.9 MB. Two runs would take 40 bytes."""
     world = World()
     world.topic("flights", 300_000)
     members = [world.join(consumer) for consumer in ("c1", "c2")]
@@ -347,7 +347,7 @@ def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large(
     assert "so it was recomputed from scratch" in decided.summary
 
 
-def test_reasons_stay_short_however_much_changed(world):
+def test_reasons_stay_short_even_after_many_changes(world):
     for n in range(500):
         world.join(f"new{n:03}")
         world.topic(f"topic{n:03}", 1)

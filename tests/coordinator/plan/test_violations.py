@@ -1,5 +1,4 @@
-"""The check of the invariants rejects a sound plan with one defect, and names the invariant that the defect
-violates."""
+"""Tests that the check of the invariants rejects a sound plan with one defect, and names the violated invariant."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tests.coordinator.plan.world import World
 
 
 def handing_over() -> tuple[World, Plan]:
-    """``c1`` has acknowledged the stop of the partitions that ``c2`` shall start."""
+    """``c1`` has acknowledged the stop of the partitions that ``c2`` gets."""
     world = World()
     world.topic("flights", 6)
     world.join("c1")
@@ -28,7 +27,7 @@ def handing_over() -> tuple[World, Plan]:
 
 
 def joined() -> tuple[World, Plan]:
-    """``c2`` has joined ``c1``, which owns everything."""
+    """``c2`` has joined the group of ``c1``, which owns all partitions."""
     world = World()
     world.topic("flights", 6)
     world.join("c1")
@@ -88,7 +87,7 @@ def target(**fields: Any) -> Change:
     return change
 
 
-def test_a_sound_plan_breaks_nothing() -> None:
+def test_a_sound_plan_breaks_no_invariant() -> None:
     for world, plan in (handing_over(), joined()):
         assert plan.steps
         assert violations(world.observe(), plan) == []
@@ -124,27 +123,27 @@ def test_a_damaged_plan_breaks_its_invariant(
     assert any(sentence.startswith(invariant) for sentence in found), found
 
 
-def test_stable_is_not_said_of_a_group_that_moves() -> None:
+def test_a_plan_that_moves_partitions_may_not_say_stable() -> None:
     world, plan = joined()
     found = violations(world.observe(), replace(plan, state=GroupState.STABLE))
     assert any(sentence.startswith("7: Stable, but c1") for sentence in found), found
 
 
-def test_stable_is_not_said_of_a_group_in_which_a_member_owns_too_little() -> None:
+def test_a_plan_may_not_say_stable_if_a_member_owns_too_few_partitions() -> None:
     world, plan = handing_over()
     nothing_started = replace(changed(plan, ledger_of("c2", lambda _: None)), state=GroupState.STABLE)
     found = violations(world.observe(), nothing_started)
     assert "7: Stable, but c2 does not own exactly what the target names" in found
 
 
-def test_a_paused_group_is_not_moved() -> None:
+def test_a_plan_may_not_move_partitions_of_a_paused_group() -> None:
     world, plan = joined()
     paused = replace(world.observe(), pause=Pause(by="op"))
     assert "a paused group gets a new target" in violations(paused, plan)
     assert "a member of a paused group gets a command: c1" in violations(paused, plan)
 
 
-def test_an_eager_member_is_not_started_while_another_owns_something_from_before() -> None:
+def test_a_plan_may_not_start_an_eager_member_while_another_owns_old_partitions() -> None:
     world, plan = handing_over()
     observed = world.observe()
     eager = {consumer: replace(member, mode=Mode.EAGER) for consumer, member in observed.members.items()}
@@ -153,14 +152,14 @@ def test_an_eager_member_is_not_started_while_another_owns_something_from_before
     assert "2: eager c2 is told to start while c1 owns flights[0-2] from before" in found, found
 
 
-def test_an_unreadable_offset_is_started_by_nobody() -> None:
+def test_a_plan_may_not_start_a_partition_with_an_unreadable_offset() -> None:
     world, plan = handing_over()
     world.bad_offsets = set(plan.started)
     found = violations(world.observe(), plan)
     assert any(sentence.startswith("8:") for sentence in found), found
 
 
-def test_two_ledgers_with_one_partition_are_told_apart_from_none() -> None:
+def test_two_ledgers_with_the_same_partition_are_found() -> None:
     one = Ledger("c1", 1, owned=PartitionSet({"flights": [0, 1]}))
     other = Ledger("c2", 2, stopping=PartitionSet({"flights": [1]}))
     assert violations_of_ledgers({"c1": one}) == []

@@ -1,8 +1,8 @@
 """A small world for the planner: one group in a model of ZooKeeper, and consumers that carry out commands in order.
 
-Each plan is checked against the invariants when it is made. Every step is applied as the executor would write it:
-versions are checked, and all of it or nothing takes effect. After each step, the world checks the facts that only it
-knows: what consumers really fetch, and which generations existed.
+The world checks each plan against the invariants. It applies every step as the executor would write it: it checks
+versions, and applies all of a step or nothing. After each step, it checks facts that only the world knows: which
+partitions consumers fetch, and which generations existed.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ ASSIGNORS = built_in_assignors()
 
 
 class Refused(Exception):
-    """The model refused a step, as ZooKeeper would; nothing of it was written."""
+    """The model refused a step, as ZooKeeper would. Nothing was written."""
 
 
 @dataclass
 class World:
-    """``fetching`` maps each consumer to the partitions that its live incarnation really fetches."""
+    """A model of a group. ``fetching`` maps each consumer to the partitions that its live incarnation fetches."""
 
     members: dict[str, Member] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class World:
     # events of the group
 
     def join(self, consumer: str, subscription: Subscription | None = None, **fields: object) -> Member:
-        """Registers the consumer; if it was registered before, as a new incarnation."""
+        """Registers the consumer, as a new incarnation if it was registered before."""
         self.leave(consumer)
         wanted = subscription or Subscription.to(["flights"])
         member = Member(consumer, next(self.zxid), wanted, **fields)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ class World:
         return member
 
     def leave(self, consumer: str) -> None:
-        """Deletes the registration. A place with grace is kept until ``end_grace``."""
+        """Deletes the registration. If the member has a grace period, its place is kept until ``end_grace``."""
         if self.members.pop(consumer, None) is None:
             return
         self.fetching.pop(consumer, None)
@@ -206,7 +206,7 @@ class World:
         return decided
 
     def settle(self, most: int = 30) -> Plan:
-        """Makes passes and lets consumers carry out commands, until nothing changes any more."""
+        """Makes passes and lets consumers carry out commands until nothing changes."""
         for _ in range(most):
             registered = dict(self.members)
             decided = self.look()
@@ -218,7 +218,7 @@ class World:
         raise AssertionError(f"not settled after {most} passes: {decided.summary}")
 
     def apply(self, step: Step) -> None:
-        """Writes one step, completely or not at all. Raises ``Refused`` if ZooKeeper would refuse it."""
+        """Writes a whole step or nothing. Raises ``Refused`` if ZooKeeper would refuse the step."""
         match step:
             case SetTarget():
                 self._set_target(step)
@@ -259,13 +259,13 @@ class World:
         if step.znode_version != expected:
             raise Refused(step)
         target = step.assignment
-        assert target.generation > max(self.generations), "generations only grow"
+        assert target.generation > max(self.generations), "a new generation must be higher than all earlier ones"
         raw = dump(target.to_json())
         assert len(raw) <= MAX_VALUE_BYTES
         self.generations.append(target.generation)
         version = 0 if expected is None else expected + 1
         self.assignment = Assignment.from_json(load(raw, "assignment"), version, "assignment")
-        assert self.assignment == replace(target, znode_version=version), "a target is what its JSON says"
+        assert self.assignment == replace(target, znode_version=version), "the target must equal its decoded JSON"
 
     def _write_ledger(self, step: WriteLedgerAndCommands) -> None:
         consumer = step.ledger.consumer
@@ -279,7 +279,7 @@ class World:
         assert len(raw) + sum(len(dump(command.to_json())) for command in step.commands) <= 950_000
         version = 0 if before is None else before.znode_version + 1
         after = Ledger.from_json(load(raw, "ledger"), consumer, version, "ledger")
-        assert after == replace(step.ledger, znode_version=version), "a ledger is what its JSON says"
+        assert after == replace(step.ledger, znode_version=version), "the ledger must equal its decoded JSON"
         self.ledgers[consumer] = after
         kept = [entry for entry in self.channels.get(consumer, []) if entry[0].name not in step.drop_commands]
         for command in step.commands:
@@ -316,7 +316,7 @@ class World:
 
     def _check_unheld(self, partitions: PartitionSet) -> None:
         for consumer, mine in self.fetching.items():
-            assert not mine & set(partitions), f"offsets written under {consumer}"
+            assert not mine & set(partitions), f"offsets were written while {consumer} fetches the partitions"
 
     # the invariants that hold at any time
 
@@ -325,7 +325,7 @@ class World:
         fetched: dict[TopicPartition, str] = {}
         for consumer, mine in self.fetching.items():
             for partition in mine:
-                assert partition not in fetched, f"{partition} fetched by {fetched[partition]} and {consumer}"
+                assert partition not in fetched, f"{partition} is fetched by {fetched[partition]} and {consumer}"
                 fetched[partition] = consumer
                 ledger = self.ledgers[consumer]
                 assert ledger.incarnation == self.members[consumer].incarnation

@@ -1,4 +1,4 @@
-"""Clients of a coordinator that runs without a broker: they have all rights."""
+"""Clients of a coordinator that runs without a broker. They have all rights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Everything(Access):
 
 
 class OpenCaller:
-    """``host`` is its address."""
+    """A client with all rights. ``host`` is its address."""
 
     def __init__(self, host: str) -> None:
         self.host, self.address, self.software = host, f"{host}:0", "librdkafka 2.8.0"

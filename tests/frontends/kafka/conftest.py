@@ -1,4 +1,4 @@
-"""Three brokers, each with a listener for Kafka clients beside it, shared by the tests of this folder."""
+"""The tests of this folder share three brokers. Each has an instance's listener for Kafka clients beside it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Front:
         return self.cluster.bootstrap_servers
 
     def coordinator(self, partition: int) -> int:
-        """The broker beside the instance that coordinates the groups of this partition of the log."""
+        """The broker id of the instance that coordinates the groups of this partition of the log."""
         return next(iter(self.listeners.values())).instances.leaders[partition]
 
     def serving(self, group: str) -> KafkaListener:
@@ -65,7 +65,7 @@ class Front:
 
     @property
     def of_elected(self) -> Mapping[str, str]:
-        """The endpoints of the elected coordinator's instance, which it publishes by itself."""
+        """The endpoints of the elected coordinator's instance. The coordinator publishes them itself."""
         return {"kafka": self.listeners[ELECTED].address}
 
     @property
@@ -89,12 +89,12 @@ class Front:
 
 
 def known_partitions(listener: KafkaListener) -> int:
-    """The number of partitions of the groups log in which it has found the groups of earlier terms."""
+    """The number of partitions of the groups log in which the instance has found the groups of earlier terms."""
     return sum(served.knows_groups for served in list(listener.managed._served.values()))
 
 
 def end_term(front: Front, partition: int) -> None:
-    """The instance gives up the partition of the log, and claims it again at its next check."""
+    """Makes the instance give up the partition of the log, and waits until it has claimed the partition again."""
     listener = front.listeners[front.coordinator(partition)]
     term = listener.manager.terms[partition]
     listener._call(listener.manager.resign, partition, "a test wants it")
@@ -121,7 +121,7 @@ def tools() -> Iterator[KafkaTools]:
 
 @contextlib.contextmanager
 def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorService]:
-    """A coordinator that wants to be elected, once it is registered."""
+    """Starts a coordinator that can be elected, and waits until it is registered."""
     made = CoordinatorService(front.store, ELECTED, endpoints, FAST, process=Process("here", 1, "test", 0))
     made.start()
     try:
@@ -141,13 +141,13 @@ def service(front: Front) -> Iterator[CoordinatorService]:
 
 @pytest.fixture(scope="module")
 def coord(front: Front) -> Iterator[Run]:
-    """Operators' commands on the cluster."""
+    """Runs operators' commands on the cluster."""
     with published(front.store, front.listeners):
         yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
 def described(coord: Run, group: str) -> tuple[str, dict[int, int]]:
-    """The group's kind and its committed offsets by partition, as an operator sees them."""
+    """The group's kind and its committed offsets by partition, according to ``groups describe``."""
     found = coord("groups", "describe", group, "-o", "json").json()
     return found["kind"], {one["partition"]: one["committed_offset"] for one in found["offsets"]}
 
@@ -182,7 +182,7 @@ def started(
 def serving_beside(
     broker: KafkaBroker, zookeeper: str, *, session_timeout_ms: int = 10_000, **options: Any
 ) -> Iterator[KafkaListener]:
-    """A listener with its own session beside the only broker of a cluster; it serves every group."""
+    """A listener with its own session beside the only broker of a cluster. It serves every group."""
     store = connect(zookeeper, session_timeout_ms=session_timeout_ms)
     try:
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
@@ -199,8 +199,8 @@ def serving_beside(
 
 @contextlib.contextmanager
 def published(store: Store, listeners: Mapping[int, KafkaListener]) -> Iterator[None]:
-    """The instances publish in ZooKeeper where they serve Kafka clients, as ``serve`` does. ``listeners`` by broker
-    id."""
+    """Publishes in ZooKeeper the addresses at which the instances serve Kafka clients, as ``serve`` does. The keys of
+    ``listeners`` are broker ids."""
     store.ensure_path(layout.COORDINATORS)
     made = [
         InstanceRegistration(store, broker_id, {"kafka": listener.address}, lambda: None)

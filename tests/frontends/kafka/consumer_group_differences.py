@@ -1,4 +1,4 @@
-"""Every known difference between Kafka 4.3 and this project in groups of KIP-848, with its reason."""
+"""Every known difference between Kafka 4.3 and this project in KIP-848 groups, with its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``cases`` and ``lines`` are regular expressions: of plays with their cases, and of lines of :func:`lines`."""
+    """A known difference. ``cases`` is a regular expression that matches ``play: case``, and ``lines`` are regular
+    expressions that match lines of :func:`lines`."""
 
     reason: str
     cases: str
@@ -17,7 +18,7 @@ class Difference:
 
 
 _ERROR = r"(.+\.)?error_code: "
-_AS_BEFORE = "Kafka 3.9 answers so (test_answers_are_kafkas)."
+_AS_BEFORE = "Kafka 3.9 answers so (test_answers_equal_kafkas)."
 _AWAY = "A static member that left for now is no member until it returns. Its partitions stay reserved for it."
 
 DIFFERENCES = (
@@ -126,7 +127,7 @@ Answers = Mapping[str, Mapping[str, str]]
 
 
 def lines(theirs: Answers, ours: Answers) -> Iterator[tuple[str, str]]:
-    """Each case with each field in which the answers differ. If the errors differ, only these."""
+    """Each case, with each field in which the answers differ. If their errors differ, only the errors."""
     for case in dict.fromkeys([*theirs, *ours]):
         one, other = theirs.get(case, {}), ours.get(case, {})
         fields = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
@@ -136,7 +137,7 @@ def lines(theirs: Answers, ours: Answers) -> Iterator[tuple[str, str]]:
 
 
 def listed(play: str, case: str, line: str) -> Iterator[tuple[int, int]]:
-    """The differences in the table, and their lines, that this is."""
+    """The indices of the differences in the table, and of their lines, that match this line."""
     for number, one in enumerate(DIFFERENCES):
         if re.fullmatch(one.cases, f"{play}: {case}"):
             yield from ((number, at) for at, form in enumerate(one.lines) if re.fullmatch(form, line))

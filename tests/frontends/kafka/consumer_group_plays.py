@@ -1,4 +1,4 @@
-"""What is asked of groups with members of KIP-848, and of other groups as if they had some, in each of their states."""
+"""The requests for groups with KIP-848 members, in each state of the group, and the same requests for other groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.frontends.kafka.side_by_side import Play
 
 Side = ConsumerGroupSide
 OTHER = "-other"
-"""At the end of the name of a second topic, with one partition."""
+"""The suffix of the name of a second topic, which has one partition."""
 _NO_SUCH_ID = bytes(15) + b"\x07"
 
 # --- groups in each of their states ----------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ async def static(side: Side) -> Beating:
 
 
 async def away(side: Side) -> Beating:
-    """A static member has left for a while."""
+    """A static member has left temporarily."""
     who = await side.member("s1", instance_id="i1")
     await side.commit(who, 9)
     before = replace(who)
@@ -49,7 +49,7 @@ async def away(side: Side) -> Beating:
 
 
 async def left(side: Side) -> Beating:
-    """Its only member has committed and left."""
+    """The group's only member has committed and left."""
     who = await side.member("m1")
     await side.commit(who, 9)
     return await side.ended(who, member_epoch=-1)
@@ -74,7 +74,7 @@ async def classic_left(side: Side) -> Beating:
     return Beating("stranger", 3)
 
 
-# --- what is asked of them -------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 async def beats(side: Side, one: Beating) -> None:
@@ -109,7 +109,7 @@ async def beats(side: Side, one: Beating) -> None:
 
 
 async def old_beats(side: Side, one: Beating) -> None:
-    """The epoch before a second member joined."""
+    """Heartbeats with the epoch that was valid before a second member joined."""
     before = replace(one)
     second = await side.begin("m2")
     await side.settle(one, second)
@@ -144,7 +144,7 @@ async def refused_joins(side: Side, _one: Beating) -> None:
 
 
 async def joins(how: dict[str, Any], version: int, side: Side, _one: Beating) -> None:
-    """A member joins, with these fields."""
+    """A member joins. ``how`` has the fields of its heartbeat."""
     fields = {name: value(side) if callable(value) else value for name, value in how.items()}
     count = fields.pop("count", 2)
     who = await side.begin(fields.pop("member_id", "new"), "joins", version=version, **fields)
@@ -194,19 +194,19 @@ async def first_joins(side: Side, _one: Beating) -> None:
 
 
 async def joins_beside(side: Side, _one: Beating) -> None:
-    """A member joins a group with one that is away, or of the other protocol."""
+    """A member joins a group that has a temporarily absent member, or one of the other protocol."""
     await side.begin("m2", "joins")
 
 
 async def joins_again(side: Side, one: Beating) -> None:
-    """With epoch 0 and its own member id."""
+    """A member joins again, with epoch 0 and its own member id."""
     await side.beat(one, "joins", **side.whole(instance_id=one.instance_id))
     await side.settle(one)
     await side.look("described")
 
 
 async def lost_answer(side: Side, _one: Beating) -> None:
-    """The client repeats its first request."""
+    """A client repeats its first request, as if it had lost the answer."""
     who = await side.begin("new")
     await side.beat(replace(who, epoch=0), "repeated", **side.whole())
 
@@ -232,7 +232,7 @@ async def static_leaves_for_now(side: Side, one: Beating) -> None:
 
 
 async def static_returns(side: Side, one: Beating) -> None:
-    """A new process has the instance id of one that left for now."""
+    """A new process has the instance id of a member that left temporarily."""
     new = await side.begin("s2", "joins", instance_id="i1")
     await side.settle(new)
     await side.look("described")
@@ -245,7 +245,7 @@ async def static_returns(side: Side, one: Beating) -> None:
 
 
 async def instance_is_taken(side: Side, one: Beating) -> None:
-    """A new process has the instance id of one that is there."""
+    """A new process has the instance id of a member that is still in the group."""
     await side.begin("s2", "joins", instance_id="i1")
     await side.beat(replace(one), "the first's heartbeat")
     await side.beat(replace(one, member_id="s2"), "the second's heartbeat", instance_id="i1")
@@ -363,7 +363,7 @@ async def classic_joins(side: Side, one: Beating) -> None:
     }  # fmt: skip
     await side.ask("JoinGroup", 4, case="joins without an id", **given)
     joining = asyncio.create_task(side.ask("JoinGroup", 3, case="joins", at_once=False, **given))
-    while not joining.done():  # a member gives up what the new one gets
+    while not joining.done():  # a member gives up the partitions that the new one gets
         await side.beat(one, topic_partitions=side.partitions(one.owned))
         await asyncio.sleep(0.02)
     joined = await joining
@@ -380,7 +380,7 @@ async def classic_joins(side: Side, one: Beating) -> None:
     await side.heartbeat(who, 4, case="a heartbeat after it")
 
 
-# --- which is asked where --------------------------------------------------------------------------------------------
+# --- which requests are sent in which state --------------------------------------------------------------------------
 
 State = Callable[[Side], Any]
 EVERYWHERE: tuple[State, ...] = (nobody, member, two_members, static, away, left, offsets_only, classic, classic_left)

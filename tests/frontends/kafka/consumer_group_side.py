@@ -1,4 +1,4 @@
-"""A side whose group has members of KIP-848. Records answers field by field, so that a difference can be named."""
+"""A side whose group has KIP-848 members. Records answers field by field, so that each difference can be named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Partitions = frozenset[tuple[bytes, int]]
 
 @dataclass
 class Beating:
-    """A member: what its client knows."""
+    """A member, as its client knows it."""
 
     member_id: str
     epoch: int = 0
@@ -30,7 +30,7 @@ class Beating:
 
     @property
     def generation_id(self) -> int:
-        """The epoch, by the name that it has in requests of both kinds of groups."""
+        """The epoch, under the name of its field in requests for both kinds of groups."""
         return self.epoch
 
     protocol_name = "range"
@@ -39,8 +39,8 @@ class Beating:
 
 @dataclass
 class ConsumerGroupSide(Side):
-    """An answer is recorded if its request has a ``case``. ``ids`` are the topics' ids by name. Epochs are compared
-    with ``newest``, the newest that a member of the group has been told."""
+    """Records the answer to each request that has a ``case``. ``ids`` are the topics' ids by name. Epochs are recorded
+    relative to ``newest``, the newest epoch that a member of the group has received."""
 
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
     ids: dict[str, bytes] = field(default_factory=dict)
@@ -61,8 +61,8 @@ class ConsumerGroupSide(Side):
         at_once: bool = True,
         **fields: Any,
     ) -> Any:
-        """``at_once``: whether the answer must tell all that follows from the request. Otherwise later ones may. Asks
-        again while the group is loaded, like every client: a busy machine may take long."""
+        """Sends a request, and returns the answer. If ``at_once``, this answer must show all effects of the request;
+        otherwise later answers may. Like every client, repeats the request while the group is being loaded."""
         async with asyncio.timeout(_WITHIN_S):
             answer = await super().ask(name, version, on, quiet=True, **fields)
             while getattr(answer, "error_code", 0) == Error.COORDINATOR_LOAD_IN_PROGRESS:
@@ -77,7 +77,7 @@ class ConsumerGroupSide(Side):
         return answer
 
     def _flat(self, value: Any, path: str = "", name: str = "") -> Iterator[tuple[str, str]]:
-        """The fields of an answer by path, in a comparable form. What an array has several of is told apart by name."""
+        """The fields of an answer by path, in a comparable form. Its first field identifies an element of an array."""
         if isinstance(value, Record):
             for one in value._fields:
                 if one not in INCOMPARABLE:
@@ -103,7 +103,7 @@ class ConsumerGroupSide(Side):
     # --- members -----------------------------------------------------------------------------------------------------
 
     async def beat(self, who: Beating, case: str = "", version: int = 1, at_once: bool = True, **fields: Any) -> Any:
-        """A heartbeat. Its client takes over what an answer without an error says."""
+        """Sends a heartbeat. If the answer has no error, ``who`` adopts its values, as a client does."""
         given = {"group_id": self.group, "member_id": who.member_id, "member_epoch": who.epoch} | fields
         answer = await self.ask("ConsumerGroupHeartbeat", version, case=case, at_once=at_once, **given)
         if not answer.error_code:
@@ -115,7 +115,7 @@ class ConsumerGroupSide(Side):
         return answer
 
     def whole(self, **fields: Any) -> dict[str, Any]:
-        """Every field of a heartbeat that joins."""
+        """All fields of a joining heartbeat."""
         return {
             "rebalance_timeout_ms": 60_000,
             "subscribed_topic_names": (self.topic,),
@@ -123,7 +123,7 @@ class ConsumerGroupSide(Side):
         } | fields
 
     async def begin(self, member_id: str, case: str = "", instance_id: str | None = None, **fields: Any) -> Beating:
-        """Joins."""
+        """Makes a member join, and returns it."""
         who = Beating(self.name(member_id, member_id), instance_id=instance_id)
         await self.beat(who, case, at_once=False, **self.whole(instance_id=instance_id, **fields))
         return who
@@ -134,7 +134,7 @@ class ConsumerGroupSide(Side):
         return tuple(one(topic_id=id_, partitions=tuple(sorted(n for of, n in owned if of == id_))) for id_ in topics)
 
     async def settle(self, *members: Beating, count: int = 2) -> None:
-        """Lets the clients do as they are told until they own these partitions and the group is stable."""
+        """Lets the clients follow their assignments until they own ``count`` partitions and the group is stable."""
         async with asyncio.timeout(_WITHIN_S):
             while True:
                 told = [await self.beat(one, topic_partitions=self.partitions(one.owned)) for one in members]
@@ -148,7 +148,7 @@ class ConsumerGroupSide(Side):
         return str((await self.look()).groups[0].group_state)
 
     async def ended(self, who: Beating, **fields: Any) -> Beating:
-        """The member leaves, as ``fields`` say. Returns what it was, once the group has noticed."""
+        """The member leaves with a heartbeat of these fields. Returns its former state, once the group has changed."""
         before = replace(who)
         await self.beat(who, **fields)
         async with asyncio.timeout(_WITHIN_S):
@@ -157,18 +157,18 @@ class ConsumerGroupSide(Side):
         return before
 
     async def member(self, member_id: str, **fields: Any) -> Beating:
-        """The only member, which owns both partitions."""
+        """Makes the group's only member, which owns both partitions."""
         who = await self.begin(member_id, **fields)
         await self.settle(who)
         return who
 
-    # --- what tools ask ----------------------------------------------------------------------------------------------
+    # --- requests of tools -------------------------------------------------------------------------------------------
 
     async def look(self, case: str = "", version: int = 1) -> Any:
         return await self.ask("ConsumerGroupDescribe", version, case=case, group_ids=(self.group,))
 
     async def listed(self, case: str, version: int = 5, **fields: Any) -> None:
-        """The row of this group."""
+        """Records this group's row in the answer to ListGroups."""
         found = await self.ask("ListGroups", version, **fields)
         rows = tuple(one for one in found.groups if one.group_id == self.group)
         self.answers[case] = dict(self._flat(rows, "groups"))

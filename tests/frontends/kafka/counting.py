@@ -1,4 +1,4 @@
-"""A listener's metrics, as a scrape shows them."""
+"""Reads a listener's metrics as Prometheus would."""
 
 from __future__ import annotations
 

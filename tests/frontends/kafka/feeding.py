@@ -1,4 +1,4 @@
-"""A topic that is written continuously, and ordinary stock consumers that read it, each on its thread."""
+"""A producer that writes to a topic continuously, and stock consumers that read it, each in its own thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Feed:
 
 @dataclass
 class Reader:
-    """An ordinary stock consumer. ``found`` may be shared by several."""
+    """A stock consumer. Several may share ``found``, the numbers that were read."""
 
     bootstrap: str
     group: str
@@ -81,6 +81,6 @@ class Reader:
             thread.join()
 
     def goes_on(self) -> None:
-        """Waits for records that were produced after now."""
+        """Waits until the consumer has read records that were produced after this call."""
         before = max(self.own, default=-1)
         eventually(lambda: max(self.own, default=-1) > before + 10, within_s=60)

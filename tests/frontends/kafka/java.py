@@ -31,13 +31,13 @@ _TOOLS = {
 
 
 class KafkaTools:
-    """Runs them as their shell scripts do."""
+    """Runs the tools as their shell scripts do."""
 
     def __init__(self, gateway: JavaGateway) -> None:
         self._gateway = gateway
 
     def __call__(self, script: str, *arguments: str) -> str:
-        """Its standard output. Fails with its error messages."""
+        """Runs a tool, and returns its standard output. If it fails, raises an error with its error messages."""
         jvm = self._gateway.jvm
         given = self._gateway.new_array(jvm.java.lang.String, len(arguments))
         for number, argument in enumerate(arguments):
@@ -62,7 +62,7 @@ def brokers_archive() -> tuple[str, ...]:
 
 @contextmanager
 def kafka_tools() -> Iterator[KafkaTools]:
-    """One JVM with the tools in it. It ends with its standard input."""
+    """One JVM that runs the tools. It ends when its standard input is closed."""
     jars = [*kafka_class_path(), *fetched_class_path(_RELEASE), *pyspark_jars_directory().glob("py4j-*.jar")]
     command = [
         *(str(find_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx192m", *brokers_archive()),
@@ -81,7 +81,7 @@ def kafka_tools() -> Iterator[KafkaTools]:
 
 
 def table(printed: str) -> list[dict[str, str]]:
-    """The rows of a table whose cells have no spaces, by heading; GROUP comes first."""
+    """The rows of a table, as cells by heading. Cells have no spaces, and the first heading is GROUP."""
     lines = [line.split() for line in printed.splitlines() if line.strip()]
     assert ["GROUP"] in [line[:1] for line in lines], printed
     at = next(number for number, line in enumerate(lines) if line[0] == "GROUP")

@@ -2,8 +2,8 @@
 ``python -m tests.frontends.kafka.killed_host --protocol consumer``.
 
 Prints how long the members got no record of a partition, and what they lost. The topic has one replica of each
-partition, so that no partition waits for the dead broker: all those that other brokers lead must go on, and no member
-may lose its membership.
+partition, so the partitions of other brokers do not wait for the dead one: they must continue. No member may lose its
+membership.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLASSIC = {"cooperative": "cooperative-sticky", "eager": "range"}
 
 
 class Member(threading.Thread):
-    """A stock client with its default settings. ``seen`` has the times at which it got records, by partition."""
+    """A stock client with default settings. ``seen`` has the times at which it received records, by partition."""
 
     def __init__(self, bootstrap: str, protocol: str, stopping: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ def feed(brokers: str, stopping: threading.Event) -> None:
     producer = Producer({"bootstrap.servers": brokers, "linger.ms": 0, "message.timeout.ms": 5_000})
     while not stopping.wait(EVERY_S):
         for partition in range(PARTITIONS):
-            with suppress(BufferError):  # full of records for the dead broker
+            with suppress(BufferError):  # the buffer is full of records for the dead broker
                 producer.produce(TOPIC, b"x", partition=partition)
         producer.poll(0)
     producer.purge()

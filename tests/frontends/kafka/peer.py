@@ -1,4 +1,4 @@
-"""A peer of the listener that sends exactly the bytes a test wants."""
+"""A client of the listener that sends exactly the bytes that a test specifies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(name: str, version: int, value: Any, number: int = 1) -> bytes:
 
 
 class Listening(Protocol):
-    """A listener in this process, or that of a ``serve`` process."""
+    """A listener in this process or in a ``serve`` process."""
 
     @property
     def address(self) -> str:
@@ -43,7 +43,7 @@ class Peer:
         self.socket.close()
 
     def send(self, name: str, version: int, **fields: Any) -> int:
-        """The number of the request."""
+        """Sends a request, and returns its number."""
         number = next(_numbers)
         self.socket.sendall(request(name, version, message(f"{name}Request")(**fields), number))
         return number
@@ -53,7 +53,7 @@ class Peer:
         return self._exactly(length)
 
     def answer(self, name: str, version: int) -> tuple[int, Any]:
-        """The next answer: the number of its request, and the message."""
+        """Waits for the next answer. Returns the number of its request, and the message."""
         frame, form = self.frame(), message(f"{name}Response")
         return int.from_bytes(frame[:4], "big"), form.decode(frame, version, answer_start(form, version))
 
@@ -64,7 +64,7 @@ class Peer:
         return found
 
     def hears_nothing(self) -> None:
-        """Fails if there is an answer."""
+        """Fails if an answer arrives within 0.2 s."""
         self.socket.settimeout(0.2)
         try:
             found = self.socket.recv(1)
@@ -74,7 +74,7 @@ class Peer:
         raise AssertionError(f"the request was not held: {found!r}")
 
     def is_closed(self) -> bool:
-        """Waits until the other end has closed. Skips what it sends before."""
+        """Waits until the listener closes the connection. Discards the bytes that arrive before that."""
         try:
             while self.socket.recv(1 << 20):
                 pass
@@ -93,8 +93,8 @@ class Peer:
 
 
 class Member:
-    """A member of a group of its own, with software that can wait for answers. It has joined, and no request is
-    open."""
+    """The only member of a group, with software whose heartbeats the instance holds. It has joined, and none of its
+    requests is unanswered."""
 
     def __init__(self, peer: Peer, group: str, software: str = "librdkafka") -> None:
         self.peer, self.group = peer, group
@@ -105,13 +105,13 @@ class Member:
         assert peer.ask("SyncGroup", 3, **self.who).error_code == Error.NONE
 
     def beat(self) -> int:
-        """Sends a heartbeat; returns once the instance holds it."""
+        """Sends a heartbeat, and returns its number once the instance holds it."""
         number = self.peer.send("Heartbeat", 3, **self.who)
         self.peer.hears_nothing()
         return number
 
     def told(self) -> tuple[int, int]:
-        """The number of the answered heartbeat, and the error."""
+        """Waits for an answer to a heartbeat. Returns the heartbeat's number and the error."""
         number, answer = self.peer.answer("Heartbeat", 3)
         return number, answer.error_code
 
@@ -124,7 +124,7 @@ def join(group: str, member_id: str = "", metadata: bytes = b"", session_ms: int
 
 
 def committing(*topics: str, offset: int) -> dict[str, Any]:
-    """The fields of an OffsetCommit of this offset in partition 0 of each topic."""
+    """The topics in an OffsetCommit of this offset in partition 0 of each topic."""
     form = message("OffsetCommitRequest")
     part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
     of_topic = form.struct("OffsetCommitRequestTopic")

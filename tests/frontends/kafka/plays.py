@@ -1,4 +1,4 @@
-"""The requests that are sent to both coordinators: each in every version, in every state of the group it can meet."""
+"""The requests that both coordinators receive: every version of each, in every group state in which it can arrive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def empty(side: Side) -> Any:
 
 
 async def simple(side: Side) -> Any:
-    """Only offsets: a consumer that assigns its own partitions has committed."""
+    """The group has only offsets: a consumer that assigns its own partitions has committed."""
     await side.commit(quiet=True)
     return STRANGER
 
@@ -49,7 +49,7 @@ async def follower(side: Side) -> Any:
 
 
 async def preparing(side: Side) -> Any:
-    """A second member joins, and the first does not know it yet."""
+    """A second member is joining, and the first has not noticed yet."""
     (joined,) = await side.stable("m1")
     pending = await side.ask("JoinGroup", 4, quiet=True, **_join_fields(side))
     side.name(pending.member_id, "m2")
@@ -77,7 +77,7 @@ def _join_fields(side: Side, **fields: Any) -> dict[str, Any]:
 
 STATES = (no_group, empty, simple, awaiting_sync, stable, stable_of_two, follower, preparing, static)
 
-# --- what is asked of them -------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def _of(joined: Any, **changed: Any) -> Any:

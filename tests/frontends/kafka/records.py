@@ -1,4 +1,4 @@
-"""A topic with records for stock clients, and a way to read it."""
+"""Creates a topic with records for stock clients, and reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 def filled(front: Front) -> str:
-    """A topic with all records, written through the instances."""
+    """Creates a topic, and writes all records to it through the instances."""
     name = f"stock-{next(_numbers)}"
     TopicAdmin(front.cluster.bootstrap_servers).create(name, PARTITIONS, replication=3)
     producer = Producer({"bootstrap.servers": front.bootstrap, "enable.idempotence": True})

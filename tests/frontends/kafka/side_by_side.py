@@ -24,7 +24,7 @@ INCOMPARABLE = {"throttle_time_ms", "heartbeat_interval_ms", "node_id", "host", 
 
 @dataclass
 class Side:
-    """One side of one play: its coordinator, the group's name there, and the answers so far."""
+    """One side of a play: its coordinator, the name of its group, and the recorded answers."""
 
     bootstrap: tuple[str, int]
     group: str
@@ -45,13 +45,13 @@ class Side:
             if not found.error_code:
                 self.coordinator = found.host, found.port
                 looked = await self.ask("DescribeGroups", 0, quiet=True, groups=(self.group,))
-                if not looked.groups[0].error_code:  # it may still have to load its groups
+                if not looked.groups[0].error_code:  # the coordinator may still have to load its groups
                     return
             await asyncio.sleep(0.1)
         raise AssertionError(f"no coordinator: error {found.error_code}")
 
     def connect(self, host: str = "", port: int = 0) -> BrokerConnection:
-        """A connection, to the coordinator by default."""
+        """Opens a connection, by default to the coordinator."""
         where = (host, port) if host else self.coordinator
         assert where is not None
         made = BrokerConnection(*where)
@@ -61,7 +61,8 @@ class Side:
     async def ask(
         self, name: str, version: int, on: BrokerConnection | None = None, quiet: bool = False, **fields: Any
     ) -> Any:
-        """The answer; recorded unless ``quiet``. Each request has its own connection unless ``on`` is given."""
+        """Sends a request, and returns the answer. Records the answer unless ``quiet``. Each request has its own
+        connection unless ``on`` is given."""
         form = message(f"{name}Request")
         answer = await (on or self.connect()).ask(name, version, form(**fields), timeout_s=60.0)
         if not quiet:
@@ -69,7 +70,7 @@ class Side:
         return answer
 
     def plain(self, value: Any) -> str:
-        """An answer in which everything that naturally differs is made comparable."""
+        """The text of an answer. Values that naturally differ are left out or made comparable."""
         if isinstance(value, Record):
             shown = []
             for name in value._fields:
@@ -84,7 +85,7 @@ class Side:
         return repr(value)
 
     def name(self, member_id: str, name: str) -> str:
-        """From now on, this member id is recorded as ``name``."""
+        """Makes recorded answers show this member id as ``name``."""
         if member_id:
             self.names[member_id] = name
         return member_id
@@ -110,7 +111,7 @@ class Side:
         return tuple(one(name=name, metadata=metadata) for name in names)
 
     async def sync(self, joined: Any, version: int = 3, quiet: bool = False, assign: bool = True, **fields: Any) -> Any:
-        """The leader assigns each member the member's own id, as bytes that are equal on both sides."""
+        """Sends a SyncGroup. A leader's assignments are the members' names, so that they are equal on both sides."""
         one = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
         assignments = tuple(
             one(member_id=m.member_id, assignment=f"for {self.names.get(m.member_id)}".encode()) for m in joined.members
@@ -122,7 +123,7 @@ class Side:
         return await self.ask("SyncGroup", version, quiet=quiet, **{**given, **fields})
 
     async def stable(self, *names: str, **fields: Any) -> list[Any]:
-        """A stable group of these members; the first leads."""
+        """Makes a stable group of these members. The first is the leader."""
         first = await self.join(names[0], quiet=True, **fields)
         await self.sync(first, quiet=True)
         joined = [first]
@@ -161,7 +162,7 @@ class Side:
     async def offsets(
         self, version: int = 7, partitions: tuple[int, ...] | None = (0, 1), member: Any = None, **fields: Any
     ) -> Any:
-        """``member``: the request names this member and its epoch, as it can from version 9 on."""
+        """Fetches committed offsets. If ``member`` is given, the request names it and its epoch (from version 9 on)."""
         form, topic = message("OffsetFetchRequest"), fields.pop("topic", self.topic)
         if version >= 8:
             wanted = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=partitions or ())
@@ -199,7 +200,8 @@ async def both(
     kind: type[Side] = Side,
     at_once: asyncio.Semaphore | None = None,
 ) -> tuple[Any, Any]:
-    """Kafka's side of the play, and this project's. ``at_once`` limits how many plays run at once on each."""
+    """Runs the play on Kafka's side and on this project's, and returns both sides. ``at_once`` limits how many plays
+    run at the same time."""
 
     async def run(side: Side) -> Side:
         async with at_once or contextlib.nullcontext():

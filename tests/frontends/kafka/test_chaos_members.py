@@ -1,5 +1,5 @@
-"""Short runs with the members, journals and judge of ``scripts/chaos --clients kafka`` and ``mixed``, on this folder's
-cluster."""
+"""Short runs on this folder's cluster with the members, journals and judge of ``scripts/chaos --clients kafka`` and
+``--clients mixed``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Start = Callable[..., ChildProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a module of the chaos runs as a process, with these arguments."""
+    """Starts modules of the chaos runs as processes, and ends them afterwards."""
     started: list[ChildProcess] = []
 
     def make(name: str, module: str, *arguments: str) -> ChildProcess:
@@ -77,7 +77,7 @@ def follower(front: Front, tmp_path: Path) -> Iterator[LogFollower]:
 
 
 def held(directory: Path) -> int:
-    """How many partitions all members together have started."""
+    """How many partitions the members have started, in all."""
     return sum(
         len(line.offsets) for one in read_consumers(directory) for line in one.lines if isinstance(line, Started)
     )
@@ -88,27 +88,27 @@ def acknowledged(directory: Path) -> int:
 
 
 def read_all(directory: Path, producer: ChildProcess) -> None:
-    """Ends the producer, and waits until its records are read."""
+    """Ends the producer, and waits until its records have been read."""
     producer.terminate()
     eventually(lambda: not producer.running)
     eventually(lambda: nothing_missing(Records(directory)).status is Status.HELD, within_s=30)
 
 
 def end(members: Iterable[ChildProcess]) -> None:
-    """Each leaves cleanly."""
+    """Terminates the members, so that each leaves cleanly."""
     for one in members:
         one.terminate()
     eventually(lambda: not any(one.running for one in members), within_s=30)
 
 
 def owners(directory: Path) -> set[str]:
-    """The processes that have a partition, by their own files."""
+    """The processes that own a partition, according to their journals."""
     return {
         owner.process for book in Records(directory).books for owner in book.ownerships if owner.ending is Ending.OPEN
     }
 
 
-def test_no_acknowledged_commit_is_lost_when_a_member_is_killed_and_the_group_is_loaded_anew(
+def test_no_acknowledged_commit_is_lost_when_a_member_is_killed_and_the_group_is_loaded_again(
     front: Front, tmp_path: Path, start: Start, follower: LogFollower
 ) -> None:
     TopicAdmin(front.cluster.bootstrap_servers).create(TOPIC, PARTITIONS, replication=3)
@@ -156,7 +156,7 @@ def test_consumers_of_every_kind_share_a_managed_group_while_one_is_killed_and_o
     def all_own_something() -> bool:
         return len(owners(tmp_path)) == len(members)
 
-    members = {MIXED[0].name: member(MIXED[0])}  # the library's consumer: the group is managed from here on
+    members = {MIXED[0].name: member(MIXED[0])}  # the library's consumer creates the group, so the group is managed
     with EventWriter(tmp_path) as events:
         eventually(all_own_something, within_s=60)
         members |= {part.name: member(part) for part in MIXED[1:]}
@@ -181,6 +181,6 @@ def test_consumers_of_every_kind_share_a_managed_group_while_one_is_killed_and_o
     records = Records(tmp_path)
     for rule in (nothing_missing, one_owner, repeats, order, commits_of_owners, unmoved, explained):
         ruling = rule(records)
-        # on a busy machine, five moves in a row may take longer than a session: that explains a lost membership
+        # on a busy machine, five moves in a row may take longer than a session, which explains a lost membership
         allowed = {Status.NOT_EXERCISED, Status.HELD} if rule is explained else {Status.HELD}
         assert ruling.status in allowed, str(ruling)

@@ -27,13 +27,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def topic(front: Front, service: CoordinatorService) -> str:
-    """A topic with records."""
+    """Creates a topic with records, and returns its name."""
     return filled(front)
 
 
 @dataclass
 class Stock:
-    """A stock client, and what it was told: the partitions of each call."""
+    """A stock client, and the partitions in each call of its rebalance listener."""
 
     consumer: Consumer
     assigned: list[list[int]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Stock:
 
     @property
     def changes(self) -> tuple[int, int]:
-        """How many calls gave it partitions, and how many took some. librdkafka also calls with no partitions."""
+        """How many calls assigned partitions, and how many revoked some. librdkafka also calls with no partitions."""
         return sum(map(bool, self.assigned)), sum(map(bool, self.revoked))
 
     @property
@@ -80,7 +80,7 @@ def member(front: Front, topic: str) -> Iterator[Make]:
 
 @pytest.fixture
 def group(front: Front, topic: str) -> str:
-    """A managed group."""
+    """Creates a managed group, and returns its name."""
     name = f"mixed-{next(_numbers)}"
     with CoordConsumer(zookeeper=front.cluster.zookeeper, group=name, topics=[topic]) as own:
         eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
@@ -88,7 +88,7 @@ def group(front: Front, topic: str) -> str:
 
 
 def shared(*members: Stock, among: int = 0) -> bool:
-    """Whether each has its share of the partitions, and none has another's."""
+    """Whether each member has its share of the partitions, and no partition has two owners."""
     having = [one.partitions for one in members]
     share = PARTITIONS // (among or len(members))
     return all(len(one) == share for one in having) and len(set().union(*having)) == share * len(members)
@@ -104,7 +104,7 @@ def test_a_group_of_classic_clients_consumes_everything_once(group: str, member:
     eventually(lambda: shared(first), within_s=30)
 
 
-def test_all_kinds_of_members_share_a_group_and_only_those_whose_share_changes_are_interrupted(
+def test_all_kinds_of_members_share_a_group_and_only_partitions_that_move_are_interrupted(
     front: Front, topic: str, group: str, member: Make
 ) -> None:
     with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic]) as own:
@@ -120,17 +120,17 @@ def test_all_kinds_of_members_share_a_group_and_only_those_whose_share_changes_a
         before = [(one.partitions, len(one.assigned), len(one.revoked)) for one in members]
         eager = member(group, "range")
         eventually(lambda: settled(*members, eager), within_s=30)
-        assert eager.assigned == [sorted(eager.partitions)], "its whole share came at once"
+        assert eager.assigned == [sorted(eager.partitions)], "an eager member must get its whole share in one call"
         for one, (had, assigned, revoked) in zip(members, before, strict=True):
             lost = sorted(had - one.partitions)
-            assert one.revoked[revoked:] == ([lost] if lost else []), "only what it gave up was interrupted"
+            assert one.revoked[revoked:] == ([lost] if lost else []), "only partitions that moved may be interrupted"
             assert [those for those in one.assigned[assigned:] if those] == []
         eager.consumer.close()
         eventually(lambda: settled(*members), within_s=30)
         assert all(len(one.revoked) - revoked <= 1 for one, (_, _, revoked) in zip(members, before, strict=True))
 
 
-def test_clients_of_a_client_assigned_group_join_the_managed_one_that_begins_under_its_name(
+def test_clients_of_a_client_assigned_group_join_a_managed_group_with_the_same_name(
     front: Front, topic: str, member: Make
 ) -> None:
     group = f"both-{next(_numbers)}"
@@ -147,7 +147,9 @@ def test_clients_of_a_client_assigned_group_join_the_managed_one_that_begins_und
         eventually(is_shared, within_s=30)
 
 
-def test_a_dead_client_is_replaced_without_an_interruption(front: Front, topic: str, group: str, member: Make) -> None:
+def test_partitions_of_a_dead_client_move_without_interrupting_other_members(
+    front: Front, topic: str, group: str, member: Make
+) -> None:
     survivors = [member(group, "cooperative-sticky"), member(group, "cooperative-sticky")]
     eventually(lambda: shared(*survivors), within_s=30)
     with Peer(front.serving(group)) as peer:
@@ -168,7 +170,7 @@ def test_a_dead_client_is_replaced_without_an_interruption(front: Front, topic: 
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_nobody_is_interrupted_when_the_group_moves_to_another_instance(
+def test_no_member_is_interrupted_when_the_group_moves_to_another_instance(
     front: Front, topic: str, group: str, member: Make, assignor: str
 ) -> None:
     members = [member(group, assignor, enable_auto_commit=False) for _ in range(2)]
@@ -194,7 +196,7 @@ def test_nobody_is_interrupted_when_the_group_moves_to_another_instance(
     assert [one.offset for one in stored] == [number + 1 for number in range(PARTITIONS)]
 
 
-def test_a_static_client_that_comes_back_gets_its_partitions_and_fences_the_one_before(
+def test_a_static_client_that_returns_gets_its_partitions_and_fences_its_former_process(
     topic: str, group: str, member: Make
 ) -> None:
     other, one = member(group, group_instance_id="a"), member(group, group_instance_id="b")

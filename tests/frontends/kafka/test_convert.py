@@ -1,4 +1,4 @@
-"""`groups convert`: a client-assigned group becomes managed, and the other way, with its offsets."""
+"""Tests of `groups convert`: a client-assigned group becomes managed, or a managed one client-assigned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OFFSETS = {number: number + 1 for number in range(PARTITIONS)}
 
 @pytest.fixture(scope="module")
 def coord(front: Front) -> Iterator[Run]:
-    """Operators' commands; the elected coordinator publishes its own address."""
+    """Runs operators' commands. The elected coordinator publishes its own address."""
     with published(front.store, front.others):
         yield partial(run, zookeeper=front.cluster.zookeeper)
 
@@ -55,7 +55,7 @@ def consumer(front: Front, topic: str, group: str) -> Iterator[Callable[..., Con
     made: list[Consumer] = []
 
     def make(beside: tuple[Consumer, ...] = (), **settings: Any) -> Consumer:
-        """Once it has its share beside these members."""
+        """Makes a consumer that joins, and returns it once it has its share. ``beside`` are the other members."""
         given = {"bootstrap.servers": front.bootstrap, "group.id": group, "enable.auto.commit": False}
         made.append(Consumer(given | {name.replace("_", "."): value for name, value in settings.items()}))
         made[-1].subscribe([topic])
@@ -80,7 +80,7 @@ def commit(one: Consumer, topic: str) -> None:
 
 @pytest.fixture
 def client_assigned(front: Front, topic: str, group: str) -> str:
-    """A client-assigned group without members, with offsets."""
+    """Makes a client-assigned group with offsets and without members."""
     one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group})
     commit(one, topic)
     one.close()
@@ -89,7 +89,7 @@ def client_assigned(front: Front, topic: str, group: str) -> str:
 
 @pytest.fixture
 def managed(service: CoordinatorService, topic: str, group: str, consumer: Callable[..., Consumer]) -> str:
-    """A managed group without members, with offsets."""
+    """Makes a managed group with offsets and without members."""
     one = consumer(group_protocol="consumer")
     commit(one, topic)
     one.close()
@@ -147,7 +147,7 @@ def test_a_managed_group_becomes_client_assigned_with_its_offsets(
     assert described(coord, managed) == ("managed", OFFSETS)
 
 
-def test_classic_members_of_a_managed_group_join_the_client_assigned_one(
+def test_classic_members_of_a_managed_group_rejoin_it_after_it_becomes_client_assigned(
     service: CoordinatorService, coord: Run, topic: str, client_assigned: str, consumer: Callable[..., Consumer]
 ) -> None:
     group = client_assigned
@@ -183,7 +183,7 @@ def test_classic_members_of_a_managed_group_join_the_client_assigned_one(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_with_members_is_refused_and_they_are_named(
+def test_a_group_with_members_is_not_converted_and_the_error_names_the_members(
     service: CoordinatorService, coord: Run, group: str, topic: str, consumer: Callable[..., Consumer], protocol: str
 ) -> None:
     one = consumer(group_protocol=protocol, group_instance_id="c1")
@@ -199,7 +199,7 @@ def test_a_group_with_members_is_refused_and_they_are_named(
 
 
 def instance_answers(service: CoordinatorService, group: str, to: str) -> Request:
-    """The instance's own answer, for a command that saw no members."""
+    """Asks an instance to convert the group, as a command that saw no members would, and returns the answer."""
     store = service._store
     value = {"version": 1, "type": str(RequestType.CONVERT_GROUP), "group": group, "to": to}
     path = store.create(layout.REQUEST_PREFIX, fields.dump(value), sequence=True)
@@ -214,7 +214,9 @@ def instance_answers(service: CoordinatorService, group: str, to: str) -> Reques
     return answered
 
 
-def test_a_consumer_over_zookeeper_is_in_the_way_too(front: Front, coord: Run, topic: str, managed: str) -> None:
+def test_a_group_with_a_consumer_over_zookeeper_is_not_converted(
+    front: Front, coord: Run, topic: str, managed: str
+) -> None:
     with CoordConsumer(zookeeper=front.cluster.zookeeper, group=managed, topics=[topic], consumer_id="own") as own:
         eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
         ran = coord("groups", "convert", managed, "--to", "client-assigned", "--execute")
@@ -224,7 +226,7 @@ def test_a_consumer_over_zookeeper_is_in_the_way_too(front: Front, coord: Run, t
 
 
 @pytest.mark.parametrize("to", ["managed", "client-assigned"])
-def test_what_failed_half_way_is_finished_by_the_next_run(
+def test_the_next_run_completes_a_conversion_that_failed_half_way(
     front: Front,
     coord: Run,
     topic: str,
@@ -240,7 +242,7 @@ def test_what_failed_half_way_is_finished_by_the_next_run(
         one.close()
         eventually(lambda: not coord("groups", "describe", group, "-o", "json").json()["members"], within_s=30)
     monkeypatch.setattr(administration, "ANSWER_S", 1.0)
-    with published(front.store, alone):  # but nobody is elected
+    with published(front.store, alone):  # no coordinator is elected
         ran = coord("groups", "convert", group, "--to", to, "--execute")
         assert ran.code == 6, ran.err
         assert "No offsets were lost; run the command again" in ran.err
@@ -255,14 +257,14 @@ def test_what_failed_half_way_is_finished_by_the_next_run(
         assert (front.store.exists(layout.group(group)) is None) is (to == "client-assigned")
 
 
-def test_what_cannot_be_converted(service: CoordinatorService, coord: Run) -> None:
+def test_groups_that_do_not_exist_and_invalid_options_are_refused(service: CoordinatorService, coord: Run) -> None:
     assert coord("groups", "convert", "no-such-group", "--to", "managed", "--execute").code == 7
     assert coord("groups", "convert", "a b", "--to", "managed").code == 2
     assert coord("groups", "convert", "g", "--to", "managed", "--dry-run", "--execute").code == 2
     assert "no group" in instance_answers(service, "no-such-group", "managed").message
 
 
-def test_zookeepers_log_of_all_this_breaks_no_invariant(front: Front) -> None:
+def test_the_audit_of_zookeepers_log_finds_no_violations_after_these_tests(front: Front) -> None:
     directory = front.cluster.brokers[0].directory.parent / "zookeeper" / "data"
     found = audit([directory], running=True).to_json()
     assert [one for one in found["violations"] if one["group"].startswith("converted-")] == []

@@ -1,4 +1,4 @@
-"""Copies offsets between the brokers' own groups and those of the instances, in both directions."""
+"""Tests of copying offsets between the brokers' own groups and those of the instances, in both directions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def commit(topic: str) -> Commit:
 
 
 def committed(bootstrap: str, group: str) -> dict[int, tuple[int, str]]:
-    """By partition: offset and metadata."""
+    """The committed offsets and their metadata, by partition."""
     asked = [TopicPartition("copied", number) for number in range(PARTITIONS)]
     with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": group})) as one:
         return {
@@ -80,7 +80,7 @@ def test_a_group_moves_to_the_instances_and_back(front: Front, coord: Run, group
     assert {number: offset for number, (offset, _) in committed(brokers, group).items()} == {0: 10, 1: 25, 2: 5}
 
 
-def test_metadata_of_the_largest_size_is_copied_as_it_is(front: Front, coord: Run, topic: str, group: str) -> None:
+def test_metadata_of_the_largest_size_is_copied_unchanged(front: Front, coord: Run, topic: str, group: str) -> None:
     brokers, instances = (
         KafkaOffsetStore(name, bootstrap, {}, 30.0)
         for name, bootstrap in (("brokers", front.cluster.bootstrap_servers), ("instances", front.bootstrap))
@@ -94,7 +94,9 @@ def test_metadata_of_the_largest_size_is_copied_as_it_is(front: Front, coord: Ru
     assert brokers.read([group])[group].positions == largest
 
 
-def test_a_group_never_goes_back_unless_told_to(front: Front, coord: Run, group: str, commit: Commit) -> None:
+def test_an_import_moves_no_offset_back_unless_overwrite_is_given(
+    front: Front, coord: Run, group: str, commit: Commit
+) -> None:
     commit(front.cluster.bootstrap_servers, group, {0: 10, 1: 10})
     commit(front.bootstrap, group, {0: 50})
 
@@ -107,7 +109,7 @@ def test_a_group_never_goes_back_unless_told_to(front: Front, coord: Run, group:
     assert committed(front.bootstrap, group)[0][0] == 10
 
 
-def test_groups_with_members_at_the_target_are_refused_and_the_others_copied(
+def test_groups_with_members_at_the_target_are_refused_and_the_others_are_copied(
     front: Front, coord: Run, topic: str, group: str, commit: Commit
 ) -> None:
     idle = f"{group}-idle"
@@ -126,7 +128,7 @@ def test_groups_with_members_at_the_target_are_refused_and_the_others_copied(
     assert 0 not in committed(front.bootstrap, group)
 
 
-def test_members_at_the_source_are_named_for_they_may_commit_more(
+def test_a_warning_names_members_at_the_source_because_they_may_commit_more(
     front: Front, coord: Run, topic: str, group: str, commit: Commit
 ) -> None:
     commit(front.cluster.bootstrap_servers, group, {0: 7})
@@ -139,9 +141,7 @@ def test_members_at_the_source_are_named_for_they_may_commit_more(
     assert f"group {group}: the brokers: its members (works) may commit more" in done.err
 
 
-def test_all_groups_of_either_kind_are_exported(
-    front: Front, coord: Run, topic: str, group: str, commit: Commit
-) -> None:
+def test_groups_of_both_kinds_are_exported(front: Front, coord: Run, topic: str, group: str, commit: Commit) -> None:
     managed = f"{group}-managed"
     store = front.store
     for path in (layout.group(managed), layout.ids(managed), layout.owners(managed)):
@@ -158,12 +158,12 @@ def test_all_groups_of_either_kind_are_exported(
 
 
 @pytest.mark.parametrize("arguments", [(), ("g", "--all"), ("g", "--dry-run", "--execute")])
-def test_what_cannot_be_meant_is_refused(coord: Run, arguments: tuple[str, ...]) -> None:
+def test_contradictory_arguments_are_refused(coord: Run, arguments: tuple[str, ...]) -> None:
     assert coord(*IMPORT, *arguments).code == 2
     assert coord("groups", "import", "g").code == 2
 
 
-def test_a_group_that_is_not_at_the_source_is_named(coord: Run) -> None:
+def test_the_error_names_a_group_without_offsets_at_the_source(coord: Run) -> None:
     missing = coord(*IMPORT, "no-such-group")
     assert missing.code == 7
     assert "the brokers have no committed offsets for no-such-group" in missing.err

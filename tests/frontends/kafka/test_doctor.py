@@ -1,4 +1,4 @@
-"""The doctor's findings about stock Kafka clients, and whether its remedies work."""
+"""Tests of the doctor's findings about stock Kafka clients, and of its remedies."""
 
 from __future__ import annotations
 
@@ -56,34 +56,34 @@ def serving_at(front: Front, broker_id: int, endpoints: Mapping[str, str]) -> by
     return fields.dump(fields.load(front.store.get(path).data, path) | {"endpoints": endpoints})
 
 
-def test_nothing_is_found_where_all_is_well(front: Front) -> None:
+def test_a_healthy_cluster_causes_no_warnings(front: Front) -> None:
     findings = examined(front)
     assert {one.severity for one in findings} == {Severity.OK}
     assert {one.check for one in findings} == {"kafka clients", "groups log", "native groups"}
 
 
-def test_a_descriptor_nobody_can_read(front: Front) -> None:
+def test_an_unreadable_descriptor_is_reported(front: Front) -> None:
     with descriptor(front, 2, b"\xff"):
         found = [one.what for one in bad(front)]
     assert any(one.startswith("/consumers/coordinators/2 cannot be read") for one in found)
     assert any("no instance beside broker 2 serves Kafka clients" in one for one in found)
 
 
-def test_an_instance_its_broker_does_not_advertise(front: Front) -> None:
+def test_an_instance_that_its_broker_does_not_advertise_is_reported(front: Front) -> None:
     elsewhere = serving_at(front, 1, {"kafka": f"127.0.0.1:{front.cluster.broker(1).port}"})
     with descriptor(front, 1, elsewhere):
         found = [one.what for one in bad(front)]
     assert any("instance 2 sends its clients directly to brokers: broker 1 at" in one for one in found)
 
 
-def test_an_instance_that_cannot_be_asked(front: Front) -> None:
+def test_an_instance_that_does_not_answer_is_reported(front: Front) -> None:
     with descriptor(front, 3, serving_at(front, 3, {"kafka": "127.0.0.1:1"})):
         found = [one.what for one in bad(front)]
     assert any(one.startswith("instance 3 does not answer: 127.0.0.1:1: ") for one in found)
     assert any("no listener of broker 3 advertises its instance at 127.0.0.1:1" in one for one in found)
 
 
-def test_listeners_of_different_names() -> None:
+def test_different_listener_names_of_the_brokers_are_reported() -> None:
     seen = InstanceDirectory({1: "h1:9192", 2: "h2:9192"}, {})
     one = Broker(1, (Listener("PLAINTEXT", "PLAINTEXT", "h1:9092"), Listener("COORD", "PLAINTEXT", "h1:9192")))
     two = Broker(2, (Listener("PLAINTEXT", "PLAINTEXT", "h2:9092"), Listener("OTHER", "PLAINTEXT", "h2:9192")))
@@ -91,7 +91,7 @@ def test_listeners_of_different_names() -> None:
     assert "listeners of different names (1: COORD, 2: OTHER)" in found.what
 
 
-def test_a_setting_of_the_log_is_mended_as_the_doctor_says(front: Front, tools: KafkaTools) -> None:
+def test_the_doctors_command_corrects_a_wrong_setting_of_the_log(front: Front, tools: KafkaTools) -> None:
     def altered(setting: str) -> str:
         return (
             f"kafka-configs.sh --bootstrap-server {front.cluster.broker(1).address} --alter --entity-type topics"
@@ -153,19 +153,21 @@ def healthy(**settings: str) -> Topic:
         ),
     ],
 )
-def test_what_can_be_wrong_with_the_log(topic: Topic, leaders: range, what: str, todo: str) -> None:
+def test_each_problem_of_the_groups_log_is_reported_with_a_remedy(
+    topic: Topic, leaders: range, what: str, todo: str
+) -> None:
     (found,) = check_topic(topic, InstanceDirectory({}, dict.fromkeys(leaders, 1)), 3, "broker1:9092")
     assert what in found.what
     assert todo in found.todo
 
 
-def test_partitions_without_a_leader() -> None:
+def test_partitions_without_a_leader_are_reported() -> None:
     leaders = dict.fromkeys(range(50), 1) | {7: -1}
     (found,) = check_topic(healthy(), InstanceDirectory({}, leaders), 3, "broker1:9092")
     assert "__kafka_coord_groups has no live leader for partition 7" in found.what
 
 
-def test_a_group_with_members_in_both_coordinators(front: Front) -> None:
+def test_a_group_with_members_in_both_coordinators_is_reported(front: Front) -> None:
     name = "in-both"
     TopicAdmin(front.cluster.bootstrap_servers).create(name, 1, replication=1)
     here = Consumer({"bootstrap.servers": front.bootstrap, "group.id": name})

@@ -1,4 +1,4 @@
-"""Held heartbeats: the answer to a member without news is delayed, and sent at once when there is news."""
+"""Tests of held heartbeats: an answer without news is delayed, and it is sent at once when there is news."""
 
 from __future__ import annotations
 
@@ -41,16 +41,14 @@ def member(listener: KafkaListener, group: str) -> Iterator[Member]:
         yield Member(peer, group)
 
 
-def test_a_rebalance_is_pushed_to_a_member_whose_heartbeat_is_held(
-    listener: KafkaListener, member: Member, group: str
-) -> None:
+def test_a_rebalance_releases_a_held_heartbeat_at_once(listener: KafkaListener, member: Member, group: str) -> None:
     beat = member.beat()
     with Peer(listener) as newcomer:
         newcomer.send("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
         assert member.told() == (beat, Error.REBALANCE_IN_PROGRESS)
 
 
-def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_first(member: Member) -> None:
+def test_the_clients_next_request_releases_its_held_heartbeat_which_is_answered_first(member: Member) -> None:
     for expected, why in (
         (Error.NONE, "an earlier term may have refused one"),
         (
@@ -64,7 +62,7 @@ def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_f
         assert member.peer.answer("Metadata", 4)[0] == asked
 
 
-def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_with_the_next_heartbeat(
+def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_at_the_next_heartbeat(
     front: Front, listener: KafkaListener, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_hold, "_COMMITS_S", (0.0, 60.0))
@@ -91,7 +89,7 @@ def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_w
         assert member.told() == (newest, Error.REBALANCE_IN_PROGRESS)
 
 
-def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) -> None:
+def test_a_heartbeat_that_is_followed_by_another_request_is_not_held(member: Member) -> None:
     beats = [member.peer.send("Heartbeat", 3, **member.who) for _ in range(20)]
     asked = member.peer.send("Metadata", 4, topics=())
 
@@ -99,7 +97,9 @@ def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) 
     assert member.peer.answer("Metadata", 4)[0] == asked
 
 
-def test_a_member_that_an_operator_removes_is_told_at_once(listener: KafkaListener, member: Member, group: str) -> None:
+def test_the_held_heartbeat_of_a_member_that_an_operator_removes_is_answered_at_once(
+    listener: KafkaListener, member: Member, group: str
+) -> None:
     beat = member.beat()
     with Peer(listener) as operator:
         leaving = message("LeaveGroupRequest").struct("MemberIdentity")(member_id=member.who["member_id"])
@@ -108,7 +108,9 @@ def test_a_member_that_an_operator_removes_is_told_at_once(listener: KafkaListen
     assert member.told() == (beat, Error.UNKNOWN_MEMBER_ID)
 
 
-def test_members_are_told_when_the_partition_has_moved(front: Front, member: Member, group: str) -> None:
+def test_held_heartbeats_are_answered_when_the_instance_gives_up_the_partition(
+    front: Front, member: Member, group: str
+) -> None:
     beat = member.beat()
     end_term(front, partition_of(group))
 
@@ -116,7 +118,7 @@ def test_members_are_told_when_the_partition_has_moved(front: Front, member: Mem
     eventually(front.serves_every_group, within_s=60)
 
 
-def test_nothing_is_held_for_a_lost_connection(listener: KafkaListener, member: Member, group: str) -> None:
+def test_no_heartbeat_is_held_for_a_lost_connection(listener: KafkaListener, member: Member, group: str) -> None:
     member.beat()
     found = listener.manager.groups_cache[group].metadata.members[member.who["member_id"]]
     assert found.beat_token is not None
@@ -127,7 +129,7 @@ def test_nothing_is_held_for_a_lost_connection(listener: KafkaListener, member: 
 
 
 @pytest.mark.usefixtures("short_idle")
-def test_a_connection_whose_heartbeat_is_held_is_not_idle(listener: KafkaListener, group: str) -> None:
+def test_a_connection_with_a_held_heartbeat_does_not_count_as_idle(listener: KafkaListener, group: str) -> None:
     with Peer(listener) as peer, Peer(listener) as idle, Peer(listener) as newcomer:
         member = Member(peer, group)
         beat = member.beat()

@@ -1,4 +1,4 @@
-"""Stock clients with ``group.protocol=consumer`` in managed groups, on brokers that do not support it."""
+"""Tests of stock clients with ``group.protocol=consumer`` in managed groups, on brokers that do not support it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def topic(front: Front, service: CoordinatorService) -> str:
-    """A topic with records."""
+    """Creates a topic with records, and returns its name."""
     return filled(front)
 
 
@@ -64,7 +64,7 @@ def consumer(front: Front, topic: str) -> Iterator[Callable[..., Consumer]]:
 
 
 def shared(*consumers: Consumer, count: int = 0) -> bool:
-    """Whether each has its share of the partitions among ``count`` members (by default these)."""
+    """Whether each consumer has its share of the partitions. The group has ``count`` members, by default these."""
     for one in consumers:
         one.poll(0.05)
     share = PARTITIONS // (count or len(consumers))
@@ -72,7 +72,7 @@ def shared(*consumers: Consumer, count: int = 0) -> bool:
 
 
 def classic_join(front: Front, group: str) -> Error:
-    """The coordinator's answer to a client of the classic protocol."""
+    """Joins with the classic protocol, and returns the error."""
     coordinator = front.serving(group)
     with Peer(coordinator) as peer:
         return Error(peer.ask("JoinGroup", 3, **join(group)).error_code)
@@ -105,7 +105,7 @@ def test_stock_clients_share_a_group_with_consumers_over_zookeeper(
         eventually(lambda: share(second), within_s=30)
 
 
-def test_commits_and_members_outlive_the_coordinator(
+def test_members_and_their_commits_outlive_the_coordinator(
     front: Front, topic: str, consumer: Callable[..., Consumer]
 ) -> None:
     group = f"managed-{next(_numbers)}"
@@ -126,15 +126,17 @@ def test_commits_and_members_outlive_the_coordinator(
             return False
 
     eventually(commits_again, within_s=30)
-    assert len(one.assignment()) == PARTITIONS, "it has lost nothing"
+    assert len(one.assignment()) == PARTITIONS, "the member must not lose partitions"
     other = consumer(group)
-    eventually(lambda: shared(one, other), within_s=30)  # so both know the new coordinator
+    eventually(lambda: shared(one, other), within_s=30)  # now both know the new coordinator
     one.close()
     eventually(lambda: shared(other), within_s=30)
     assert [found.offset for found in other.committed(partitions, 30)] == before
 
 
-def test_what_clients_say_about_offsets_is_kept(front: Front, topic: str, consumer: Callable[..., Consumer]) -> None:
+def test_metadata_and_leader_epochs_of_committed_offsets_are_kept(
+    front: Front, topic: str, consumer: Callable[..., Consumer]
+) -> None:
     group = f"managed-{next(_numbers)}"
     one = consumer(group, enable_auto_commit=False)
     eventually(lambda: shared(one), within_s=30)
@@ -159,7 +161,7 @@ def test_what_clients_say_about_offsets_is_kept(front: Front, topic: str, consum
 
     other = consumer(group, enable_auto_commit=False)
     eventually(lambda: shared(other), within_s=30)
-    assert said(other) == expected, "they outlive the member and the coordinator"
+    assert said(other) == expected, "the details must outlive the member and the coordinator"
     other.close()
     with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic]) as own:
         eventually(lambda: any(record.partition == 0 for record in own.consume(500, 0.05)), within_s=30)
@@ -167,7 +169,7 @@ def test_what_clients_say_about_offsets_is_kept(front: Front, topic: str, consum
     last = consumer(group, enable_auto_commit=False)
     eventually(lambda: shared(last), within_s=30)
     offset, *details = said(last)[0]
-    assert (offset > 1, details) == (True, [None, None]), "it commits without them"
+    assert (offset > 1, details) == (True, [None, None]), "this project's consumer commits without details"
     last.close()
 
     simple = consumer(group, group_protocol="classic", enable_auto_commit=False)
@@ -177,12 +179,13 @@ def test_what_clients_say_about_offsets_is_kept(front: Front, topic: str, consum
     assert said(simple)[0] == (5, None, "by hand")
 
 
-def test_stored_offsets_are_stable_because_no_transaction_can_hold_any(
+def test_committed_offsets_are_always_stable_because_transactional_commits_are_refused(
     front: Front, topic: str, gates: str, consumer: Callable[..., Consumer]
 ) -> None:
     group = f"managed-{next(_numbers)}"
     at = TopicPartition(topic, 0, 7)
-    one = consumer(group, enable_auto_commit=False, isolation_level="read_committed")  # asks for stable offsets
+    # such a consumer asks for stable offsets
+    one = consumer(group, enable_auto_commit=False, isolation_level="read_committed")
     eventually(lambda: shared(one), within_s=30)
     one.commit(offsets=[at], asynchronous=False)
     producer = Producer({"bootstrap.servers": front.bootstrap, "transactional.id": group})
@@ -202,7 +205,7 @@ def test_stored_offsets_are_stable_because_no_transaction_can_hold_any(
     assert [found.offset for found in one.committed([TopicPartition(topic, 0)], 30)] == [7]
 
 
-def test_a_group_without_members_stays_managed_wherever_it_is_coordinated(front: Front, topic: str) -> None:
+def test_a_group_without_members_stays_managed_when_it_moves(front: Front, topic: str) -> None:
     group = f"managed-{next(_numbers)}"
     with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic]) as own:
         eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
@@ -228,7 +231,7 @@ def test_an_empty_client_assigned_group_becomes_managed_with_its_offsets(
             "rebalance_timeout_ms": 1,
         }
         refused = peer.ask("ConsumerGroupHeartbeat", 0, **beat, subscribed_topic_names=(topic,))
-        assert refused.error_code == Error.GROUP_ID_NOT_FOUND, "it has members"
+        assert refused.error_code == Error.GROUP_ID_NOT_FOUND, "the group still has members"
     classic.close()
     other = consumer(group, enable_auto_commit=False)
     eventually(lambda: shared(other), within_s=30)
@@ -291,7 +294,7 @@ def test_offsets_of_topics_that_nobody_subscribes_to_can_be_deleted(
     def offsets() -> list[int]:
         return [found.offset for found in one.committed([TopicPartition(tp.topic, tp.partition) for tp in stored], 30)]
 
-    assert offsets() == [3, 4, OFFSET_INVALID], "the other topic's is deleted"
+    assert offsets() == [3, 4, OFFSET_INVALID], "the other topic's offset must be deleted"
     one.close()
     tools(*delete, "--topic", f"{topic}:0")
     one = consumer(group, enable_auto_commit=False)
@@ -299,7 +302,7 @@ def test_offsets_of_topics_that_nobody_subscribes_to_can_be_deleted(
     assert offsets() == [OFFSET_INVALID, 4, OFFSET_INVALID]
 
 
-def test_a_static_member_comes_back_to_its_partitions(consumer: Callable[..., Consumer]) -> None:
+def test_a_static_member_that_returns_gets_its_partitions_back(consumer: Callable[..., Consumer]) -> None:
     group = f"managed-{next(_numbers)}"
     one, other = (consumer(group, group_instance_id=f"rack/{number}") for number in (1, 2))
     eventually(lambda: shared(one, other), within_s=30)
@@ -311,7 +314,7 @@ def test_a_static_member_comes_back_to_its_partitions(consumer: Callable[..., Co
     assert sorted(tp.partition for tp in other.assignment()) == sorted(tp.partition for tp in moved)
 
 
-def test_operators_see_what_the_instance_knows_of_its_clients(
+def test_operators_see_the_addresses_software_and_epochs_of_members(
     front: Front, service: CoordinatorService, consumer: Callable[..., Consumer]
 ) -> None:
     names = (f"managed-{number}" for number in _numbers)
@@ -338,7 +341,7 @@ def test_operators_see_what_the_instance_knows_of_its_clients(
 
 @pytest.fixture(scope="module")
 def gates(front: Front) -> str:
-    """Another topic, with one partition."""
+    """Creates another topic, with one partition, and returns its name."""
     TopicAdmin(front.cluster.bootstrap_servers).create("gates", 1, replication=3)
     return "gates"
 
@@ -354,7 +357,7 @@ def test_a_subscription_changes_without_an_interruption(
     assert revoked == []
 
 
-def test_who_does_not_give_up_its_partitions_in_its_own_time_is_a_member_no_longer(front: Front, topic: str) -> None:
+def test_a_member_that_keeps_partitions_beyond_its_rebalance_timeout_is_removed(front: Front, topic: str) -> None:
     group = f"managed-{next(_numbers)}"
     coordinator = front.serving(group)
     join = {"topic_partitions": (), "subscribed_topic_names": (topic,), "rebalance_timeout_ms": 1_500}
@@ -404,11 +407,11 @@ def test_a_subscription_may_have_names_and_a_regular_expression(front: Front, to
         ask(member_epoch=-1)
 
 
-def test_zookeepers_log_of_all_this_breaks_no_invariant(front: Front) -> None:
+def test_the_audit_of_zookeepers_log_finds_no_violations_after_these_tests(front: Front) -> None:
     directory = front.cluster.brokers[0].directory.parent / "zookeeper" / "data"
     found = audit([directory], running=True).to_json()
-    by_hand = "copied-"  # test_copies writes offsets itself, perhaps on this cluster
+    by_hand = "copied-"  # test_copies itself writes offsets, perhaps on this cluster
     assert [one for one in found["violations"] if not one["group"].startswith(by_hand)] == []
-    silent = "side-"  # the members of test_side_by_side do not always do what they are told
+    silent = "side-"  # the members of test_side_by_side do not always carry out commands
     warnings = {one["rule"] for one in found["warnings"] if not (one["group"] or "").startswith(silent)}
-    assert warnings <= {"seek-back"}, "a test commits an earlier offset"
+    assert warnings <= {"seek-back"}, "a test commits an earlier offset on purpose"

@@ -1,4 +1,4 @@
-"""The setting `managed_groups`: groups of classic clients that are managed because of their names."""
+"""Tests of the setting `managed_groups`: groups of classic clients are managed because of their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OFFSETS = {number: number + 1 for number in range(PARTITIONS)}
 
 @dataclass
 class Named:
-    """A cluster of instances with the setting, and a member of a client-assigned group that joined before."""
+    """A cluster with the setting (except ``WITHOUT``), and a client-assigned group with a member that joined before."""
 
     front: Front
     coord: Run
@@ -40,7 +40,7 @@ class Named:
     live_group: str = field(init=False)
 
     def group(self) -> str:
-        """A name that matches, of a group coordinated by an instance with the setting."""
+        """A name that matches the pattern. An instance with the setting coordinates this group."""
         return next(name for name in _names if self.front.coordinator(partition_of(name)) != WITHOUT)
 
     def consumer(self, group: str) -> Consumer:
@@ -77,7 +77,7 @@ def _restart(front: Front, pattern: str | None) -> None:
     eventually(front.serves_every_group, within_s=60)
 
 
-def test_a_group_is_managed_from_its_first_member_on(named: Named) -> None:
+def test_a_group_whose_name_matches_is_managed_from_its_first_member_on(named: Named) -> None:
     group = named.group()
     one = named.consumer(group)
     assert described(named.coord, group)[0] == "managed"
@@ -88,7 +88,7 @@ def test_a_group_is_managed_from_its_first_member_on(named: Named) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", " with a name that ZooKeeper cannot hold"])
-def test_other_groups_stay_client_assigned(named: Named, suffix: str) -> None:
+def test_groups_of_other_types_or_with_illegal_names_stay_client_assigned(named: Named, suffix: str) -> None:
     group = named.group() + suffix
     kind = "consumer" if suffix else "connect"
     with Peer(named.front.serving(group)) as peer:
@@ -96,7 +96,7 @@ def test_other_groups_stay_client_assigned(named: Named, suffix: str) -> None:
         assert described(named.coord, group)[0] == "client-assigned"
 
 
-def test_a_group_with_members_changes_only_once_it_is_empty(named: Named) -> None:
+def test_a_group_with_members_becomes_managed_only_once_it_is_empty(named: Named) -> None:
     listener = named.front.serving(named.live_group)
     eventually(lambda: named.live.poll(0.1) or named.live_group in listener.manager.groups_cache)
     assert described(named.coord, named.live_group) == ("client-assigned", OFFSETS)
@@ -106,12 +106,12 @@ def test_a_group_with_members_changes_only_once_it_is_empty(named: Named) -> Non
     assert entry["reason"].endswith("its name matches managed_groups")
 
 
-def test_the_doctor_tells_whose_setting_differs(named: Named) -> None:
+def test_the_doctor_reports_instances_whose_settings_differ(named: Named) -> None:
     found = [one.what for one in check_kafka_clients(named.front.store, read_cluster(named.front.store), {})]
     assert any(f"(1: {PATTERN}, 2: none, 3: {PATTERN})" in one for one in found), found
 
 
-def test_a_pattern_that_cannot_be_run_is_refused_at_the_start(named: Named) -> None:
+def test_a_pattern_that_re2_does_not_support_is_refused_at_startup(named: Named) -> None:
     with pytest.raises(SettingsError, match="RE2"):
         KafkaListener("127.0.0.1:0", "127.0.0.1:1", named.front.store, 9, managed_groups="(a)\\1")
     options = ("--broker-id", "9", "--listen-kafka", "h:1", "--broker-listener", "h:2", "--managed-groups", "(a)\\1")

@@ -1,4 +1,4 @@
-"""KIP-848 members in trouble: odd subscriptions, topics made anew, answers that are held while something ends."""
+"""Tests of trouble with KIP-848 members: odd subscriptions, recreated topics, and held answers while something ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def peer(listener: KafkaListener) -> Iterator[Peer]:
 
 
 class Member:
-    """A member of the group, with software that can wait for answers."""
+    """A KIP-848 member whose client software allows the listener to hold its heartbeats."""
 
     def __init__(self, peer: Peer, group: str, **topics: Any) -> None:
         self.peer, self.group, self.epoch = peer, group, 0
@@ -70,7 +70,7 @@ class Member:
         self.peer.send(BEAT, 1, **self.fields())
 
     def rests(self, listener: KafkaListener) -> bool:
-        """Whether its heartbeat is held. Sends another one if the last one was answered."""
+        """Whether the member's heartbeat is held. Sends another one if the last one was answered."""
         if held(listener, self.group):
             return True
         if select.select([self.peer.socket], [], [], 0)[0]:
@@ -79,7 +79,7 @@ class Member:
         return False
 
     def told(self) -> Any:
-        """The answer to the heartbeat that is held."""
+        """Waits for the answer to the held heartbeat, and returns it."""
         return self.peer.answer(BEAT, 1)[1]
 
 
@@ -103,13 +103,13 @@ def test_a_regular_expression_may_match_nothing_or_everything(peer: Peer, group:
 
 
 @pytest.mark.parametrize("regex", ["(", "(a)\\1", "(((a{1,100}){1,100}){1,100}){1,100}", "x" * 40_000])
-def test_a_regular_expression_that_re2_does_not_run_is_refused(peer: Peer, group: str, regex: str) -> None:
+def test_a_regular_expression_that_re2_does_not_support_is_refused(peer: Peer, group: str, regex: str) -> None:
     member = Member(peer, group, subscribed_topic_names=(), subscribed_topic_regex=regex)
     assert member.joined.error_code in {Error.INVALID_REGULAR_EXPRESSION, Error.INVALID_REQUEST}
     assert member.joined.error_message
 
 
-def test_topic_ids_that_nobody_knows_change_nothing(peer: Peer, group: str, topic: str) -> None:
+def test_unknown_topic_ids_in_a_heartbeat_have_no_effect(peer: Peer, group: str, topic: str) -> None:
     member = Member(peer, group, subscribed_topic_names=(topic,))
     (given,) = member.joined.assignment.topic_partitions
     unknown = message(f"{BEAT}Request").struct("TopicPartitions")(topic_id=uuid.uuid4().bytes, partitions=(0, 99))
@@ -119,9 +119,7 @@ def test_topic_ids_that_nobody_knows_change_nothing(peer: Peer, group: str, topi
     member.beat(member_epoch=LEAVE)
 
 
-def test_a_topic_that_is_made_anew_under_its_name_is_read_from_its_beginning(
-    front: Front, topic: str, group: str
-) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning(front: Front, topic: str, group: str) -> None:
     name = f"anew-{next(_numbers)}"
     admin = TopicAdmin(front.cluster.bootstrap_servers)
     settings = {
@@ -157,7 +155,7 @@ def test_a_topic_that_is_made_anew_under_its_name_is_read_from_its_beginning(
     assert found.count("first") == 10
 
 
-def test_a_version_newer_than_ours_ends_its_connection_only(
+def test_a_request_of_an_unsupported_version_ends_only_its_own_connection(
     listener: KafkaListener, peer: Peer, group: str, topic: str
 ) -> None:
     member = Member(peer, group, subscribed_topic_names=(topic,))
@@ -177,7 +175,7 @@ def resting(listener: KafkaListener, peer: Peer, group: str, topic: str) -> Memb
     return member
 
 
-def test_the_metrics_count_the_requests_of_members(listener: KafkaListener, resting: Member, group: str) -> None:
+def test_the_metrics_count_members_requests(listener: KafkaListener, resting: Member, group: str) -> None:
     members = {"protocol": "consumer"}
     found = values(listener)
     assert found["kafka_coord_kafka_held_requests", frozenset()] >= 1
@@ -195,11 +193,11 @@ def test_the_metrics_count_the_requests_of_members(listener: KafkaListener, rest
 
 
 @pytest.mark.parametrize("every_s", [0.4, 1.0])
-def test_who_commits_often_sends_at_most_a_heartbeat_for_each_commit_and_each_second(
+def test_a_client_that_commits_often_sends_at_most_a_heartbeat_for_each_commit_and_each_second(
     front: Front, listener: KafkaListener, topic: str, group: str, every_s: float
 ) -> None:
-    """librdkafka 2.8 sends one after each commit, whatever interval it is told. If commits are irregular, a hold may
-    also end before the next commit."""
+    """librdkafka 2.8 sends a heartbeat after each commit, regardless of the interval that it was told. If commits are
+    irregular, a hold may also end before the next commit."""
     settings = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group} | settings)
     consumer.subscribe([topic])
@@ -226,12 +224,12 @@ def test_who_commits_often_sends_at_most_a_heartbeat_for_each_commit_and_each_se
     assert 4 <= found <= made + took_s + 2
 
 
-def test_nothing_is_held_for_a_lost_connection(listener: KafkaListener, resting: Member, group: str) -> None:
+def test_no_heartbeat_is_held_for_a_lost_connection(listener: KafkaListener, resting: Member, group: str) -> None:
     resting.peer.socket.close()
     eventually(lambda: not held(listener, group))
     with Peer(listener) as again:
         resting.peer = again
-        assert resting.beat().error_code == Error.NONE, "it is a member still"
+        assert resting.beat().error_code == Error.NONE, "the client must still be a member"
         resting.beat(member_epoch=LEAVE)
 
 
@@ -249,8 +247,8 @@ def test_a_held_heartbeat_is_answered_when_its_group_is_deleted(
 ) -> None:
     with Peer(listener) as tool:
         assert tool.ask("DeleteGroups", 1, groups_names=(group,)).results[0].error_code == Error.NON_EMPTY_GROUP
-        front.store.delete(layout.registration(group, "m"))  # by hand
-        while (found := resting.told()).error_code == Error.NONE:  # its limit was over just before
+        front.store.delete(layout.registration(group, "m"))  # as an operator would, by hand
+        while (found := resting.told()).error_code == Error.NONE:  # the hold reached its limit just before
             resting.peer.send(BEAT, 1, **resting.fields())
         assert found.error_code == Error.UNKNOWN_MEMBER_ID
 

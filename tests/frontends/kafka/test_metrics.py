@@ -1,4 +1,4 @@
-"""Every metric of an instance that serves all kinds of clients: Prometheus's conventions, and what refers to it."""
+"""Tests that the metrics of an instance follow Prometheus's conventions, and that documents and alerts match them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ BOUNDED = {
     "protocol": {"consumer", "classic"},
     "state": set(GroupState),
 }
-"""The labels with a fixed set of values. ``request`` and ``error`` name what Kafka has."""
+"""The labels with a fixed set of values. The values of ``request`` and ``error`` are names from Kafka."""
 LABELS = {*BOUNDED, "error", "group", "le", "request", "version"}
 
 
 @pytest.fixture(scope="module")
 def scraped(front: Front, service: CoordinatorService, coord: Run) -> Iterator[str]:
-    """What Prometheus reads, once there is something of everything."""
+    """The metrics as Prometheus reads them, once each has a sample."""
     for number in (1, 2):
         TopicAdmin(front.brokers).create(f"measured-{number}", 1, replication=3)
         producer = Producer({"bootstrap.servers": front.brokers})
@@ -79,13 +79,13 @@ def scraped(front: Front, service: CoordinatorService, coord: Run) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def families(scraped: str) -> dict[str, Metric]:
-    """Those of this project, by name without ``_total``."""
+    """This project's metrics, by name without ``_total``."""
     found = {one.name: one for one in text_string_to_metric_families(scraped)}
     assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds"} <= found.keys()
     return {name: one for name, one in found.items() if not name.startswith("process_")}
 
 
-def test_names_and_units_are_those_of_the_conventions(families: dict[str, Metric]) -> None:
+def test_names_and_units_follow_prometheus_conventions(families: dict[str, Metric]) -> None:
     for name, family in families.items():
         assert re.fullmatch(r"kafka_coord_[a-z_]+[a-z]", name), name
         assert family.type in {"gauge", "counter", "histogram"}, name
@@ -98,12 +98,12 @@ def test_names_and_units_are_those_of_the_conventions(families: dict[str, Metric
             assert name.endswith("_seconds"), name
 
 
-def test_the_help_is_a_sentence(families: dict[str, Metric]) -> None:
+def test_the_help_of_every_metric_is_a_sentence(families: dict[str, Metric]) -> None:
     for name, family in families.items():
         assert re.fullmatch(r"[A-Z0-9].{15,}\.", family.documentation), f"{name}: {family.documentation}"
 
 
-def test_no_label_has_any_number_of_values(families: dict[str, Metric]) -> None:
+def test_every_label_has_a_bounded_set_of_values(families: dict[str, Metric]) -> None:
     for name, family in families.items():
         assert family.samples, name
         for sample in family.samples:
@@ -115,28 +115,28 @@ def test_no_label_has_any_number_of_values(families: dict[str, Metric]) -> None:
         assert not groups or name.startswith("kafka_coord_group_lag_"), name
 
 
-def test_promtool_finds_nothing_to_complain_of(scraped: str) -> None:
+def test_promtool_reports_no_problems(scraped: str) -> None:
     command = promtool(), "check", "metrics"
     ran = subprocess.run(command, check=False, input=scraped, capture_output=True, text=True, timeout=60)
-    # The name that every Prometheus client gives to its own process.
+    # every Prometheus client gives the metrics of its own process this prefix
     complaints = [line for line in (ran.stdout + ran.stderr).splitlines() if not line.startswith("process_")]
     assert not complaints
 
 
 def rows(families: dict[str, Metric]) -> Iterator[str]:
-    """The rows of the table in the document."""
+    """The rows that the table in the document must have."""
     for name, family in sorted(families.items()):
         exposed = f"{name}_total" if family.type == "counter" else name
         labels = sorted({f"`{label}`" for sample in family.samples for label in sample.labels} - {"`le`"})
         yield f"| `{exposed}` | {family.type} | {', '.join(labels)} | {family.documentation} |"
 
 
-def test_the_table_of_metrics_is_what_they_say_of_themselves(families: dict[str, Metric]) -> None:
+def test_the_documents_table_of_metrics_matches_the_exposed_metrics(families: dict[str, Metric]) -> None:
     table = re.findall(r"^\| `kafka_coord_.*\|$", DOCUMENT.read_text(), re.MULTILINE)
     assert table == list(rows(families)), "paste:\n" + "\n".join(rows(families))
 
 
-def test_alerts_and_dashboard_ask_only_for_what_there_is(scraped: str) -> None:
+def test_alerts_and_dashboard_use_only_exposed_metrics(scraped: str) -> None:
     families = text_string_to_metric_families(scraped)
     exposed = {sample.name for family in families for sample in family.samples}
     asked = set(re.findall(r"\b(?:kafka_coord|process)_\w+", f"{RULES.read_text()} {dashboard_expressions()}"))

@@ -16,7 +16,7 @@ COMMITTED = 50
 
 
 def fill(front: Front, topic: str, partitions: int, records: int) -> None:
-    """Creates the topic, and writes this many records into each partition."""
+    """Creates the topic, and writes ``records`` records into each partition."""
     TopicAdmin(front.brokers).create(topic, partitions)
     for number in range(partitions):
         produce(front.brokers, topic, [(None, b"")] * records, partitions=[number])
@@ -24,7 +24,7 @@ def fill(front: Front, topic: str, partitions: int, records: int) -> None:
 
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_every_partition_is_read_from_its_committed_offset(front: Front, protocol: str) -> None:
+def test_every_partition_is_read_from_its_committed_offset_after_the_group_moves(front: Front, protocol: str) -> None:
     topic = group = f"moving-{protocol}"
     fill(front, topic, partitions=3, records=100)
     settings = {
@@ -35,7 +35,10 @@ def test_every_partition_is_read_from_its_committed_offset(front: Front, protoco
         "group.protocol": protocol,
     }
     if protocol == "classic":
-        settings |= {"heartbeat.interval.ms": 14_000, "session.timeout.ms": 45_000}  # no heartbeat tells it of the move
+        settings |= {
+            "heartbeat.interval.ms": 14_000,
+            "session.timeout.ms": 45_000,
+        }  # so that no heartbeat tells it about the move
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition(topic, number, COMMITTED) for number in range(3)], asynchronous=False)
     consumer.subscribe([topic], on_assign=lambda *_: front.move(group))
@@ -54,7 +57,7 @@ def test_every_partition_is_read_from_its_committed_offset(front: Front, protoco
     ]
 
 
-def test_a_consumer_that_assigns_its_partitions_itself_finds_the_new_coordinator(front: Front) -> None:
+def test_a_consumer_that_assigns_its_own_partitions_finds_the_new_coordinator(front: Front) -> None:
     topic = group = "moving-assigned"
     fill(front, topic, partitions=2, records=1)
     settings = {"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_committed_offsets_are_there_whenever_the_term_begins_anew(front: Front, protocol: str) -> None:
+def test_committed_offsets_are_returned_after_each_new_term_begins(front: Front, protocol: str) -> None:
     name = f"loading-{protocol}"
     TopicAdmin(front.cluster.bootstrap_servers).create(name, 1, replication=3)
     ensure_group(front.store, name)

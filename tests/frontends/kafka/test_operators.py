@@ -1,4 +1,4 @@
-"""Operators' commands about the groups of stock Kafka clients."""
+"""Tests of operators' commands for groups of stock Kafka clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTITIONS, RECORDS = 3, 300
 
 @pytest.fixture(scope="module")
 def coord(front: Front) -> Iterator[Run]:
-    """Operators' commands, with a coordinator that keeps the trail."""
+    """Runs operators' commands, with a coordinator that records actions."""
     with published(front.store, front.others), elected(front, front.of_elected):
         yield partial(run, zookeeper=front.cluster.zookeeper)
 
@@ -55,7 +55,7 @@ def group() -> str:
 
 @pytest.fixture
 def member(front: Front, topic: str, group: str) -> Iterator[Callable[..., Consumer]]:
-    """A consumer of the group that holds all partitions; closed at the end."""
+    """Makes consumers of the group, each of which gets all partitions, and closes them afterwards."""
     made: list[Consumer] = []
 
     def join(**more: str) -> Consumer:
@@ -81,7 +81,7 @@ def member(front: Front, topic: str, group: str) -> Iterator[Callable[..., Consu
 
 @pytest.fixture
 def left(front: Front, topic: str, group: str) -> str:
-    """A group without members that has committed 40 in each partition."""
+    """Makes a group without members that has committed offset 40 in each partition."""
     one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group})
     one.commit(offsets=[TopicPartition(topic, number, 40) for number in range(PARTITIONS)], asynchronous=False)
     one.close()
@@ -93,7 +93,7 @@ def committed(coord: Run, group: str) -> dict[int, int]:
     return {row["partition"]: row["committed_offset"] for row in rows}
 
 
-def test_a_group_with_a_member_is_shown_like_any_other(
+def test_a_client_assigned_group_is_shown_like_a_managed_one(
     front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
     joined = member(**{"group.instance.id": "c1"})
@@ -142,7 +142,7 @@ def test_a_group_with_a_member_is_shown_like_any_other(
     assert group not in coord("groups", "list", "--state", "empty").out
 
 
-def test_nothing_is_changed_of_a_group_with_members(
+def test_offsets_of_a_group_with_members_cannot_be_reset_or_deleted(
     coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
     joined = member()
@@ -158,7 +158,7 @@ def test_nothing_is_changed_of_a_group_with_members(
     assert committed(coord, group)[0] == 30
 
 
-def test_a_member_is_evicted_and_comes_back(coord: Run, group: str, member: Callable[..., Consumer]) -> None:
+def test_an_evicted_member_joins_again(coord: Run, group: str, member: Callable[..., Consumer]) -> None:
     joined = member(**{"group.instance.id": "c1"})
     assert coord("groups", "evict", group, "c1", "c2").code == 7
     unknown = coord("groups", "evict", "no-such-group", "c1")
@@ -206,7 +206,7 @@ def test_the_dashboard_evicts_and_resets_a_group_of_stock_clients(
         assert refused["error"].endswith("owned by c1: stop these consumers first. Nothing was changed")
 
         joined.close()
-        assert act("evict", consumers=["c1"])[0] == 200, "a static member does not leave by itself"
+        assert act("evict", consumers=["c1"])[0] == 200, "a static member does not leave when it is closed"
         eventually(lambda: coord("groups", "describe", group, "-o", "json").json()["state"] == "Empty")
         shown = act("reset-offsets", **wanted)[1]
         assert act("reset-offsets", confirm=shown["confirm"])[0] == 200
@@ -220,7 +220,7 @@ def test_the_dashboard_evicts_and_resets_a_group_of_stock_clients(
     assert [one["action"] for one in told] == ["evict c1", "evict c1", "reset-offsets"]
 
 
-def test_offsets_are_reset_by_every_rule_and_only_when_told(coord: Run, topic: str, left: str) -> None:
+def test_offsets_are_reset_by_each_rule_and_only_with_execute(coord: Run, topic: str, left: str) -> None:
     reset = partial(coord, "groups", "reset-offsets", left)
     preview = reset("--all-topics", "--shift-by", "-5")
     assert "nothing was changed" in preview.err
@@ -242,7 +242,9 @@ def test_offsets_and_groups_are_deleted(coord: Run, topic: str, left: str) -> No
     assert coord("groups", "delete", left, "--yes").code == 7
 
 
-def test_a_managed_group_of_the_same_name_is_meant_unless_told_otherwise(front: Front, coord: Run, left: str) -> None:
+def test_commands_mean_the_managed_group_of_a_name_unless_kind_says_otherwise(
+    front: Front, coord: Run, left: str
+) -> None:
     def kinds() -> list[str]:
         return [one["kind"] for one in coord("groups", "list", "-o", "json").json() if one["group"] == left]
 
@@ -259,13 +261,13 @@ def test_a_managed_group_of_the_same_name_is_meant_unless_told_otherwise(front: 
             other = coord("groups", "describe", left, "--kind", "client-assigned", "-o", "json").json()
             assert [one["committed_offset"] for one in other["offsets"]] == [40, 40, 40]
             peer.ask("LeaveGroup", 1, group_id=left, member_id=member.who["member_id"])
-        assert kinds() == ["managed"], "the other has no members"
+        assert kinds() == ["managed"], "the client-assigned group has no members any more"
     finally:
         for path in reversed(places):
             front.store.delete(path)
 
 
-def test_names_that_only_kafka_allows(front: Front, coord: Run, topic: str) -> None:
+def test_commands_accept_group_names_that_only_kafka_allows(front: Front, coord: Run, topic: str) -> None:
     name = "reports/2026 München"
     one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": name})
     one.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
@@ -275,12 +277,12 @@ def test_names_that_only_kafka_allows(front: Front, coord: Run, topic: str) -> N
 
 
 @pytest.mark.parametrize("how", ["nobody listens", "silent"])
-def test_an_instance_that_cannot_be_asked_is_named_with_what_it_hides(
+def test_a_note_names_an_instance_that_does_not_answer_and_the_groups_not_shown(
     front: Front, coord: Run, left: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(asking, "TIMEOUT_S", 0.5)
     if front.coordinator(partition_of(left)) == ELECTED:
-        front.move(left)  # the elected instance would restore its znode
+        front.move(left)  # because the elected instance would restore its own znode
         eventually(lambda: front.coordinator(partition_of(left)) != ELECTED)
     coordinator = front.coordinator(partition_of(left))
     path = layout.instance(coordinator)
@@ -302,7 +304,7 @@ def test_an_instance_that_cannot_be_asked_is_named_with_what_it_hides(
     assert left in coord("groups", "list").out
 
 
-def test_history_tells_each_generation_from_the_log(
+def test_history_shows_each_generation_in_the_log(
     front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
     joined = member()
@@ -319,11 +321,11 @@ def test_history_tells_each_generation_from_the_log(
     assert coord("groups", "history", "no-such-group").code == 7
 
 
-def test_a_group_of_offsets_alone_has_no_history(coord: Run, left: str) -> None:
+def test_a_group_with_only_offsets_has_no_history(coord: Run, left: str) -> None:
     assert coord("groups", "history", left, "-o", "json").json() == []
 
 
-def test_the_log_is_shown_to_a_person_and_to_a_program(
+def test_the_groups_log_is_printed_as_text_and_as_json(
     front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
     joined = member()
@@ -343,7 +345,7 @@ def test_the_log_is_shown_to_a_person_and_to_a_program(
     assert [(one["member"], one["owned"]) for one in generation["members"]] == [(name, {topic: "0-2"})]
     assert list(committed_offset) == list(promised("groups log dump")["value"])
     assert committed_offset["committed_offset"] == 17
-    assert committed_offset["metadata"].startswith("why")  # librdkafka also sends the NUL after it
+    assert committed_offset["metadata"].startswith("why")  # librdkafka also sends the NUL that follows
 
     partition = partition_of(group)
     ran = coord("groups", "log", "dump", str(partition), "--from", "1")

@@ -1,4 +1,4 @@
-"""Hostile and careless peers get an error, or are disconnected with a reason. Other clients do not notice."""
+"""Hostile and careless peers get an error, or are disconnected with a reason. Other clients are not affected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def limit(listener: KafkaListener) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def nobody_notices(listener: KafkaListener, topic: str) -> Iterator[None]:
-    """A bystander's connection stays open, and its commits are answered."""
+    """Fails unless a bystander's connection stays open and its commits are answered."""
     names = (f"bystander-{number}" for number in itertools.count())
     beside = next(name for name in names if partition_of(name) in listener.manager.terms)
     with Peer(listener) as bystander:
@@ -84,7 +84,7 @@ GARBAGE = {
 
 @pytest.mark.usefixtures("nobody_notices")
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_ends_its_own_connection_and_says_why(
+def test_garbage_ends_its_own_connection_and_the_reason_is_logged(
     listener: KafkaListener, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="kafka_coord.frontends.kafka")
@@ -96,7 +96,7 @@ def test_garbage_ends_its_own_connection_and_says_why(
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_connections_that_say_nothing_are_closed(
+def test_connections_without_a_first_request_are_closed(
     listener: KafkaListener, limit: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="kafka_coord.frontends.kafka")
@@ -108,8 +108,10 @@ def test_connections_that_say_nothing_are_closed(
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_a_request_that_drips_in_is_given_up(listener: KafkaListener, topic: str, limit: Callable[..., None]) -> None:
-    """One request for this instance, and one that is passed on to the broker."""
+def test_a_connection_whose_request_arrives_too_slowly_is_closed(
+    listener: KafkaListener, topic: str, limit: Callable[..., None]
+) -> None:
+    """Tries a request that the instance answers itself, and one that it passes on to the broker."""
     limit(request_s=1.0, slowest_bytes_a_second=1 << 20)
     local = request("OffsetFetch", 7, message("OffsetFetchRequest")(group_id="x" * 200, topics=None))
     named = message("MetadataRequest").struct("MetadataRequestTopic")(name="y" * 200)
@@ -133,7 +135,9 @@ def test_a_request_that_drips_in_is_given_up(listener: KafkaListener, topic: str
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_a_client_that_is_idle_for_too_long_is_closed(listener: KafkaListener, limit: Callable[..., None]) -> None:
+def test_the_connection_of_a_client_that_is_idle_for_too_long_is_closed(
+    listener: KafkaListener, limit: Callable[..., None]
+) -> None:
     limit(idle_s=1.0)
     with Peer(listener) as idle:
         assert idle.ask("Metadata", 4, topics=()).brokers
@@ -147,7 +151,7 @@ def test_a_client_that_is_idle_for_too_long_is_closed(listener: KafkaListener, l
 def test_more_connections_than_allowed_are_refused(
     listener: KafkaListener, limit: Callable[..., None], limits: dict[str, int]
 ) -> None:
-    eventually(lambda: len(listener.clients) == 1)  # the bystander
+    eventually(lambda: len(listener.clients) == 1)  # the bystander's connection
     limit(**limits)
     with Peer(listener) as fits, Peer(listener) as refused:
         assert refused.is_closed()
@@ -155,7 +159,7 @@ def test_more_connections_than_allowed_are_refused(
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_half_requests_that_keep_too_much_are_closed_the_oldest_first(
+def test_the_oldest_connections_are_closed_when_incomplete_requests_use_too_much_memory(
     listener: KafkaListener, limit: Callable[..., None]
 ) -> None:
     limit(max_kept_bytes=20 << 20)
@@ -171,8 +175,10 @@ def test_half_requests_that_keep_too_much_are_closed_the_oldest_first(
 
 
 @pytest.mark.usefixtures("nobody_notices")
-def test_a_peer_that_asks_and_never_reads_makes_nothing_grow(listener: KafkaListener, group: str, topic: str) -> None:
-    """Answers of this instance, of 1 MB each: it keeps a few, and then reads no more requests."""
+def test_memory_stays_bounded_if_a_peer_sends_requests_and_never_reads_answers(
+    listener: KafkaListener, group: str, topic: str
+) -> None:
+    """Each of the instance's answers has 1 MB. It keeps a few, and then reads no more requests."""
     metadata = "m" * 4_000
     form = message("OffsetCommitRequest")
     of_part = form.struct("OffsetCommitRequestPartition")
@@ -232,10 +238,10 @@ def beats(peer: Peer, group: str, joined: Any) -> int:
     [b"", b"\0", b"\0\0", b"\0\1\x7f\xff\xff\xff", b"\0\0\0\0\0\1\x7f\xff", b"\xff" * 200, b"\0\3" + b"\0" * 100_000],
     ids=range(7),
 )
-def test_odd_metadata_of_a_member_hangs_nothing(
+def test_a_members_malformed_metadata_does_not_block_the_group(
     listener: KafkaListener, group: str, topic: str, metadata: bytes
 ) -> None:
-    """Kafka parses it when it needs the topics to which the group has subscribed."""
+    """Kafka parses the metadata when it needs the topics to which the group has subscribed."""
     with Peer(listener) as peer:
         joined = peer.ask("JoinGroup", 3, **join(group, metadata=metadata))
         assert joined.error_code == Error.NONE
@@ -250,7 +256,7 @@ def test_odd_metadata_of_a_member_hangs_nothing(
         peer.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
 
 
-def test_metrics_tell_requests_errors_bytes_and_the_log(listener: KafkaListener, group: str, topic: str) -> None:
+def test_metrics_show_requests_errors_bytes_and_the_log(listener: KafkaListener, group: str, topic: str) -> None:
     before = values(listener)
     with Peer(listener) as peer:
         commit(peer, group, topic, 3)
@@ -267,7 +273,7 @@ def test_metrics_tell_requests_errors_bytes_and_the_log(listener: KafkaListener,
     assert values(listener)["kafka_coord_kafka_log_term", frozenset({("partition", partition)})] >= 1
 
 
-def test_stock_clients_go_on_beside_all_that(front: Front, topic: str) -> None:
+def test_stock_clients_still_work_after_these_tests(front: Front, topic: str) -> None:
     assert topic in AdminClient({"bootstrap.servers": front.bootstrap}).list_topics(timeout=20).topics
 
 
@@ -281,7 +287,7 @@ def test_groups_are_listed_while_others_are_deleted(listener: KafkaListener, top
             peer.send("DeleteGroups", 2, groups_names=(one,))
         deleted = 0
         while deleted < len(groups):
-            with Peer(listener) as other:  # the instance asks the broker for the rights of each new connection
+            with Peer(listener) as other:  # the instance asks the broker about the rights of each new connection
                 assert other.ask("ListGroups", 2).error_code == Error.NONE
             for _ in range(20):
                 _, answer = peer.answer("DeleteGroups", 2)

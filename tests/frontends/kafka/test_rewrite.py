@@ -1,4 +1,4 @@
-"""Brokers without a listener for instances: the instances replace the addresses in the brokers' answers."""
+"""Tests with brokers without a listener for instances: the instances replace the addresses in the brokers' answers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TOPIC = "rewritten"
 
 @pytest.fixture(scope="module")
 def rewriting(front: Front) -> Iterator[dict[int, KafkaListener]]:
-    """Instances in front of the brokers' ordinary listeners; like ``serve``, each publishes its address in
-    ZooKeeper."""
+    """Runs instances in front of the brokers' ordinary listeners. Each publishes its address in ZooKeeper, like
+    ``serve``."""
     for broker_id in list(front.listeners):
         front.stop(broker_id)
     made: dict[int, KafkaListener] = {}
@@ -52,7 +52,7 @@ def rewriting(front: Front) -> Iterator[dict[int, KafkaListener]]:
         eventually(front.serves_every_group, within_s=60)
 
 
-def test_a_stock_client_meets_instances_only(front: Front, rewriting: dict[int, KafkaListener]) -> None:
+def test_a_stock_client_sees_only_the_instances_addresses(front: Front, rewriting: dict[int, KafkaListener]) -> None:
     instances = {broker_id: listener.address for broker_id, listener in rewriting.items()}
     bootstrap = {"bootstrap.servers": instances[1]}
     TopicAdmin(front.cluster.bootstrap_servers).create(TOPIC, 6, replication=3)
@@ -81,13 +81,13 @@ def test_a_stock_client_meets_instances_only(front: Front, rewriting: dict[int, 
     transactional.commit_transaction(60)
 
 
-def test_versions_that_tell_addresses_elsewhere_are_not_advertised(rewriting: dict[int, KafkaListener]) -> None:
+def test_versions_with_addresses_in_other_fields_are_not_advertised(rewriting: dict[int, KafkaListener]) -> None:
     with Peer(rewriting[1]) as peer:
         ranges = {one.api_key: one.max_version for one in peer.ask("ApiVersions", 0).api_keys}
     assert (ranges[0], ranges[1], ranges[3]) == (9, 15, 12)
 
 
-def test_a_broker_without_an_instance_is_left_out(front: Front, rewriting: dict[int, KafkaListener]) -> None:
+def test_metadata_omits_a_broker_without_an_instance(front: Front, rewriting: dict[int, KafkaListener]) -> None:
     where = layout.instance(3)
     value = front.store.get(where).data
     front.store.delete(where)

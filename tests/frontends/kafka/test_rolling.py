@@ -1,4 +1,4 @@
-"""Rolls the listener in and out under a running stock consumer, by the steps of docs/operations.md."""
+"""Introduces and removes the listener while a stock consumer runs, by the steps of docs/operations.md."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def feed(kafka_cluster: KafkaCluster) -> Iterator[Feed]:
 
 @contextlib.contextmanager
 def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[str, str]]]:
-    """Step 1: every running broker gets the second listener. Returns, by broker id, the addresses of instance and
-    broker."""
+    """Step 1: adds the second listener to every running broker. Returns the addresses of instance and broker, by broker
+    id."""
     addresses = {
         broker.broker_id: (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for broker in cluster.brokers
     }
@@ -84,7 +84,8 @@ def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[st
 
 
 def _is_registered(registration: InstanceRegistration) -> bool:
-    """Registers an instance. An earlier test's instance with the same id may still have its session."""
+    """Tries to register an instance, and returns whether it succeeded. The session of an earlier test's instance with
+    the same id may still exist."""
     with contextlib.suppress(NodeExists):
         registration.register()
         return True
@@ -93,7 +94,7 @@ def _is_registered(registration: InstanceRegistration) -> bool:
 
 @contextlib.contextmanager
 def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[str, str]]) -> Iterator[str]:
-    """Step 2: an instance beside each broker; they serve all groups."""
+    """Step 2: starts an instance beside each broker. Together they serve all groups. Returns their addresses."""
     store.ensure_path(layout.COORDINATORS)
     listeners = {
         number: KafkaListener(at, behind, store, number, group_limits=LIMITS)
@@ -115,7 +116,7 @@ def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[st
         TopicAdmin(cluster.bootstrap_servers).delete(TOPIC)
 
 
-def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
+def test_a_group_moves_to_the_instances_and_back_and_reads_every_record_once(
     kafka_cluster: KafkaCluster, store: Store, feed: Feed
 ) -> None:
     cluster, found = kafka_cluster, list[int]()
@@ -128,10 +129,11 @@ def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
             before.goes_on()
             seen = read_brokers(store)
             assert seen is not None
-            assert {broker.listeners[0].name for broker in seen.live} == {"PLAINTEXT"}, "own consumers take the first"
+            assert {broker.listeners[0].name for broker in seen.live} == {"PLAINTEXT"}, "consumers use the first one"
             preview = ("groups", "import", "--from-kafka", "--all", *coord)
-            eventually(lambda: "may commit more" in run(*preview).err, within_s=30)  # once it has committed
-            assert before.assigned == 1, "the group was disturbed by the new listener"
+            # reported once the reader has committed
+            eventually(lambda: "may commit more" in run(*preview).err, within_s=30)
+            assert before.assigned == 1, "the new listener caused a rebalance"
         stopped = time.monotonic()
         moved = run("groups", "import", "--from-kafka", GROUP, "--execute", *coord)
         assert moved.code == 0, moved.err
@@ -146,8 +148,8 @@ def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
         with after.reading():
             rolled_in.close()
             after.goes_on()
-            assert after.assigned == 1, "the group was disturbed when the listener went"
+            assert after.assigned == 1, "the removal of the listener caused a rebalance"
             feed.stopping.set()
-            eventually(lambda: len(found) >= feed.produced, within_s=30)  # partitions are not read in step
+            eventually(lambda: len(found) >= feed.produced, within_s=30)  # the partitions are read at different speeds
     assert sorted(found) == list(range(max(found) + 1)), "records were missed, or read twice"
     assert gap_s < 30

@@ -1,4 +1,4 @@
-"""Rolls KIP-848 in and out, client by client, by the steps of docs/operations.md."""
+"""Changes a group to KIP-848 and back, client by client, by the steps of docs/operations.md."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_group_changes_to_kip_848_and_back_client_by_client(front: Front, feed
             reader(protocol, place)
         assert kind() == "managed"
     so_far = sorted(found)  # two consumers are still reading
-    assert so_far == sorted(set(so_far)), "every consumer stopped in good order"
+    assert so_far == sorted(set(so_far)), "records were read twice although every consumer stopped cleanly"
 
     to_client_assigned = coord("groups", "convert", GROUP, "--to", "client-assigned", "--execute")
     assert to_client_assigned.code == 0, to_client_assigned.err

@@ -1,4 +1,4 @@
-"""A broker with TLS, SASL and ACLs behind an instance with TLS: the broker decides about all rights."""
+"""Tests of an instance with TLS in front of a broker with TLS, SASL and ACLs. The broker decides about all rights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PASSWORDS = {"instance": "i-secret", "alice": "a-secret", "mallory": "m-secret"}
 
 @dataclass
 class Secured:
-    """``ca`` is the CA that clients trust."""
+    """The broker and the instance. ``ca`` is the CA that clients trust."""
 
     broker: KafkaBroker
     listener: KafkaListener
@@ -145,7 +145,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_who_may_consumes_and_commits(secured: Secured, mechanism: str) -> None:
+def test_a_client_with_the_rights_consumes_commits_and_resets_offsets(secured: Secured, mechanism: str) -> None:
     producer = Producer(secured.settings("alice", mechanism))
     producer.produce(TOPIC, b"one")
     assert producer.flush(30) == 0
@@ -163,7 +163,7 @@ def test_who_may_consumes_and_commits(secured: Secured, mechanism: str) -> None:
     reset.result(30)
 
 
-def test_operators_commands_speak_tls_and_sasl(secured: Secured, tmp_path: Path) -> None:
+def test_operators_commands_use_tls_and_sasl(secured: Secured, tmp_path: Path) -> None:
     with closing(secured.consumer("instance", "looked-at")) as one:
         one.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
 
@@ -179,7 +179,7 @@ def test_operators_commands_speak_tls_and_sasl(secured: Secured, tmp_path: Path)
     assert "looked-at" in [one["group"] for one in ask("groups", "list").json()]
     described = ask("groups", "describe", "looked-at", mechanism="SCRAM-SHA-256").json()
     assert [(one["committed_offset"], one["end_offset"]) for one in described["offsets"]] == [(5, ANY)]
-    assert ask("groups", "history", "looked-at").code == 0  # which reads the log
+    assert ask("groups", "history", "looked-at").code == 0  # this command reads the log
 
     refused = ask("groups", "describe", "looked-at", password=wrong)
     assert refused.code == BrokerError.exit_code
@@ -189,7 +189,7 @@ def test_operators_commands_speak_tls_and_sasl(secured: Secured, tmp_path: Path)
 
 @pytest.fixture
 def asking(secured: Secured) -> Callable[[str], Peer]:
-    """A connection over TLS, authenticated as that user."""
+    """Opens connections over TLS that are authenticated as a given user."""
 
     def over_tls(user: str) -> Peer:
         peer = over(secured, Peer(secured.listener))
@@ -208,12 +208,12 @@ def over(secured: Secured, peer: Peer) -> Peer:
 
 
 def commit(peer: Peer, group: str, *topics: str, offset: int = 7) -> list[int]:
-    """The error for each topic."""
+    """Commits the offset in partition 0 of each topic. Returns the error for each topic."""
     found = peer.ask("OffsetCommit", 7, group_id=group, **committing(*topics, offset=offset))
     return [topic.partitions[0].error_code for topic in found.topics]
 
 
-def test_who_may_not_use_a_group_is_told_so_by_every_request(asking: Callable[[str], Peer]) -> None:
+def test_every_request_for_a_group_without_the_right_is_refused(asking: Callable[[str], Peer]) -> None:
     refused = Error.GROUP_AUTHORIZATION_FAILED
     member = {"group_id": GROUP, "member_id": "x", "generation_id": 1}
     with asking("mallory") as peer:
@@ -236,7 +236,7 @@ def test_who_may_not_use_a_group_is_told_so_by_every_request(asking: Callable[[s
         assert GROUP in {one.group_id for one in peer.ask("ListGroups", 2).groups}
 
 
-def test_topics_of_a_group_are_asked_about_one_by_one(asking: Callable[[str], Peer]) -> None:
+def test_the_right_to_each_topic_of_a_request_is_checked_separately(asking: Callable[[str], Peer]) -> None:
     refused = Error.TOPIC_AUTHORIZATION_FAILED
     with asking("instance") as super_user:
         assert commit(super_user, GROUP, SECRET_TOPIC, offset=5) == [Error.NONE]
@@ -251,7 +251,7 @@ def test_topics_of_a_group_are_asked_about_one_by_one(asking: Callable[[str], Pe
         assert [one.name for one in every.topics] == [TOPIC]
 
 
-def test_a_right_that_is_given_or_taken_counts_soon(
+def test_granted_and_revoked_rights_take_effect_soon(
     secured: Secured, asking: Callable[[str], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "KNOWN_S", 0.2)
@@ -290,14 +290,14 @@ def test_no_group_request_is_answered_before_authentication(secured: Secured) ->
             assert peer.socket.recv(1) == b""
 
 
-def test_a_wrong_password_is_the_brokers_to_refuse(secured: Secured) -> None:
+def test_the_broker_refuses_a_wrong_password(secured: Secured) -> None:
     errors: list[str] = []
     settings = secured.settings("alice", password="wrong") | {"error_cb": lambda error: errors.append(error.name())}  # noqa: S106
     client = AdminClient(settings)
     eventually(lambda: client.poll(0.1) or "_AUTHENTICATION" in errors)
 
 
-def test_who_speaks_no_tls_is_cut_off(secured: Secured) -> None:
+def test_a_client_without_tls_is_disconnected(secured: Secured) -> None:
     with Peer(secured.listener) as plain:
         plain.socket.sendall(b"\0\0\0\x0a" + b"\0\3\0\4" + b"\0\0\0\1" + b"\xff\xff")
         assert plain.is_closed()
@@ -312,7 +312,7 @@ def frozen(broker: KafkaBroker) -> Iterator[None]:
         broker.resume()
 
 
-def test_a_frozen_broker_ends_the_connections_that_wait_for_it(
+def test_connections_that_wait_for_a_frozen_broker_are_closed(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection, "ANSWER_S", 0.5)
@@ -335,8 +335,8 @@ def commits(one: Consumer, offset: int) -> bool:
     return True
 
 
-def test_the_broker_away_ends_connections_and_they_come_back_with_it(secured: Secured) -> None:
-    """Near the end of this module: the broker is killed and started again."""
+def test_clients_reconnect_and_commit_after_the_broker_was_killed_and_restarted(secured: Secured) -> None:
+    """This test comes near the end of the module, because it kills the broker and starts it again."""
     one = secured.consumer("alice")
     one.commit(offsets=[TopicPartition(TOPIC, 0, 41)], asynchronous=False)
     secured.broker.kill()
@@ -356,7 +356,7 @@ def test_the_broker_away_ends_connections_and_they_come_back_with_it(secured: Se
 def test_a_stopping_listener_closes_its_connections_to_a_frozen_broker(
     secured: Secured, asking: Callable[[str], Peer]
 ) -> None:
-    """Last in this module: the listener stops. The broker does not take part in the orderly end of TLS."""
+    """The last test of the module, because it stops the listener. The frozen broker does not answer a TLS shutdown."""
     with asking("alice"), frozen(secured.broker):
         secured.listener.close()
     assert not secured.listener.clients.connected

@@ -1,4 +1,4 @@
-"""Every answer equals Kafka's own, for the same bytes, but for the listed differences."""
+"""For the same bytes, every answer equals Kafka's own, except for the listed differences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AT_ONCE = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def _answers_at_once(front: Front) -> Iterator[None]:
-    """Only answers are compared, not their times."""
+    """Turns off the holding of heartbeats, because only answers are compared, not their times."""
     for listener in front.listeners.values():
         listener.coordinator.holds = False
     yield
@@ -39,7 +39,7 @@ def _answers_at_once(front: Front) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ours(front: Front) -> tuple[str, int]:
-    """One of the instances. The brokers have the topics."""
+    """Creates the topics, and returns the address of one instance."""
     _make_topics(front.cluster.bootstrap_servers)
     host, _, port = front.listeners[front.cluster.brokers[0].broker_id].address.rpartition(":")
     return host, int(port)
@@ -51,21 +51,21 @@ def _make_topics(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize("play", PLAYS.values(), ids=PLAYS)
-def test_answers_are_kafkas(front: Front, ours: tuple[str, int], play: Play) -> None:
+def test_answers_equal_kafkas(front: Front, ours: tuple[str, int], play: Play) -> None:
     kafka = "127.0.0.1", front.cluster.brokers[0].port
     theirs, own = asyncio.run(both(play, kafka, ours, f"side-{next(_numbers)}", TOPIC))
     assert own.heard == theirs.heard
     assert theirs.heard
 
 
-# --- groups of KIP-848: Kafka 4.3 -------------------------------------------------------------------------------------
+# --- KIP-848 groups, compared with Kafka 4.3 -------------------------------------------------------------------------
 
 Sides = tuple[ConsumerGroupSide, ConsumerGroupSide]
 
 
 @pytest.fixture(scope="module")
 def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """A broker of Kafka 4.3 with the same topics. It assigns partitions as soon as a member joins."""
+    """A Kafka 4.3 broker with the same topics. It assigns partitions as soon as a member joins."""
     properties = {
         "group.initial.rebalance.delay.ms": "0",
         "group.consumer.assignment.interval.ms": "0",
@@ -86,7 +86,7 @@ def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
 def played(
     kafka4: tuple[str, int], ours: tuple[str, int], service: CoordinatorService, front: Front
 ) -> Mapping[str, Sides | BaseException]:
-    """Every play of :data:`CONSUMER_GROUP_PLAYS`, some at once: most of their time, they wait for an assignment."""
+    """Runs every play of :data:`CONSUMER_GROUP_PLAYS`, several at once, because they mostly wait for assignments."""
     eventually(front.serves_every_group, within_s=60)
 
     async def run() -> list[Sides | BaseException]:
@@ -101,7 +101,7 @@ def played(
 
 
 @pytest.mark.parametrize("name", CONSUMER_GROUP_PLAYS)
-def test_answers_of_consumer_groups_are_kafkas(played: Mapping[str, Sides | BaseException], name: str) -> None:
+def test_answers_for_kip_848_groups_equal_kafkas(played: Mapping[str, Sides | BaseException], name: str) -> None:
     sides = played[name]
     if isinstance(sides, BaseException):
         raise sides

@@ -1,4 +1,4 @@
-"""An instance is suspended and another takes its place. When the first continues, it answers nothing stale."""
+"""An instance is suspended and another replaces it. When the first continues, it returns no stale offset."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def serving(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @contextlib.contextmanager
 def another(front: Front) -> Iterator[KafkaListener]:
-    """Another instance beside the same broker."""
+    """Runs another instance beside the same broker."""
     try:
         yield front.start(BROKER_ID)
     finally:
@@ -67,7 +67,7 @@ def commit(peer: Peer, group: str, offset: int) -> int:
 
 
 def committed_to(listener: Listening, group: str, offset: int) -> bool:
-    """Whether the listener there coordinates the group, and has accepted the commit."""
+    """Commits the offset. Returns whether this listener coordinates the group and accepted the commit."""
     try:
         with Peer(listener) as peer:
             return commit(peer, group, offset) == Error.NONE
@@ -80,7 +80,7 @@ def asked() -> dict[str, Any]:
     return {"topics": (topic(name=TOPIC, partition_indexes=(0,)),)}
 
 
-def test_an_instance_that_was_suspended_never_answers_the_offset_of_before(front: Front, serving: Serving) -> None:
+def test_an_instance_that_was_suspended_does_not_return_a_stale_offset(front: Front, serving: Serving) -> None:
     TopicAdmin(front.cluster.bootstrap_servers).create(TOPIC, 1)
     groups = (f"suspended-{number}" for number in range(1_000))
     group = next(one for one in groups if front.coordinator(partition_of(one)) == BROKER_ID)

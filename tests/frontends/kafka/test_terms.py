@@ -1,4 +1,4 @@
-"""Terms of the groups log, on real brokers: an older term's acknowledged writes stay, its later ones are refused."""
+"""Terms of the groups log on real brokers: an older term's acknowledged writes stay, and later ones are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Claimant:
-    """An instance that claims the partition, with its own term number."""
+    """An instance that claims the partition with a term number."""
 
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
@@ -60,7 +60,7 @@ class Claimant:
 
 @dataclass(frozen=True)
 class Log:
-    """A log of one partition, for this test only."""
+    """A log with one partition, for this test only."""
 
     topic: str
     leader: KafkaBroker
@@ -86,7 +86,7 @@ def committed(records: list[LogRecord]) -> list[int]:
     return [one.value.offset for one in entries if isinstance(one, OffsetEntry) and one.value]
 
 
-def test_a_newer_term_loads_what_the_older_was_acknowledged_and_the_older_is_refused(log: Log) -> None:
+def test_a_newer_term_loads_the_older_terms_acknowledged_writes_and_the_older_term_is_refused(log: Log) -> None:
     async def play() -> None:
         older, newer = Claimant(log, "older"), Claimant(log, "newer")
         first = await older.claim(1_000_000)
@@ -108,7 +108,7 @@ def test_a_newer_term_loads_what_the_older_was_acknowledged_and_the_older_is_ref
     run(play())
 
 
-def test_a_term_in_which_nothing_changes_writes_a_sign_of_life(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_term_writes_keep_alive_records(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_coord.grouplog.term.KEEP_ALIVE_S", 0.05)
 
     async def play() -> None:
@@ -129,7 +129,7 @@ def test_a_term_in_which_nothing_changes_writes_a_sign_of_life(log: Log, monkeyp
     run(play())
 
 
-def test_one_term_has_one_owner(log: Log) -> None:
+def test_a_term_cannot_be_claimed_twice(log: Log) -> None:
     async def play() -> None:
         one, other = Claimant(log, "one"), Claimant(log, "other")
         await one.claim(2_000_000)
@@ -141,7 +141,7 @@ def test_one_term_has_one_owner(log: Log) -> None:
     run(play())
 
 
-def test_many_appends_at_once_share_batches_and_keep_their_order(log: Log) -> None:
+def test_concurrent_appends_keep_their_order(log: Log) -> None:
     async def play() -> None:
         claimant = Claimant(log, "busy")
         term = await claimant.claim(3_000_000)
@@ -156,7 +156,7 @@ def test_many_appends_at_once_share_batches_and_keep_their_order(log: Log) -> No
     run(play())
 
 
-def test_a_broker_that_does_not_lead_the_partition_takes_no_claim(log: Log) -> None:
+def test_a_broker_that_does_not_lead_the_partition_refuses_a_claim(log: Log) -> None:
     async def play() -> None:
         claimant = Claimant(log, "elsewhere")
         claimant.connection = BrokerConnection("127.0.0.1", log.other.listener_port)
@@ -167,7 +167,7 @@ def test_a_broker_that_does_not_lead_the_partition_takes_no_claim(log: Log) -> N
     run(play())
 
 
-def test_the_audit_finds_the_log_of_terms_clean_and_names_a_term_that_no_znode_has(log: Log) -> None:
+def test_the_audit_of_the_log_reports_only_a_term_that_no_znode_claimed(log: Log) -> None:
     async def play() -> None:
         for number in (5_000_000, 5_000_001):
             claimant = Claimant(log, f"term {number}")
@@ -191,7 +191,7 @@ def test_the_command_audits_the_log_of_running_instances(front: Front) -> None:
     assert (checked["partitions"], checked["claims"] >= PARTITIONS) == (PARTITIONS, True)
 
 
-def test_greater_terms_have_greater_epochs_or_other_producers() -> None:
+def test_a_greater_term_has_a_greater_producer_epoch_or_id() -> None:
     terms = [0, 1, 32_766, 32_767, 32_768, 32_769, 1 << 30]
     assert [producer_of(3, term) for term in terms] == sorted(producer_of(3, term) for term in terms)
     assert len({producer_of(partition, term) for partition in range(PARTITIONS) for term in terms}) == 50 * len(terms)

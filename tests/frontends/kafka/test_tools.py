@@ -1,4 +1,4 @@
-"""Kafka's own tools, unchanged, with the instances and the log: they show the same as our commands."""
+"""Kafka's own tools work unchanged with the instances and the log, and show the same as this project's commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(front: Front) -> str:
 
 @pytest.fixture(scope="module")
 def joined(front: Front, topic: str) -> Iterator[Consumer]:
-    """The only member of group ``tools-live``; it has committed offset 0 of partition 1."""
+    """The only member of group ``tools-live``. It has committed offset 0 in partition 1."""
     one = Consumer(
         {
             "bootstrap.servers": front.bootstrap,
@@ -51,7 +51,7 @@ def joined(front: Front, topic: str) -> Iterator[Consumer]:
 
 
 def left(front: Front, topic: str) -> str:
-    """A group without members that has committed offset 0 in each partition."""
+    """Makes a group without members that has committed offset 0 in each partition."""
     group = f"tools-left-{next(_numbers)}"
     one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group})
     one.commit(offsets=[TopicPartition(topic, number, 0) for number in range(PARTITIONS)], asynchronous=False)
@@ -60,7 +60,7 @@ def left(front: Front, topic: str) -> str:
 
 
 def objects(printed: str) -> Iterator[dict[str, Any]]:
-    """The formatters write no newline between their JSON objects."""
+    """Parses the JSON objects that a formatter printed. It writes no newline between them."""
     at = 0
     while printed.startswith("{", at):
         found, at = json.JSONDecoder().raw_decode(printed, at)
@@ -74,7 +74,7 @@ def groups_tool(front: Front, tools: KafkaTools) -> Callable[..., str]:
     return lambda *arguments: tools("kafka-consumer-groups.sh", *where, *arguments)
 
 
-def test_list_and_describe_say_what_ours_say(
+def test_kafkas_list_and_describe_show_the_same_as_this_projects_commands(
     front: Front, coord: Run, topic: str, joined: Consumer, groups_tool: Callable[..., str]
 ) -> None:
     listed = groups_tool("--list")
@@ -83,7 +83,7 @@ def test_list_and_describe_say_what_ours_say(
     ours: Any = coord("groups", "describe", "tools-live", "-o", "json").json()
 
     rows = coord("groups", "list", "-o", "json").json()
-    others = {  # other tests may leave groups; the tool lists only those of consumers
+    others = {  # other tests may leave groups, and the tool lists only those of consumers
         name
         for listener in front.listeners.values()
         for name, group in listener.manager.groups_cache.items()
@@ -110,7 +110,7 @@ def test_list_and_describe_say_what_ours_say(
     assert f"{coordinator} ({ours['coordinator']})" in " ".join(state.split())
 
 
-def test_resets_and_deletions_of_the_tool_are_seen_by_ours(
+def test_resets_and_deletions_by_kafkas_tool_have_the_same_effect_as_this_projects_commands(
     front: Front, coord: Run, topic: str, groups_tool: Callable[..., str]
 ) -> None:
     previewed, reset, forgotten, deleted = (left(front, topic) for _ in range(4))

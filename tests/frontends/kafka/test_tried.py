@@ -32,7 +32,9 @@ def test_javas_client_joins_shares_leaves_and_resumes(front: Front, java: Conten
 
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("strategy", ["range", pytest.param("cooperative-sticky", marks=pytest.mark.long)])
-def test_javas_client_does_so_in_a_managed_group(front: Front, java: Contender, strategy: str) -> None:
+def test_javas_client_joins_shares_leaves_and_resumes_in_a_managed_group(
+    front: Front, java: Contender, strategy: str
+) -> None:
     play = Play(java, strategy, front)
     ensure_group(front.store, play.group)
     seen = play.run(without={"lose coordinator"})

@@ -1,4 +1,4 @@
-"""ZooKeeper is away, and the groups log is deleted: clients get correct errors, and continue afterwards."""
+"""Clients get correct errors while ZooKeeper is down and when the groups log is deleted, and continue afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPIC, SESSION_MS = "in-trouble", 2_000
 
 @dataclass(frozen=True)
 class Alone:
-    """A broker and an instance whose sessions end soon after ZooKeeper is away."""
+    """A broker and an instance whose sessions end soon after ZooKeeper goes down."""
 
     zookeeper: ZooKeeperServer
     broker: KafkaBroker
@@ -65,13 +65,13 @@ def commit(peer: Peer, offset: int, **who: object) -> int:
 
 
 def committed(peer: Peer, group: str) -> tuple[int, list[int]]:
-    """The error, and the offset if there is none."""
+    """Fetches the group's committed offset. Returns the error and the offsets."""
     topic = message("OffsetFetchRequest").struct("OffsetFetchRequestTopic")(name=TOPIC, partition_indexes=(0,))
     found = peer.ask("OffsetFetch", 5, group_id=group, topics=(topic,))
     return found.error_code, [part.committed_offset for one in found.topics for part in one.partitions]
 
 
-def test_while_zookeeper_is_away_members_commit_and_read_what_they_committed(alone: Alone) -> None:
+def test_members_commit_and_read_offsets_while_zookeeper_is_down(alone: Alone) -> None:
     with alone.peer() as peer:
         member = Member(peer, "without-zookeeper")
         who = {"group_id": member.group, "member_id": member.who["member_id"]}
@@ -94,13 +94,13 @@ def test_while_zookeeper_is_away_members_commit_and_read_what_they_committed(alo
         assert committed(peer, member.group) == (Error.NONE, [offset])
 
 
-def test_a_deleted_log_is_noticed_and_made_anew(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
-    """The contents of the deleted log are gone, as an operator must expect. No client is told that they still exist."""
+def test_a_deleted_groups_log_is_noticed_and_created_again(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    """The contents of the deleted log are lost, as an operator must expect. No client gets the lost offsets."""
     group = "of-a-deleted-log"
     with alone.peer() as peer:
         eventually(lambda: commit(peer, 1, group_id=group) == Error.NONE)
         with caplog.at_level(logging.WARNING, logger="kafka_coord.grouplog"):
-            # not TopicAdmin, which waits until the topic is gone: the instance may make it anew before that is seen
+            # not TopicAdmin, which waits until the topic is gone: the instance may recreate it before TopicAdmin looks
             admin = AdminClient({"bootstrap.servers": alone.broker.address, "log_level": 0})
 
             def deleted() -> bool:

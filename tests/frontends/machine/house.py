@@ -1,4 +1,4 @@
-"""A machine that a test drives: the test passes it stimuli, and its instructions are collected."""
+"""A membership machine that a test drives: the test passes it stimuli, and the machine's instructions are collected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tp(partition: int) -> TopicPartition:
 
 
 class House:
-    """Checks every invariant after every stimulus."""
+    """A machine and its clock. Checks every invariant after every stimulus. ``out`` collects the instructions."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -33,19 +33,19 @@ class House:
         self.step()
 
     def tell(self, *arrived: stimuli.Stimulus) -> list[instructions.Instruction]:
-        """Passes these on, and returns the resulting instructions."""
+        """Passes the stimuli to the machine, and returns the resulting instructions."""
         out = self.machine.handle(self.now, *arrived)
         self.out += out
         return out
 
     def step(self, *arrived: stimuli.Stimulus, leads: bool = True) -> list[instructions.Instruction]:
-        """One step of a healthy gateway."""
+        """Does what a healthy gateway does in one step."""
         if not leads:
             return self.tell(stimuli.StepBegan(leads=False))
         return self.tell(stimuli.StepBegan(leads=True), *arrived, stimuli.TimersDue())
 
     def pass_time(self, seconds: float, *, leads: bool = True) -> list[instructions.Instruction]:
-        """Steps every quarter of a second."""
+        """Advances the clock, with a step every quarter of a second."""
         out: list[instructions.Instruction] = []
         for _ in range(round(seconds * 4)):
             self.now += 0.25
@@ -53,7 +53,7 @@ class House:
         return out
 
     def taken(self, kind: type[I]) -> list[I]:
-        """All instructions of a kind that were not taken yet."""
+        """Removes all collected instructions of a kind, and returns them."""
         found = [one for one in self.out if isinstance(one, kind)]
         self.out = [one for one in self.out if not isinstance(one, kind)]
         return found
@@ -84,7 +84,7 @@ class House:
         return CommandId(sequence, kind, f"{NODE_PREFIX[kind]}{sequence:010d}")
 
     def send(self, member: MemberId, *commands: StartFetcher | StopFetcher) -> list[CommandId]:
-        """Puts them into its channel, and answers the reads of commands at once."""
+        """Puts the commands into the member's channel, and answers the machine's reads of them immediately."""
         ids = [self.command_id(command.type) for command in commands]
         self.tell(stimuli.CommandsListed(member, tuple(ids)))
         by_id: dict[CommandId, Any] = dict(zip(ids, commands, strict=True))
@@ -99,7 +99,7 @@ class House:
         return StopFetcher(1, 1, member.incarnation, PartitionSet.of(map(tp, partitions)), "test")
 
     def holding(self, member: MemberId, *partitions: int, connection: int = 1) -> MemberId:
-        """Makes it start these, acknowledge that, and have it stored."""
+        """Makes the member start these partitions: it acknowledges the start, and the acknowledgement is stored."""
         (command,) = self.send(member, self.start(member, *partitions))
         self.tell(stimuli.CommandAcknowledged(connection, command, {}))
         self.written(self.one(instructions.WriteMember))

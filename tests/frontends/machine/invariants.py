@@ -1,4 +1,4 @@
-"""The invariants of the machine of members, which hold after every stimulus. Importing this module makes every term
+"""The invariants of the membership machine, which hold after every stimulus. Importing this module makes every term
 check them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine of members, without a clock, sockets or ZooKeeper."""
+"""Tests of the membership machine, without a clock, sockets or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.frontends.machine.invariants import InvariantBroken
 # --- offsets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_member_has_one_write_under_way_and_the_next_goes_out_when_its_outcome_is_known() -> None:
+def test_a_member_has_at_most_one_write_in_progress() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     (stop,) = house.send(member, house.stop(member, 0))
@@ -26,13 +26,13 @@ def test_a_member_has_one_write_under_way_and_the_next_goes_out_when_its_outcome
     acknowledgement = house.one(instructions.WriteMember)
     assert (acknowledgement.acknowledges, acknowledgement.offsets) == (stop, {tp(0): 140})
     house.written(commit)
-    assert house.taken(instructions.WriteMember) == [], "an outcome that comes twice has no effect"
+    assert house.taken(instructions.WriteMember) == [], "the second report of an outcome must have no effect"
     assert house.state(member).has_unwritten
 
 
-def test_what_a_failed_write_had_reported_goes_with_the_acknowledgement_behind_it() -> None:
+def test_offsets_of_a_failed_write_are_stored_with_the_acknowledgement_that_follows() -> None:
     """A clean handover repeats no record, so this offset must not be lost. If it were written later, it would overwrite
-    one of the next owner."""
+    an offset of the next owner."""
     house = House()
     member = house.holding(house.register(), 0, 1)
     (stop,) = house.send(member, house.stop(member, 0))
@@ -48,7 +48,7 @@ def test_what_a_failed_write_had_reported_goes_with_the_acknowledgement_behind_i
     assert house.state(member).reported == {tp(1): 131}
 
 
-def test_what_a_failed_write_had_reported_does_not_undo_a_commit_behind_it() -> None:
+def test_offsets_of_a_failed_write_do_not_replace_a_later_commit() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.pass_time(2.0)
@@ -61,7 +61,7 @@ def test_what_a_failed_write_had_reported_does_not_undo_a_commit_behind_it() -> 
     assert house.state(member).reported == {}
 
 
-def test_only_what_it_holds_can_be_committed() -> None:
+def test_a_commit_of_a_partition_that_the_member_does_not_hold_is_refused() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.tell(stimuli.CommitWanted(1, 7, {tp(1): 5}))
@@ -74,7 +74,7 @@ def test_only_what_it_holds_can_be_committed() -> None:
 # --- heard and done ----------------------------------------------------------------------------------------------
 
 
-def test_a_probe_is_called_heard_once_what_came_with_it_is_stored() -> None:
+def test_a_probe_is_reported_as_heard_once_the_offsets_in_its_answer_are_stored() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.pass_time(2.0)
@@ -86,7 +86,7 @@ def test_a_probe_is_called_heard_once_what_came_with_it_is_stored() -> None:
     assert house.one(instructions.Probe).heard == house.state(member).newest_answer > 0
 
 
-def test_a_probe_is_not_called_heard_before_an_earlier_one_is_answered() -> None:
+def test_a_probe_is_not_reported_as_heard_before_all_earlier_ones_are_answered() -> None:
     house = House()
     member = house.register()
     house.pass_time(4.0)
@@ -97,7 +97,7 @@ def test_a_probe_is_not_called_heard_before_an_earlier_one_is_answered() -> None
     assert house.state(member).heard == second.number
 
 
-def test_a_probe_is_not_called_heard_while_a_commit_that_replaced_its_offset_is_waiting() -> None:
+def test_a_probe_is_not_reported_as_heard_while_a_commit_that_replaced_its_offset_is_waiting() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.tell(stimuli.CommitWanted(1, 7, {tp(0): 5}))
@@ -114,7 +114,7 @@ def test_a_probe_is_not_called_heard_while_a_commit_that_replaced_its_offset_is_
     assert house.state(member).heard > 0
 
 
-def test_an_acknowledgement_is_called_done_once_it_is_stored() -> None:
+def test_an_acknowledgement_is_reported_as_done_once_it_is_stored() -> None:
     house = House()
     member = house.register()
     (start,) = house.send(member, house.start(member, 0))
@@ -124,7 +124,7 @@ def test_an_acknowledgement_is_called_done_once_it_is_stored() -> None:
     assert house.one(instructions.Probe).done == start
 
 
-def test_who_does_not_answer_is_not_asked_more_than_so_often() -> None:
+def test_the_number_of_unanswered_probes_is_limited() -> None:
     house = House()
     house.register(options=RegistrationOptions(60.0))
     for _ in range(500):
@@ -140,7 +140,7 @@ def expiries(house: House) -> list[instructions.WriteMember]:
     return [store for store in house.taken(instructions.WriteMember) if store.leaves]
 
 
-def test_who_is_silent_for_its_session_timeout_is_expired_and_not_before() -> None:
+def test_a_member_is_expired_after_it_was_silent_for_its_session_timeout() -> None:
     house = House()
     member = house.register()
     house.pass_time(SESSION_S - 0.25)
@@ -152,7 +152,7 @@ def test_who_is_silent_for_its_session_timeout_is_expired_and_not_before() -> No
     assert house.one(instructions.Dismiss).connection == 1
 
 
-def test_a_machine_that_slept_expires_nobody() -> None:
+def test_a_sleeping_computer_causes_no_expiries() -> None:
     house = House()
     house.register()
     house.pass_time(1.0)
@@ -164,7 +164,7 @@ def test_a_machine_that_slept_expires_nobody() -> None:
     assert len(expiries(house)) == 1
 
 
-def test_nobody_grows_older_while_it_is_not_certain_that_the_instance_leads() -> None:
+def test_silence_does_not_count_while_the_instance_is_not_certain_to_lead() -> None:
     house = House()
     house.register()
     house.pass_time(1.0)
@@ -174,7 +174,7 @@ def test_nobody_grows_older_while_it_is_not_certain_that_the_instance_leads() ->
     assert expiries(house) == []
 
 
-def test_an_expiry_that_cannot_be_written_is_tried_without_offsets_and_then_again_later() -> None:
+def test_a_failed_expiry_is_retried_without_offsets_and_then_again_later() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.state(member).reported[tp(0)] = 9
@@ -194,19 +194,19 @@ def test_an_expiry_that_cannot_be_written_is_tried_without_offsets_and_then_agai
 # --- commands ----------------------------------------------------------------------------------------------------
 
 
-def test_commands_are_sent_one_by_one_in_their_order() -> None:
+def test_commands_are_sent_in_order_and_one_at_a_time() -> None:
     house = House()
     member = house.register()
     first, second = house.send(member, house.start(member, 0), house.start(member, 1))
     assert house.one(instructions.Deliver).command_id == first
     house.tell(stimuli.CommandAcknowledged(1, second, {}))
-    assert house.taken(instructions.WriteMember) == [], "it was not sent that one"
+    assert house.taken(instructions.WriteMember) == [], "the member acknowledged a command that it was not sent"
     house.tell(stimuli.CommandAcknowledged(1, first, {}), stimuli.CommandAcknowledged(1, first, {}))
     house.written(house.one(instructions.WriteMember))
     assert house.one(instructions.ReadCommand).command_id == second
 
 
-def test_nothing_is_sent_past_a_command_nobody_can_read_until_somebody_mends_it() -> None:
+def test_an_unreadable_command_delays_later_ones_until_it_becomes_readable() -> None:
     house = House()
     member = house.register()
     first, second = house.command_id(CommandType.START_FETCHER), house.command_id(CommandType.STOP_FETCHER)
@@ -221,7 +221,7 @@ def test_nothing_is_sent_past_a_command_nobody_can_read_until_somebody_mends_it(
     assert house.one(instructions.Deliver).command_id == first
 
 
-def test_a_command_for_an_earlier_incarnation_is_dropped_and_one_for_a_later_ends_the_membership() -> None:
+def test_a_command_for_an_earlier_incarnation_is_dropped_and_one_for_a_later_one_ends_the_membership() -> None:
     house = House()
     member = house.register()
     earlier = member._replace(incarnation=member.incarnation - 1)
@@ -235,7 +235,7 @@ def test_a_command_for_an_earlier_incarnation_is_dropped_and_one_for_a_later_end
 # --- coming and going --------------------------------------------------------------------------------------------
 
 
-def test_who_resumes_goes_on_after_what_it_has_settled_is_written() -> None:
+def test_a_resume_waits_until_the_members_acknowledgement_is_written() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     (stop,) = house.send(member, house.stop(member, 0))
@@ -250,7 +250,7 @@ def test_who_resumes_goes_on_after_what_it_has_settled_is_written() -> None:
 
 
 @pytest.mark.parametrize("change", [{"resume_key": "another's"}, {"resume_key": ""}, {"incarnation": 1}])
-def test_nobody_else_can_resume(change: dict[str, object]) -> None:
+def test_a_resume_with_a_wrong_key_or_incarnation_is_refused(change: dict[str, object]) -> None:
     house = House()
     member = house.register()
     wanted = MemberId("delays", "c1", int(str(change.get("incarnation", member.incarnation))))
@@ -259,14 +259,14 @@ def test_nobody_else_can_resume(change: dict[str, object]) -> None:
     assert house.state(member).connection == 1
 
 
-def test_who_waits_to_resume_a_membership_that_ends_is_told() -> None:
+def test_a_waiting_resume_is_refused_when_the_membership_ends() -> None:
     house = House()
     member = house.register()
     house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"), stimuli.RegistrationDeleted(member))
     assert house.one(instructions.RefuseResume).connection == 2
 
 
-def test_who_resumes_waits_while_nobody_can_tell_what_it_holds() -> None:
+def test_a_resume_waits_while_the_members_ledger_is_unreadable() -> None:
     house = House()
     member = MemberId("delays", "c1", 7)
     house.tell(stimuli.MemberFound(member, OPTIONS), stimuli.ResumeWanted(2, 1, member, "k"))
@@ -287,7 +287,7 @@ def test_who_resumes_waits_while_nobody_can_tell_what_it_holds() -> None:
     assert house.one(instructions.WriteMember).offsets == {tp(0): 40}
 
 
-def test_who_gives_up_waiting_to_resume_is_not_read_again() -> None:
+def test_a_ledger_is_not_read_again_after_the_waiting_client_disconnects() -> None:
     house = House()
     member = MemberId("delays", "c1", 7)
     house.tell(stimuli.MemberFound(member, OPTIONS), stimuli.ResumeWanted(2, 1, member, "k"))
@@ -297,7 +297,7 @@ def test_who_gives_up_waiting_to_resume_is_not_read_again() -> None:
     assert house.taken(instructions.ReadMember) == []
 
 
-def test_who_resumes_with_the_coordinator_that_started_it_goes_on_without_its_ledger() -> None:
+def test_a_resume_needs_no_ledger_in_the_term_that_started_the_members_partitions() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"))
@@ -306,7 +306,7 @@ def test_who_resumes_with_the_coordinator_that_started_it_goes_on_without_its_le
     assert house.state(member).held == {tp(0)}
 
 
-def test_who_resumes_waits_while_nobody_can_tell_what_it_was_sent() -> None:
+def test_a_resume_waits_while_the_members_commands_are_unreadable() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"))
@@ -316,7 +316,7 @@ def test_who_resumes_waits_while_nobody_can_tell_what_it_was_sent() -> None:
     assert house.one(instructions.Resumed).connection == 2
 
 
-def test_who_registers_again_takes_the_place_of_its_own_earlier_incarnation() -> None:
+def test_a_second_registration_of_a_member_ends_its_earlier_incarnation() -> None:
     house = House()
     before = house.register(1)
     after = house.register(2)
@@ -327,7 +327,7 @@ def test_who_registers_again_takes_the_place_of_its_own_earlier_incarnation() ->
     assert house.state(after).connection == 2
 
 
-def test_who_left_is_told_once_that_is_written() -> None:
+def test_a_leave_is_answered_once_it_is_written() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.tell(stimuli.LeaveWanted(1, 9, {tp(0): 40, tp(1): 3}, for_good=True))
@@ -338,7 +338,7 @@ def test_who_left_is_told_once_that_is_written() -> None:
     assert not house.is_member(member)
 
 
-def test_a_resumed_connection_is_probed_at_one_interval_only() -> None:
+def test_a_resumed_member_gets_one_probe_an_interval() -> None:
     house = House()
     member = house.register()
     house.pass_time(1.0)
@@ -351,7 +351,7 @@ def test_a_resumed_connection_is_probed_at_one_interval_only() -> None:
 # --- the machine itself ------------------------------------------------------------------------------------------
 
 
-def test_a_broken_invariant_is_told_with_the_story_that_led_to_it() -> None:
+def test_the_error_for_a_broken_invariant_shows_the_events_that_led_to_it() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     house.state(member).reported[tp(3)] = 1
@@ -359,7 +359,7 @@ def test_a_broken_invariant_is_told_with_the_story_that_led_to_it() -> None:
         house.tell(stimuli.Heard(1))
 
 
-def test_a_story_is_of_one_consumer() -> None:
+def test_a_story_contains_the_events_of_one_consumer() -> None:
     house = House()
     house.register(1, "c1")
     house.register(2, "c2")
@@ -369,7 +369,7 @@ def test_a_story_is_of_one_consumer() -> None:
     assert story[-1].endswith(str(stimuli.Heard(2)))
 
 
-def test_when_to_come_again_is_told_in_the_time_of_whoever_comes() -> None:
+def test_the_time_of_the_next_step_excludes_time_in_which_the_machine_did_not_run() -> None:
     house = House()
     house.register(options=OPTIONS)
     assert house.machine.due() == pytest.approx(house.now + SESSION_S / 3)

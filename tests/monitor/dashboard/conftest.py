@@ -13,6 +13,6 @@ __all__ = ["world"]
 
 @pytest.fixture
 def served(world: World) -> Iterator[Served]:
-    """The dashboard of the test's chroot."""
+    """Runs the dashboard of the test's chroot."""
     with serving(world.hosts) as made:
         yield made

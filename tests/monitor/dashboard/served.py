@@ -44,7 +44,7 @@ class Served:
     def ask(
         self, path: str, method: str = "GET", body: str | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (in lower case) and body."""
+        """Sends a request. Returns the status, the headers (in lower case) and the body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, dict(headers or {}))
@@ -72,14 +72,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An open page. ``documents`` are as the page knows them; ``sizes`` are the bytes of each kind of event."""
+    """An open page. ``documents`` are the page's current documents, and ``sizes`` the bytes of each kind of event."""
 
     answer: http.client.HTTPResponse
     documents: dict[str, Any]
     sizes: dict[str, int]
 
     def step(self) -> str:
-        """Reads one event; returns its kind ("" for a sign of life)."""
+        """Reads one event, and returns its kind, or "" for a sign of life."""
         lines = []
         while line := self.answer.readline().decode().rstrip("\n"):
             lines.append(line)
@@ -93,13 +93,13 @@ class Stream:
         return kind
 
     def until(self, wanted: Any) -> None:
-        """Reads until ``wanted(documents)``; the connection's timeout limits each wait."""
+        """Reads events until ``wanted(documents)`` is true. The connection's timeout limits each wait."""
         while not wanted(self.documents):
             self.step()
 
 
 def operators_file(folder: Path, **tokens: str) -> Path:
-    """A file of operators with these tokens, who may act on every group."""
+    """Writes a file of operators with these tokens, who may act on every group. Returns its path."""
     path = folder / "operators.toml"
     path.touch(0o600)
     hashes = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in tokens.items()}
@@ -132,7 +132,7 @@ def serving(hosts: str, operators: Path | None = None) -> Iterator[Served]:
 
 
 def applied(document: Any, told: list[Any]) -> Any:
-    """Applies changes as the page does (assets/live.js)."""
+    """Applies changes to a document, like the page (assets/live.js)."""
     for path, *value in told:
         if not path:
             document = [*document, *value[0]] if len(value) > 1 else value[0]

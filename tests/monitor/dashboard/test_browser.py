@@ -1,7 +1,7 @@
-"""The dashboard in a real browser: Chromium, driven by Playwright. Skipped where either is missing.
+"""Tests of the dashboard in a real browser: Chromium, driven by Playwright. They are skipped if either is missing.
 
-Debian: ``apt-get install chromium``. With ``KAFKA_COORD_SCREENSHOTS=docs/pictures`` the last test writes the pictures
-of docs/dashboard.md there.
+Debian: ``apt-get install chromium``. With ``KAFKA_COORD_SCREENSHOTS=docs/pictures``, the last test writes the pictures
+of docs/dashboard.md to this folder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Any]:
-    """A page that must log no error. ``page.expected`` are parts of messages that a test foresees."""
+    """A page that must log no error. ``page.expected`` has parts of messages that the test expects."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(WAIT_MS)
     made = context.new_page()
@@ -109,7 +109,7 @@ def test_every_page_opens_and_can_be_reached_by_keyboard(world: World, served: S
     page.get_by_role("heading", name="c1", level=1).wait_for()
     page.get_by_text("registered").first.wait_for()
     page.set_viewport_size({"width": 360, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "a phone does not scroll sideways"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "on a phone, the page must not scroll sideways"
     assert page.errors == []
 
 
@@ -160,8 +160,8 @@ def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_pat
     assert [one for one in page.errors if "401" not in one] == []
 
 
-def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, page: Any, tmp_path: Path) -> None:
-    """Two coordinators, each with a dashboard, as ``serve --listen-http`` runs them."""
+def test_a_page_switches_to_another_instance_when_its_own_ends(world: World, page: Any, tmp_path: Path) -> None:
+    """Two instances with dashboards, as with ``serve --listen-http``. When one ends, the page opens the other."""
     operators = operators_file(tmp_path, alice="a long token")
     with ExitStack() as rest:
         second = rest.enter_context(serving(world.hosts, operators))
@@ -193,7 +193,7 @@ def test_a_page_whose_instance_is_gone_continues_at_another_one(world: World, pa
 @pytest.mark.kafka
 @pytest.mark.skipif(PICTURES is None, reason="only for the documents: KAFKA_COORD_SCREENSHOTS=docs/pictures")
 def test_pictures_for_the_documents(kafka_cluster: KafkaCluster, make_topic: Any, page: Any) -> None:
-    """Two minutes in the life of a group: members come, hang and go, and an operator sets offsets back."""
+    """Two minutes in the life of a group: members join, hang and leave, and an operator resets offsets."""
     make_topic(12, name="flights")
     kafka = kafka_cluster.zookeeper
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
@@ -240,7 +240,7 @@ def test_pictures_for_the_documents(kafka_cluster: KafkaCluster, make_topic: Any
             page.evaluate(f"location.hash = {address!r}")
             page.get_by_role("heading", level=2).first.wait_for()
             pass_by(4)
-            # a file only from bytes: with a path, Playwright keeps a thread
+            # the test writes the file itself, because Playwright keeps a thread if it gets a path
             (folder / f"dashboard-{name}.jpg").write_bytes(page.screenshot(type="jpeg", quality=60))
 
 

@@ -1,4 +1,4 @@
-"""Changes of documents, applied as the page applies them."""
+"""Tests of the changes of documents, applied like the page applies them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES)
-def test_the_changes_make_the_old_document_into_the_new_one(old: Any, new: Any) -> None:
+def test_the_changes_turn_the_old_document_into_the_new_one(old: Any, new: Any) -> None:
     assert applied(copy.deepcopy(old), copy.deepcopy(changes(old, new))) == new
 
 
-def test_one_number_of_a_large_document_is_one_small_change() -> None:
+def test_one_changed_number_in_a_large_document_is_one_small_change() -> None:
     old = {"rows": [{"group": f"g{at}", "lag": 0} for at in range(1_000)], "samples": [[1, 2]]}
     new = copy.deepcopy(old)
     new["rows"][7]["lag"] = 5

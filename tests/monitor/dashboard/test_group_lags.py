@@ -1,4 +1,4 @@
-"""The lags of all groups: what a group at rest is measured from."""
+"""Tests of the lags of all groups, and of the reads for a group at rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str
     return dict.fromkeys(partitions, 100), ""
 
 
-def test_a_group_at_rest_has_the_lag_that_everything_about_it_gives(
+def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.instance(1, RESTS_SOON).start_elected()
@@ -39,7 +39,7 @@ def test_a_group_at_rest_has_the_lag_that_everything_about_it_gives(
 
     whole, resting = (GroupLags(world.store, hundred, LagRings()) for _ in range(2))
     assert whole.step(rows, cluster, sampled=True)
-    monkeypatch.setattr(group_lags, "read_groups", lambda *_: {})  # it must not be needed
+    monkeypatch.setattr(group_lags, "read_groups", lambda *_: {})  # a group at rest must not need this
     assert resting.step(rows, cluster, sampled=False)
     for lags in (whole, resting):
         assert lags.measured["delays"][1] == LagTotal(lag=30, worst=30, unknown=3)

@@ -1,4 +1,4 @@
-"""The rows of all groups: what a group at rest is read from, and what makes it be read again."""
+"""Tests of the rows of all groups: which znodes of a group at rest are read, and when they are read again."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.coordinator.harness import RESTS_SOON, World
 from tests.waiting import eventually
 
 
-def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World, monkeypatch) -> None:
+def test_the_row_of_a_group_at_rest_equals_that_made_from_all_its_znodes(world: World, monkeypatch) -> None:
     world.instance(1, RESTS_SOON).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     eventually(lambda: world.node(layout.settled("delays")))
     cluster = read_cluster(world.store)
     (snapshot,) = read_groups(world.store, ["delays"], cluster).values()
-    monkeypatch.setattr(group_rows, "read_groups", lambda *_: {})  # it must not be needed
+    monkeypatch.setattr(group_rows, "read_groups", lambda *_: {})  # a group at rest must not need this
 
     changed = threading.Event()
     found = GroupRows(world.store, changed.set)
@@ -35,8 +35,8 @@ def test_a_group_at_rest_gives_the_same_row_as_everything_about_it(world: World,
     assert found.complete
     assert found.rows == {"delays": group_row(snapshot, cluster)}
     assert len(found.decided_ms) == 1
-    assert found.step(cluster) == 0, "nothing happened"
-    monkeypatch.setattr(group_rows, "_row", lambda *_: None)  # an unchanged group is not decoded again
+    assert found.step(cluster) == 0, "without an event, no group may be read"
+    monkeypatch.setattr(group_rows, "_row", lambda *_: None)  # an unchanged group must not be decoded again
     found.look_again(["delays"])
     assert found.step(cluster) == 1
     assert (found.is_at_rest("delays"), found.version) == (True, 1)

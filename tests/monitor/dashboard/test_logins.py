@@ -1,4 +1,4 @@
-"""Logins, sessions and their limits, and the file of operators. Pure but for the file."""
+"""Tests of logins, sessions and their limits, and of the file of operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(file: Path, clock: Clock) -> Logins:
 
 
 def status(logins: Logins, token: str | None, address: str = "192.0.2.7", certificate: str | None = None) -> int:
-    """0 if it is accepted."""
+    """The status of a refused token, or 0 if it is accepted."""
     try:
         logins.proven(token, certificate, address)
     except Denied as denied:
@@ -46,7 +46,7 @@ def status(logins: Logins, token: str | None, address: str = "192.0.2.7", certif
     return 0
 
 
-def test_a_token_makes_a_session_that_ends(made: Logins, clock: Clock) -> None:
+def test_a_token_starts_a_session_of_limited_duration(made: Logins, clock: Clock) -> None:
     name, session = made.log_in(TOKEN, None, "192.0.2.7")
     assert made.acting(name, session.csrf).name == "alice"
     clock.now += logins.SESSION_S - 1
@@ -55,7 +55,7 @@ def test_a_token_makes_a_session_that_ends(made: Logins, clock: Clock) -> None:
     assert made.session(name) is None
 
 
-def test_a_session_needs_the_token_of_its_own_page(made: Logins) -> None:
+def test_an_action_needs_the_csrf_token_of_its_own_session(made: Logins) -> None:
     name, session = made.log_in(TOKEN, None, "192.0.2.7")
     _, other = made.log_in("another", None, "192.0.2.8")
     for cookie, csrf in ((name, ""), (name, other.csrf), (name, name), ("", session.csrf), ("é", "é")):
@@ -66,7 +66,7 @@ def test_a_session_needs_the_token_of_its_own_page(made: Logins) -> None:
         made.acting(name, session.csrf)
 
 
-def test_wrong_tokens_are_limited_per_network_and_the_right_one_waits_too(made: Logins, clock: Clock) -> None:
+def test_after_too_many_wrong_tokens_from_a_network_the_right_one_must_wait_too(made: Logins, clock: Clock) -> None:
     for _ in range(logins.MAX_FAILURES):
         assert status(made, "wrong") == 401
     assert status(made, "wrong") == status(made, TOKEN) == 429
@@ -79,7 +79,9 @@ def test_wrong_tokens_are_limited_per_network_and_the_right_one_waits_too(made: 
     assert status(made, TOKEN, "2001:db8:0:1::1") == 0
 
 
-def test_what_is_remembered_is_bounded(made: Logins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numbers_of_remembered_failures_and_sessions_are_bounded(
+    made: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logins, "MAX_ADDRESSES", 3)
     monkeypatch.setattr(logins, "MAX_SESSIONS", 3)
     for last in range(10):
@@ -90,22 +92,22 @@ def test_what_is_remembered_is_bounded(made: Logins, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("token", ["", "é", "\ud800", "x" * 10_000, "wrong"])
-def test_no_token_but_the_right_one_is_accepted(made: Logins, token: str) -> None:
+def test_only_the_right_token_is_accepted(made: Logins, token: str) -> None:
     assert status(made, token) == 401
 
 
-def test_a_certificate_must_be_one_of_the_file(file: Path, clock: Clock) -> None:
+def test_only_certificates_in_the_file_are_accepted(file: Path, clock: Clock) -> None:
     file.write_text('[operators.carol]\ncertificate = "carol.example.org"\ngroups = ["delays"]\n')
     made = Logins(OperatorsFile(file).current, clock)
     assert status(made, None, certificate="carol.example.org") == 0
     for stranger in (None, "", "mallory", "carol.example.org.evil"):
         assert status(made, None, certificate=stranger, address=f"of {stranger}") == 401
-    assert status(made, "wrong", certificate="carol.example.org") == 401, "the token counts"
+    assert status(made, "wrong", certificate="carol.example.org") == 401, "the token must have priority"
     carol = made.proven(None, "carol.example.org", "192.0.2.7")
     assert [carol.may(group) for group in ("delays", "delays2", "other")] == [True, False, False]
 
 
-def test_a_session_ends_when_the_file_no_longer_has_its_operator(made: Logins, file: Path) -> None:
+def test_a_session_ends_when_its_operator_or_token_is_removed_from_the_file(made: Logins, file: Path) -> None:
     alices, _ = made.log_in(TOKEN, None, "192.0.2.7")
     bobs, _ = made.log_in("another", None, "192.0.2.7")
     operators_file(file.parent, alice=TOKEN)
@@ -116,14 +118,16 @@ def test_a_session_ends_when_the_file_no_longer_has_its_operator(made: Logins, f
     assert status(made, TOKEN) == 401
 
 
-def test_while_the_file_cannot_be_used_nobody_acts(made: Logins, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_operator_can_act_while_the_file_is_unusable(
+    made: Logins, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     name, _ = made.log_in(TOKEN, None, "192.0.2.7")
     written = file.read_text()
     file.write_text("[operators.alice]\n")
     assert status(made, TOKEN) == status(made, TOKEN) == 503
     with pytest.raises(Denied, match="cannot be used"):
         made.session(name)
-    assert [record.levelname for record in caplog.records] == ["ERROR"], "once"
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "the error must be logged once"
     file.write_text(written)
     assert status(made, TOKEN) == 0
     file.unlink()

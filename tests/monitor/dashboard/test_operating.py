@@ -1,4 +1,4 @@
-"""Actions over HTTP, on a real ZooKeeper with a real coordinator, and hostile requests."""
+"""Tests of actions over HTTP, with a real ZooKeeper and a real coordinator, and of hostile requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def served(world: World, tmp_path: Path) -> Iterator[Served]:
 
 
 def post(served: Served, path: str, body: Any, headers: dict[str, str] = BEARER) -> tuple[int, Any]:
-    """Status and document, which is as the API's description says."""
+    """Sends a POST. Returns the status and the document, after checking it against the API's description."""
     status, _, raw = served.ask(path, "POST", body if isinstance(body, str) else json.dumps(body), headers)
     told = json.loads(raw)
     described = OPENAPI["paths"].get(path.removeprefix("/api/v1").replace("/delays/", "/{group}/"), {})
@@ -45,7 +45,7 @@ def post(served: Served, path: str, body: Any, headers: dict[str, str] = BEARER)
 
 
 def log_in(served: Served) -> dict[str, str]:
-    """The headers of a page that has logged in."""
+    """Logs in, and returns the headers that a page then sends."""
     assert post(served, "/api/v1/login", {"token": TOKEN}, JSON)[0] == 200
     status, headers, raw = served.ask("/api/v1/login", "POST", json.dumps({"token": TOKEN}), JSON)
     assert status == 200, raw
@@ -66,7 +66,7 @@ def trail(served: Served, by: str) -> set[tuple[str, str]]:
     return {(one["action"], one["reason"]) for one in served.document("/groups/delays/actions") if one["by"] == by}
 
 
-def test_what_an_operator_does_is_done_and_leaves_a_trail(world: World, served: Served) -> None:
+def test_an_operators_actions_are_carried_out_and_recorded(world: World, served: Served) -> None:
     running(world)
     page = log_in(served)
     assert json.loads(served.ask("/api/v1/session", headers=page)[2])["operator"] == "alice"
@@ -85,7 +85,7 @@ def test_what_an_operator_does_is_done_and_leaves_a_trail(world: World, served: 
     eventually(lambda: wanted <= trail(served, by))
 
 
-def test_a_reset_is_shown_before_and_does_what_was_shown_once(world: World, served: Served) -> None:
+def test_a_reset_is_previewed_and_then_executed_exactly_once(world: World, served: Served) -> None:
     consumer = running(world)
     consumer.position = {TopicPartition("flights", 0): 5}
     consumer.leave()
@@ -110,7 +110,7 @@ def test_a_reset_is_shown_before_and_does_what_was_shown_once(world: World, serv
     assert last["change"] == "to-current: flights 0: 9 → 5"
 
 
-def test_without_operators_there_is_no_action(world: World) -> None:
+def test_without_operators_no_action_is_possible(world: World) -> None:
     with serving(world.hosts) as served:
         for path in ("/api/v1/login", "/api/v1/logout", PAUSE):
             assert served.ask(path, "POST", WHY, BEARER)[0] == 405
@@ -161,7 +161,7 @@ def test_a_hostile_body_or_path_is_refused(world: World, served: Served) -> None
         ]
         peer.sendall("\r\n".join([*lines, "", WHY]).encode())
         peer.shutdown(socket.SHUT_WR)
-        assert b" 400 " in peer.recv(100), "a body that ends early"
+        assert b" 400 " in peer.recv(100), "a body that ends early must be refused"
     assert post(served, PAUSE, " " * (MAX_BODY + 1))[0] == 413
     for group in ("..", "%2e%2e", "..%2F..%2Fcoordinator", "%00", "a%0Ab", "nobody", "%20"):
         assert post(served, f"/api/v1/groups/{group}/pause", WHY)[0] in {400, 403, 404}, group
@@ -171,7 +171,7 @@ def test_a_hostile_body_or_path_is_refused(world: World, served: Served) -> None
     assert served.document("/cluster")["paused"] is None
 
 
-def test_an_operator_acts_only_on_its_groups(world: World, served: Served, tmp_path: Path) -> None:
+def test_an_operator_can_act_only_on_its_own_groups(world: World, served: Served, tmp_path: Path) -> None:
     world.consumer("c1").join()
     file = operators_file(tmp_path, alice=TOKEN)
     file.write_text(file.read_text().replace(".*", "other|elays"))
@@ -179,7 +179,9 @@ def test_an_operator_acts_only_on_its_groups(world: World, served: Served, tmp_p
     assert (status, told["error"]) == (403, "operator alice is not allowed to act on group 'delays'")
 
 
-def test_a_session_ends_with_its_time(world: World, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_ends_after_its_maximum_duration(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.consumer("c1").join()
     monkeypatch.setattr(logins, "SESSION_S", 0.0)
     assert post(served, PAUSE, WHY, log_in(served))[0] == 401

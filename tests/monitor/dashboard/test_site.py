@@ -1,4 +1,4 @@
-"""The dashboard over HTTP, on a real ZooKeeper with a real coordinator: documents, stream, and what is refused."""
+"""Tests of the dashboard over HTTP, with a real ZooKeeper and a real coordinator: documents, stream and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def owners(document: Any) -> set[str | None]:
     return {row["owner"] for row in document["offsets"]}
 
 
-def test_every_path_answers_as_its_description_says(world: World, served: Served) -> None:
+def test_every_paths_document_matches_the_api_description(world: World, served: Served) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -82,7 +82,7 @@ def test_the_overview_follows_groups_and_coordinators(world: World, served: Serv
         assert page.documents["/overview"]["epoch"] == 2
 
 
-def test_the_cluster_page_lists_partitions_without_a_living_owner_and_says_why(
+def test_the_cluster_page_lists_partitions_without_a_live_owner_and_the_reasons(
     world: World, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.instance(1).start_elected()
@@ -111,14 +111,14 @@ def test_the_cluster_page_lists_partitions_without_a_living_owner_and_says_why(
     assert served.document("/cluster/unassigned")["partitions"] == 1
 
 
-def test_pages_share_what_is_read_and_without_a_page_there_is_no_session(
+def test_pages_share_reads_and_without_a_page_no_zookeeper_session_is_open(
     world: World, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
     monkeypatch.setattr(live, "LINGER_S", 0.1)
-    monkeypatch.setattr(site, "BEAT_S", 0.1)  # a page that is gone shows itself at the next write
+    monkeypatch.setattr(site, "BEAT_S", 0.1)  # the server notices a closed page at its next write
     with served.follow(GROUP) as page, served.follow(GROUP) as other:
         page.until(lambda known: known)
         other.until(lambda known: known)
@@ -128,9 +128,7 @@ def test_pages_share_what_is_read_and_without_a_page_there_is_no_session(
     assert list(served.live._documents) == []
 
 
-def test_a_reader_that_is_too_slow_is_dropped_and_may_come_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_is_too_slow_is_disconnected(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST_WAITING", 2)
     reader = live.Reader()
     event = live.Event("change", GROUP, "[]")
@@ -140,7 +138,7 @@ def test_a_reader_that_is_too_slow_is_dropped_and_may_come_again(
     assert reader.next(0.0) is None
 
 
-def test_what_is_not_there_says_so(world: World, served: Served) -> None:
+def test_unknown_paths_and_groups_are_answered_not_found(world: World, served: Served) -> None:
     world.instance(1).start_elected()
     for path in ("/api/v1/nowhere", "/api/v1/groups/none", "/dashboard/../settings.py", "/dashboard/no.js", "/nowhere"):
         status, headers, body = served.ask(path)
@@ -155,7 +153,7 @@ def test_what_is_not_there_says_so(world: World, served: Served) -> None:
     assert served.ask("/api/v1/events?path=/nowhere")[0] == 404
 
 
-def test_a_group_that_an_acl_hides_says_so_and_hides_no_other(world: World, served: Served) -> None:
+def test_a_group_that_an_acl_hides_is_reported_and_others_are_shown(world: World, served: Served) -> None:
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -172,12 +170,12 @@ def test_a_group_that_an_acl_hides_says_so_and_hides_no_other(world: World, serv
     assert {row["group"] for row in served.document("/groups")} == {"delays", "other"}
 
 
-def test_nothing_but_reading_is_accepted(served: Served) -> None:
+def test_only_get_requests_are_accepted(served: Served) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert served.ask("/api/v1/groups/delays", method)[0] in {405, 501}
 
 
-def test_the_page_may_load_and_ask_nothing_else(world: World, served: Served) -> None:
+def test_the_page_may_only_load_from_and_connect_to_its_own_server(world: World, served: Served) -> None:
     world.instance(1).start_elected()
     status, headers, body = served.ask("/")
     assert (status, headers["location"]) == (302, "/dashboard/")
@@ -187,14 +185,14 @@ def test_the_page_may_load_and_ask_nothing_else(world: World, served: Served) ->
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"].strip() == "'self'"
     assert policy["frame-ancestors"] == "'none'"
-    assert b"http:" not in body, "nothing from elsewhere"
+    assert b"http:" not in body, "the page may load nothing from other sites"
     assert b"style=" not in body
     for name in ("app.js", "views.js", "live.js", "dom.js", "charts.js", "style.css", "uPlot.js", "uPlot.css"):
         assert served.ask(f"/dashboard/{name}")[0] == 200
     assert b"MIT" in served.ask("/dashboard/uPlot.LICENSE.txt")[2]
 
 
-def test_without_zookeeper_the_page_opens_and_says_what_is_wrong() -> None:
+def test_without_zookeeper_the_page_opens_and_shows_the_error() -> None:
     with serving(f"127.0.0.1:{free_port()}") as served:
         assert served.ask("/dashboard/")[0] == 200
         status, _, body = served.ask("/api/v1/cluster")

@@ -1,4 +1,4 @@
-"""Who owned what when, from decisions and from what was seen."""
+"""Tests of the timeline of owners, from decisions and observations."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ SECOND = decision(2, 2_000, {"c1": {"lost": "flights[1]"}, "c2": {"gained": "fli
 NOW = {tp(0): "c1", tp(1): "c2"}
 
 
-def test_the_history_tells_the_owners_before_the_first_look() -> None:
+def test_the_history_gives_the_owners_before_the_first_observation() -> None:
     found = Timeline.of([FIRST, SECOND], NOW, 9_000)
     assert found.since_ms == 1_000
     assert found.spans == {tp(0): [Span("c1", 1_020)], tp(1): [Span("c1", 1_020, 2_010), Span("c2", 2_020)]}
 
 
-def test_before_the_history_begins_the_beginning_is_unknown() -> None:
+def test_the_beginning_of_an_ownership_before_the_history_is_unknown() -> None:
     found = Timeline.of([SECOND], NOW, 9_000)
     assert found.since_ms == 2_000
     assert found.spans[tp(0)] == [Span("c1", None)]
     assert found.spans[tp(1)] == [Span("c1", None, 2_010), Span("c2", 2_020)]
 
 
-def test_a_decision_of_which_only_a_part_is_recorded_ends_the_way_back() -> None:
+def test_the_timeline_begins_after_a_decision_that_is_only_partly_recorded() -> None:
     for moves in (
         {"c2": {"gained": f"flights[{'1,' * 99}1]"}},
         {f"c{number}": {"gained": f"flights[{number}]"} for number in range(20)},
         {"c2": {"gained": "flights[1-]"}},
     ):
         found = Timeline.of([FIRST, decision(2, 2_000, moves)], NOW, 9_000)
-        assert found.since_ms == 9_000, "nothing before is known"
+        assert found.since_ms == 9_000, "nothing is known about the time before"
         assert found.spans[tp(1)] == [Span("c2", None)]
 
 
-def test_whoever_stopped_and_left_is_in_the_timeline_too() -> None:
+def test_a_consumer_that_stopped_and_left_is_in_the_timeline() -> None:
     lost = decision(3, 3_000, {"c2": {"lost": "flights[1]"}})
     found = Timeline.of([FIRST, SECOND, lost], {tp(0): "c1"}, 9_000)
     assert found.spans[tp(1)] == [Span("c1", 1_020, 2_010), Span("c2", 2_020, 3_010)]
 
 
-def test_whoever_left_before_the_next_decision_owned_until_then() -> None:
+def test_a_consumer_that_left_owns_its_partitions_until_the_next_decision() -> None:
     left = decision(3, 3_000, {"c1": {"gained": "flights[1]"}})
     found = Timeline.of([FIRST, SECOND, left], {tp(0): "c1", tp(1): "c1"}, 9_000)
     assert found.spans[tp(1)] == [Span("c1", 1_020, 2_010), Span("c2", 2_020, 3_000), Span("c1", 3_020)]
@@ -59,7 +59,7 @@ def test_whoever_left_before_the_next_decision_owned_until_then() -> None:
     assert found.spans[tp(0)] == [Span("c1", 1_020, 9_000)]
 
 
-def test_afterwards_counts_what_was_seen() -> None:
+def test_later_owners_come_from_observations() -> None:
     found = Timeline.of([], {tp(0): "c1"}, 5_000)
     found.observe({tp(0): "c1"}, 6_000)
     found.observe({}, 7_000)
@@ -69,7 +69,7 @@ def test_afterwards_counts_what_was_seen() -> None:
     assert found.spans[tp(1)] == [Span("c1", 9_000)]
 
 
-def test_a_partition_that_moves_all_the_time_keeps_its_last_owners() -> None:
+def test_only_the_last_owners_of_a_frequently_moving_partition_are_kept() -> None:
     found = Timeline(0)
     for at in range(3 * MAX_SPANS):
         found.observe({tp(0): f"c{at % 2}"}, at)

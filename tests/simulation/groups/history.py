@@ -95,7 +95,7 @@ class GroupHistory:
         self.story.append(f"{self.world.now - 1_000:7.3f} {what}")
 
     def run(self) -> None:
-        """Raises :class:`InvariantBroken`."""
+        """Runs the history. Raises :class:`InvariantBroken`."""
         world, start = self.world, self.world.now
         world.after(1.0, self._fault)
         world.after(_LOOKS_S, self._look_at_held)
@@ -241,7 +241,7 @@ class GroupHistory:
         self.log.compact()
 
     def _znode(self) -> None:
-        """Deletes the znode, which is created again later."""
+        """Decreases the znode's version, as if it had been deleted and created again."""
         self.znode.version = max(0, self.znode.version - self.rng.randint(1, 4))
 
     def _forget(self) -> None:
@@ -286,7 +286,7 @@ class GroupHistory:
                 client.process.thaw()
             self._start_again(client)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end of the history --------------------------------------------------------------------------------------
 
     def _at_rest(self) -> None:
         now = self.world.now

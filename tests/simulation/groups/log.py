@@ -131,7 +131,7 @@ class SimulatedPartition:
         part = SimpleNamespace(error_code=error, records=found, high_watermark=self.high_watermark)
         return SimpleNamespace(responses=[SimpleNamespace(partitions=[part])])
 
-    # --- what happens to it ------------------------------------------------------------------------------------------
+    # --- other events ------------------------------------------------------------------------------------------------
 
     def move(self, broker: int) -> None:
         """Makes another broker the leader. It has some, all or none of the unacknowledged batches, as a prefix."""

@@ -21,7 +21,7 @@ _CHUNK = 10
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Returns the violation, and the options that replay it."""
+    """A violation, and the seed and options that replay it."""
 
     seed: int
     broken: str

@@ -26,7 +26,7 @@ FOUND_BY = {
     "a heartbeat is held for a member that was removed": 14,
     "a heartbeat is held for a connection that was lost": 99,
 }
-"""The seeds that found the rarer defects (``scripts/simulate --groups --planted``). They go first, to save time."""
+"""The seeds that found the rarer defects (``scripts/simulate --groups --planted``). They run first, to save time."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_invariants_hold_in_histories_with_faults() -> None:
     assert failed == [], "\n".join(f"{one.broken}: scripts/simulate {one.options()}" for one in failed)
 
 
-def test_clients_are_at_rest_and_commit_where_nothing_happens() -> None:
+def test_without_faults_clients_come_to_rest_and_commit() -> None:
     broken, history = play(7, frozenset())
     assert broken == ""
     assert len(history.judge.promised) > 30
@@ -54,6 +54,6 @@ def test_a_seed_replays_exactly() -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_defect_is_seen(name: str) -> None:
+def test_each_planted_defect_is_found(name: str) -> None:
     seeds = sorted(range(WITHIN_SEEDS), key=lambda seed: (seed != FOUND_BY.get(name), seed))
     assert caught_after(name, seeds) is not None

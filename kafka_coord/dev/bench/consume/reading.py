@@ -209,7 +209,7 @@ def _ours(task: Task) -> Iterator[Batches]:
                 given += len(found)
                 yield found
             records = iter(consumer)
-            size = 1 if task.latency else _BATCH  # reads the clock as rarely as the batch modes do
+            size = 1 if task.latency else _BATCH  # the clock is read once per batch, as in the batch modes
             while given < task.records:
                 found = [record.value or b"" for record in itertools.islice(records, min(size, task.records - given))]
                 given += len(found)

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ConversionRequests:
     """Watches for unanswered requests to convert groups. Only :meth:`answer` is thread-safe.
 
-    Each request is passed to ``carry_out`` once in every term in which this instance serves the request's group. Its
-    ``unchanged_since`` is then the zxid at which it was created.
+    Passes each request to ``carry_out`` once in every term in which this instance serves the request's group. Sets the
+    request's ``unchanged_since`` to the zxid at which the request was created.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:

@@ -1,4 +1,4 @@
-"""Kafka members with a machine, without a clock, sockets or ZooKeeper."""
+"""Kafka members on a membership machine, without a clock, sockets or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def flights(*partitions: int) -> frozenset[TopicPartition]:
 
 
 class Play:
-    """The members of the group ``delays``, whose registrations succeed at once."""
+    """The members of the group ``delays``. Their registrations succeed immediately."""
 
     def __init__(self) -> None:
         self.house = House()
         self.identities = {"flights": ID}
         self.topic_ids: dict[str, bytes] = {}
-        """By member: the partitions in its ledger."""
+        """The topic ids in the ledger of each member, by topic."""
         self.members = KafkaMembers(self.house.machine, self.identities.get, session_timeout_s=SESSION_S)
         self.stores: list[instructions.WriteMember] = []
         self.tokens, self.last_token = itertools.count(1), 0
@@ -45,12 +45,13 @@ class Play:
         self.answers: dict[object, Any] = {}
         self.outstanding: tuple[CommandId, ...] = ()
         self.generation: int | None = 5
-        """In ZooKeeper: the commands and the generation of a member of an earlier term."""
+        """``outstanding`` and ``generation`` are the commands and the generation in ZooKeeper of a member of an earlier
+        term."""
         self.shares: dict[str, PartitionSet] = {}
         self.written_details: list[dict[TopicPartition, CommittedOffset]] = []
 
     def pump(self) -> None:
-        """Passes everything on until nothing is left."""
+        """Passes instructions and answers on until none are left."""
         while True:
             for one in (found := self.house.taken(object)):
                 if isinstance(one, get_args(instructions.ToClient)):
@@ -72,7 +73,7 @@ class Play:
                 return
 
     def target(self, **shares: tuple[int, ...]) -> None:
-        """The group's target, which is read while a member waits for its share."""
+        """Sets the group's target, which the members read while one of them waits for its share."""
         self.shares = {consumer: PartitionSet.of(flights(*numbers)) for consumer, numbers in shares.items()}
         self.read_target()
 
@@ -86,17 +87,17 @@ class Play:
         return self.last_token
 
     def ask(self, request: Request) -> Any:
-        """The answer, or ``None`` if the request waits."""
+        """Sends a request, and returns the answer, or ``None`` if the request is held."""
         self.members.arrived(request, self.house.now)
         self.pump()
         return self.answers.get(request.token)
 
     def told(self) -> Any:
-        """The answer to the last request; ``None`` while it waits."""
+        """The answer to the last request, or ``None`` while it is held."""
         return self.answers.get(self.last_token)
 
     def of_an_earlier_term(self, *consumers: str, resume_key: str = "", protocol: str = "consumer") -> None:
-        """These, or ``m1``, are found registered when the term begins."""
+        """Makes the beginning term find these members (by default ``m1``) registered."""
         for name in consumers or ("m1",):
             options = RegistrationOptions(SESSION_S, False, resume_key or name, protocol)
             self.house.tell(stimuli.MemberFound(MemberId("delays", name, 7), options))

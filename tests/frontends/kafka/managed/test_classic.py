@@ -1,4 +1,4 @@
-"""Classic members on the machine of members, without a clock, sockets or ZooKeeper."""
+"""Tests of classic members on the membership machine, without a clock, sockets or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REBALANCE_S = 60.0
 
 
 class Classic(Play):
-    """Play of classic members; ``m1`` unless another is named."""
+    """A play of classic members. Requests are those of ``m1`` unless another member is named."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Classic(Play):
         self.written: list[instructions.WriteMember] = []
 
     def write(self) -> list[instructions.WriteMember]:
-        """Also returns what was written for a SyncGroup since."""
+        """Also returns the writes that a SyncGroup has caused since the last call."""
         found, self.written = self.written + super().write(), []
         return found
 
@@ -60,7 +60,7 @@ class Classic(Play):
         return self.ask(Sync(self.fresh_token(), key, member_id, bool(instance), generation, None))
 
     def share(self, generation: int, member_id: str = "m1", instance: str = "") -> frozenset[TopicPartition]:
-        """What a SyncGroup is answered, after what it acknowledges is written."""
+        """The assignment in the answer to a SyncGroup, once the acknowledgement that it implies is written."""
         synced = self.sync(generation, member_id, instance)
         if synced is None:
             self.written = self.write()
@@ -81,7 +81,7 @@ class Classic(Play):
         return None if answer is None else Error(answer.error)
 
     def holding(self, *partitions: int, generation: int = 3, assignor: str = COOPERATIVE) -> int:
-        """``m1`` has joined and has these. Returns its generation."""
+        """Makes ``m1`` join and get these partitions. Returns its generation."""
         self.join(assignor=assignor)
         self.send(generation, start=partitions)
         assert self.share(generation) == flights(*partitions)
@@ -95,20 +95,20 @@ def test_a_join_is_answered_when_its_client_can_have_partitions() -> None:
     play.send(3, start=(0, 1))
     joined = play.told()
     assert (joined.error, joined.generation_id, joined.protocol_name) == (Error.NONE, 3, COOPERATIVE)
-    assert (joined.leader_id, joined.members) == ("", ()), "nobody is the leader"
-    assert play.write() == [], "its client does not know them yet"
+    assert (joined.leader_id, joined.members) == ("", ()), "a managed group has no leader"
+    assert play.write() == [], "the client does not know its partitions yet"
     assert play.share(3) == flights(0, 1)
     assert [store.acknowledges is not None for store in play.write()] == [True]
 
 
-def test_a_share_is_handed_out_once_it_is_stored() -> None:
+def test_a_sync_is_answered_once_the_acknowledgement_is_stored() -> None:
     play = Classic()
     play.join()
     play.send(3, start=(0,))
     assert play.sync(3) is None
     play.members.interrupted("delays", "m1", play.last_token, play.house.now)
     play.pump()
-    assert play.told() is None, "whatever its client sends meanwhile"
+    assert play.told() is None, "other requests of the client must not release a SyncGroup"
     play.write()
     assert play.told().error is Error.NONE
     assert play.beat(3) is None
@@ -121,7 +121,7 @@ def test_a_share_is_handed_out_once_it_is_stored() -> None:
     assert slow.told().error is Error.REBALANCE_IN_PROGRESS, "ZooKeeper is slow"
 
 
-def test_a_join_that_gets_nothing_is_answered_before_the_session_ends() -> None:
+def test_a_join_that_gets_no_partitions_is_answered_before_the_session_ends() -> None:
     play = Classic()
     assert play.join() is None
     play.pass_time(SESSION_S * 2 / 3)
@@ -129,8 +129,8 @@ def test_a_join_that_gets_nothing_is_answered_before_the_session_ends() -> None:
     assert play.share(play.told().generation_id) == flights()
 
 
-def test_a_late_commit_of_the_membership_before_is_refused() -> None:
-    """Both memberships begin with the same generation. The client knows only the newest, because it lost a response."""
+def test_a_late_commit_of_the_previous_membership_is_refused() -> None:
+    """Both memberships begin with the same generation. The client lost a response, so it knows only the newer one."""
     play = Classic()
     play.join()
     play.pass_time(SESSION_S * 2 / 3)
@@ -143,26 +143,26 @@ def test_a_late_commit_of_the_membership_before_is_refused() -> None:
     assert play.commit(5, 7).error is Error.NONE
 
 
-def test_a_join_is_answered_at_once_when_there_is_nothing_for_its_client() -> None:
+def test_a_join_is_answered_at_once_if_the_target_assigns_its_client_nothing() -> None:
     play = Classic()
     play.target(m2=(0, 1))
-    assert play.join() is None, "the target does not name it"
+    assert play.join() is None, "the first target does not name the member"
     play.target(m1=(), m2=(0, 1))
     assert play.told().error is Error.NONE
 
 
-def test_a_join_is_held_until_the_whole_share_is_there() -> None:
+def test_a_join_is_held_until_the_whole_share_is_available() -> None:
     play = Classic()
     play.target(m1=(0, 1))
     play.join()
     play.send(3, start=(0,))
-    assert play.told() is None, "the other is not free yet"
+    assert play.told() is None, "the other partition is not available yet"
     assert [store.acknowledges is not None for store in play.write()] == [True]
     play.send(3, start=(1,))
     assert play.share(play.told().generation_id) == flights(0, 1)
 
 
-def test_what_a_client_can_have_already_does_not_wait_long_for_the_rest() -> None:
+def test_available_partitions_do_not_wait_long_for_the_rest_of_the_share() -> None:
     play = Classic()
     play.target(m1=(0, 1))
     play.join()
@@ -177,7 +177,7 @@ def test_what_a_client_can_have_already_does_not_wait_long_for_the_rest() -> Non
     assert play.share(3) == flights(0, 1)
 
 
-def test_an_eager_member_waits_a_moment_for_what_replaces_its_partitions() -> None:
+def test_an_eager_member_waits_briefly_for_the_partitions_that_replace_its_own() -> None:
     play = Classic()
     generation = play.holding(0, 1, assignor="range")
     play.target(m1=(0, 2))
@@ -190,7 +190,7 @@ def test_an_eager_member_waits_a_moment_for_what_replaces_its_partitions() -> No
     assert play.share(4) == flights(0, 2)
 
 
-def test_who_gives_up_a_join_is_told_to_join_again() -> None:
+def test_a_client_that_gave_up_its_join_is_told_to_join_again() -> None:
     play = Classic()
     generation = play.holding(0)
     assert play.join(0) is None
@@ -198,7 +198,7 @@ def test_who_gives_up_a_join_is_told_to_join_again() -> None:
     assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
 
 
-def test_who_keeps_its_share_keeps_its_generation() -> None:
+def test_a_member_whose_share_does_not_change_keeps_its_generation() -> None:
     play = Classic()
     generation = play.holding(0)
     play.join(member_id="m2")
@@ -215,7 +215,7 @@ def test_a_cooperative_member_gives_up_partitions_and_keeps_the_others() -> None
     play.send(4, stop=(1,))
     assert play.told().error is Error.REBALANCE_IN_PROGRESS
     assert play.join(0, 1).generation_id == generation
-    assert play.write() == [], "its client owns it still"
+    assert play.write() == [], "the client still owns the partition"
     assert play.commit(generation, 7, partition=1).error is Error.NONE
     assert play.share(generation) == flights(0)
     assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
@@ -224,7 +224,7 @@ def test_a_cooperative_member_gives_up_partitions_and_keeps_the_others() -> None
     assert [store.acknowledges is not None for store in play.write()] == [True]
     assert play.share(4) == flights(0)
     assert play.beat(4) is None
-    assert play.commit(generation, 8).error is Error.NONE, "nobody else has had its partition since"
+    assert play.commit(generation, 8).error is Error.NONE, "no other member has owned the partition since then"
     assert play.commit(4, 8, partition=1).error is Error.REBALANCE_IN_PROGRESS
 
 
@@ -233,7 +233,7 @@ def test_an_eager_member_owns_nothing_when_it_joins_and_gets_its_whole_share() -
     generation = play.holding(0, 1, assignor="range")
     play.send(4, stop=(1,))
     assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
-    assert play.commit(generation, 7, partition=1).error is Error.NONE, "before it stops"
+    assert play.commit(generation, 7, partition=1).error is Error.NONE, "the client has not stopped the partition yet"
     play.target(m1=(0,))
     assert play.join(assignor="range").generation_id == 4
     assert [store.acknowledges is not None for store in play.write()] == [True]
@@ -242,8 +242,8 @@ def test_an_eager_member_owns_nothing_when_it_joins_and_gets_its_whole_share() -
     assert play.commit(4, 8).error is Error.NONE
 
 
-def test_an_eager_member_commits_nothing_from_its_join_to_its_sync() -> None:
-    """librdkafka repeats a commit that was refused, perhaps after a newer one."""
+def test_commits_of_an_eager_member_between_its_join_and_its_sync_are_refused() -> None:
+    """librdkafka repeats a commit that was refused, perhaps after it has sent a newer one."""
     play = Classic()
     generation = play.holding(0, 1, assignor="range")
     assert play.commit(generation, 8).error is Error.NONE
@@ -256,19 +256,19 @@ def test_an_eager_member_commits_nothing_from_its_join_to_its_sync() -> None:
     assert play.commit(generation, 9).error is Error.NONE
 
 
-def test_who_gains_partitions_joins_again_for_them() -> None:
+def test_a_member_that_gains_partitions_joins_again() -> None:
     play = Classic()
     generation = play.holding(0)
     assert play.beat(generation) is None
     play.send(4, start=(1,))
     assert play.told().error is Error.REBALANCE_IN_PROGRESS
-    assert play.commit(generation, 7, partition=1).error is Error.REBALANCE_IN_PROGRESS, "it does not have it yet"
+    assert play.commit(generation, 7, partition=1).error is Error.REBALANCE_IN_PROGRESS, "it is not started yet"
     assert play.join(0).generation_id == 4
     assert play.share(4) == flights(0, 1)
     assert play.commit(4, 7, partition=1).error is Error.NONE
 
 
-def test_a_join_that_is_repeated_while_its_subscription_is_written_counts_alone() -> None:
+def test_a_repeated_join_replaces_one_whose_subscription_is_being_written() -> None:
     play = Classic()
     generation = play.holding(0)
     fares = Topics(frozenset({"fares", "flights"}))
@@ -282,19 +282,19 @@ def test_a_join_that_is_repeated_while_its_subscription_is_written_counts_alone(
     assert play.beat(generation) is None
 
 
-def test_what_is_to_be_stopped_while_a_join_is_held_is_stopped_already() -> None:
+def test_a_stop_command_during_a_held_join_is_acknowledged_at_once() -> None:
     play = Classic()
     play.holding(0, 1)
     assert play.join(topics=Topics(frozenset({"fares"}))) is None
     assert [store.subscription is not None for store in play.write()] == [True]
     play.send(4, stop=(0, 1))
     assert [store.acknowledges is not None for store in play.write()] == [True]
-    assert play.told() is None, "there may be more for it"
+    assert play.told() is None, "the member may get more partitions"
     play.send(4, start=(2,))
     assert play.told().generation_id == 4
 
 
-def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_at_its_limit() -> None:
+def test_a_held_heartbeat_is_answered_at_the_clients_next_request_or_at_its_limit() -> None:
     play = Classic()
     generation = play.holding(0)
     assert play.beat(generation, software="kgo") is None
@@ -307,7 +307,7 @@ def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_at_its_li
 
 
 def test_librdkafka_sends_its_heartbeat_again_after_a_commit() -> None:
-    """Whatever it has done since: the answer must not make it give up a membership that is newer."""
+    """The answer to that heartbeat must not make the client give up a newer membership."""
     play = Classic()
     generation = play.holding(0)
     assert play.beat(generation, software="librdkafka") is None
@@ -328,7 +328,7 @@ def test_librdkafka_sends_its_heartbeat_again_after_a_commit() -> None:
     assert play.beat(4, software="librdkafka") is Error.UNKNOWN_MEMBER_ID
 
 
-def test_wrong_generations_and_members() -> None:
+def test_requests_with_a_wrong_generation_or_member_are_refused() -> None:
     play = Classic()
     generation = play.holding(0)
     assert play.beat(generation + 1) is Error.ILLEGAL_GENERATION
@@ -337,10 +337,10 @@ def test_wrong_generations_and_members() -> None:
     assert play.beat(generation, "m2") is Error.UNKNOWN_MEMBER_ID
     assert play.sync(generation, "m2").error is Error.UNKNOWN_MEMBER_ID
     assert play.leave("m2") is Error.UNKNOWN_MEMBER_ID
-    assert play.join(0, member_id="m2").error is Error.UNKNOWN_MEMBER_ID, "another may have what it owns"
+    assert play.join(0, member_id="m2").error is Error.UNKNOWN_MEMBER_ID, "another member may own these partitions"
 
 
-def test_a_silent_member_is_no_member_any_more() -> None:
+def test_a_silent_member_is_expired() -> None:
     play = Classic()
     generation = play.holding(0)
     play.house.pass_time(SESSION_S + 1)
@@ -357,7 +357,7 @@ def test_a_member_leaves() -> None:
     assert play.told().error is Error.NONE
 
 
-def test_a_static_client_that_comes_back_takes_its_place() -> None:
+def test_a_static_client_that_returns_replaces_its_former_process() -> None:
     play = Classic()
     play.join(instance="i1", is_new=True)
     play.send(3, start=(0,), who="i1")
@@ -368,7 +368,7 @@ def test_a_static_client_that_comes_back_takes_its_place() -> None:
     assert play.join(member_id="m2", instance="i1", is_new=True) is None
     assert play.answers[held].error is Error.FENCED_INSTANCE_ID
     join = play.last_token
-    assert [(store.leaves, store.for_good) for store in play.write()] == [(True, False)], "its place is kept"
+    assert [(store.leaves, store.for_good) for store in play.write()] == [(True, False)], "the partitions must be kept"
     play.send(3, start=(0,), who="i1")
     assert play.answers[join].member_id == "m2"
     assert play.share(3, "m2", "i1") == flights(0)
@@ -380,24 +380,24 @@ def test_a_static_client_that_comes_back_takes_its_place() -> None:
     assert [(store.leaves, store.for_good) for store in play.write()] == [(True, True)], "an operator removed it"
 
 
-def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
+def test_a_member_of_an_earlier_term_keeps_its_partitions() -> None:
     play = Classic()
     play.of_an_earlier_term(resume_key="m1", protocol="classic")
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
     assert play.beat(5) is None, "it is held"
     play.members.interrupted("delays", "m1", play.last_token, play.house.now)
     play.pump()
-    assert play.told().error is Error.NONE, "the term before may have answered with errors only"
+    assert play.told().error is Error.NONE, "the previous term may have answered only with errors"
     assert play.commit(5, 70).error is Error.NONE
     play.send(6, stop=(1,))
     assert play.beat(5) is Error.REBALANCE_IN_PROGRESS
     play.join(0, 1)
-    assert [store.subscription is not None for store in play.write()] == [True], "it was not known"
+    assert [store.subscription is not None for store in play.write()] == [True], "the new term knew no subscription"
     assert play.told().generation_id == 5
     assert play.share(5) == flights(0)
 
 
-def test_who_joined_in_an_earlier_term_joins_again() -> None:
+def test_a_client_whose_join_was_in_an_earlier_term_joins_again() -> None:
     play = Classic()
     play.of_an_earlier_term(resume_key="m1", protocol="classic")
     assert play.sync(5).error is Error.REBALANCE_IN_PROGRESS
@@ -408,7 +408,7 @@ def test_who_joined_in_an_earlier_term_joins_again() -> None:
     assert play.share(play.told().generation_id) == flights(0, 1)
 
 
-def test_a_static_client_takes_the_place_of_one_of_an_earlier_term() -> None:
+def test_a_static_client_replaces_its_former_process_of_an_earlier_term() -> None:
     play = Classic()
     play.of_an_earlier_term("i1", resume_key="m1", protocol="classic")
     assert play.join(member_id="m2", instance="i1", is_new=True) is None
@@ -426,7 +426,7 @@ def test_a_client_of_the_other_protocol_is_unknown() -> None:
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_when_the_term_ends_everybody_looks_for_the_coordinator() -> None:
+def test_waiting_requests_are_answered_not_coordinator_when_the_term_ends() -> None:
     play = Classic()
     assert play.join() is None
     play.members.end()

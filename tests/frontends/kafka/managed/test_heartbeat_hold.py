@@ -1,4 +1,4 @@
-"""How long heartbeats are held, with models of the clients that send them."""
+"""Tests of how long heartbeats are held, with models of the clients that send them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SOON_S = 0.002
 
 @dataclass
 class Client:
-    """librdkafka: it gives a heartbeat up after the interval that it was last told. It sends the next one that interval
-    after it sent the previous one. ``commit_s``: it commits this often, on the same connection."""
+    """A model of librdkafka. It gives a heartbeat up after the interval that it was last told. It sends the next one an
+    interval after it sent the previous one, and commits every ``commit_s`` on the same connection."""
 
     software: str = "librdkafka"
     commit_s: float = math.inf
     irregular: random.Random | None = None
-    """Commits come up to half their time earlier or later."""
+    """If set, each commit comes earlier or later by up to half of ``commit_s``."""
     heartbeats: int = 0
     held_s: float = 0.0
     silences: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Client:
 
 
 @pytest.mark.parametrize("commit_s", [math.inf, 5.0, 3.0, 2.0, 1.5, 1.0])
-def test_librdkafka_is_hardly_ever_silent(commit_s: float) -> None:
+def test_librdkafka_almost_always_has_a_heartbeat_open(commit_s: float) -> None:
     client = Client(commit_s=commit_s).live(300.0)
     assert client.too_late == 0
     assert client.heartbeats <= 5 * 61
@@ -63,22 +63,22 @@ def test_librdkafka_is_hardly_ever_silent(commit_s: float) -> None:
 
 
 @pytest.mark.parametrize("commit_s", [0.05, 0.1, 0.3, 0.5, 0.7])
-def test_who_commits_all_the_time_sends_no_more_heartbeats_for_that(commit_s: float) -> None:
+def test_a_client_that_commits_continuously_sends_no_additional_heartbeats(commit_s: float) -> None:
     client = Client(commit_s=commit_s).live(300.0)
     assert client.too_late == 0
     assert client.heartbeats <= 5 * 60
-    assert max(client.silences) <= 1.5, "and hears of everything long before Kafka's 5 s"
+    assert max(client.silences) <= 1.5, "news must arrive long before Kafka's interval of 5 s has passed"
 
 
 @pytest.mark.parametrize("commit_s", [0.3, 0.7, 1.0, 1.9, 2.5])
-def test_commits_need_not_come_at_regular_times(commit_s: float) -> None:
+def test_heartbeats_are_held_even_if_commits_are_irregular(commit_s: float) -> None:
     client = Client(commit_s=commit_s, irregular=random.Random(1)).live(300.0)
     assert client.too_late == 0
     assert client.heartbeats <= 5 * 60
     assert client.held_s >= 0.1 * 300
 
 
-def test_who_commits_no_longer_is_held_as_before() -> None:
+def test_heartbeats_are_held_again_after_a_client_stops_committing() -> None:
     pace = Pace.of("librdkafka")
     for number in range(10):
         pace.committed(number / 2)
@@ -86,23 +86,23 @@ def test_who_commits_no_longer_is_held_as_before() -> None:
     assert pace.after_limit(60.5) < 1.0
 
 
-def test_a_client_that_waits_for_any_answer_is_told_to_come_back_at_once() -> None:
+def test_a_client_that_waits_for_every_answer_is_told_to_send_the_next_heartbeat_at_once() -> None:
     pace = Pace.of("kgo")
     assert pace.limit_s() == pace.join_limit_s() == pace.longest_s > 5
     assert pace.after_news() == pace.after_limit(7.0) == pace.after_interruption(7.0) < 0.1
-    assert pace.while_stopping() == NOT_HELD_S, "it comes back by itself"
+    assert pace.while_stopping() == NOT_HELD_S, "the client sends the next heartbeat without being asked"
     for at in 8.0, 8.2, 8.4:
         pace.committed(at)
     pace.arrived(8.4)
-    assert pace.after_interruption(8.6) == pytest.approx(0.8), "it is not to come back after each commit"
+    assert pace.after_interruption(8.6) == pytest.approx(0.8), "the client must not send a heartbeat after each commit"
 
 
 @dataclass
 class JavaClient:
-    """The Java client, which has carried out an assignment just now. It waits for ``BACKOFF_S`` after each answer. The
-    interval that it was last told runs from when it sent a heartbeat, or from the answer that changed it. Beyond that,
-    it spins. Its application polls every ``POLL_S`` at the latest, and commits ``commit_s`` after it did before. At the
-    times ``sends`` it sends something else."""
+    """A model of the Java client that has just carried out an assignment. It waits for ``BACKOFF_S`` after each answer.
+    The interval that it was last told begins when it sends a heartbeat, or with the answer that changes the interval.
+    If the interval ends while a heartbeat is held, the client spins. Its application polls every ``POLL_S`` at the
+    latest, and commits every ``commit_s``. At the times ``sends``, the client sends other requests."""
 
     BACKOFF_S, POLL_S = 0.11, 0.1
     commit_s: float = STEADY_S
@@ -145,9 +145,9 @@ class JavaClient:
 
 
 @pytest.mark.parametrize("commit_s", [STEADY_S, math.inf])
-def test_java_is_hardly_ever_silent_and_hardly_ever_spins(commit_s: float) -> None:
+def test_the_java_client_almost_always_has_a_heartbeat_open_and_hardly_spins(commit_s: float) -> None:
     client = JavaClient(commit_s, sends=[0.03, 100.7, 233.3]).live(300.0)
-    assert client.heartbeats <= 5 * 12 + client.asked, "as with Kafka"
+    assert client.heartbeats <= 5 * 12 + client.asked, "no more heartbeats than with Kafka"
     assert sum(client.silences) <= 0.05 * 300
     assert max(client.silences) <= 0.35
     assert client.spun_s <= 0.02 * 300
@@ -155,23 +155,25 @@ def test_java_is_hardly_ever_silent_and_hardly_ever_spins(commit_s: float) -> No
 
 
 @pytest.mark.parametrize("commit_s", [0.1, 0.4, 0.9, 1.7, 3.3, 7.0, 12.0])
-def test_java_applications_that_commit_when_they_like_are_silent_for_a_second_at_most(commit_s: float) -> None:
+def test_a_java_client_that_commits_at_any_interval_is_without_a_heartbeat_for_at_most_a_second(
+    commit_s: float,
+) -> None:
     client = JavaClient(commit_s).live(300.0)
     assert client.heartbeats <= 5 * 61
     assert max(client.silences) <= 1.0
     assert client.spun_s <= 0.05 * 300
-    assert client.asked <= 3 + 5, "three times, and once a minute: it writes a line to its log each time"
+    assert client.asked <= 3 + 5, "three times, and once a minute: the client writes a line to its log each time"
 
 
-def test_a_java_client_that_joins_spins_while_it_waits() -> None:
+def test_the_hold_of_a_joining_java_client_is_short_because_the_client_spins() -> None:
     pace = Pace.of("apache-kafka-java")
     pace.joins()
     assert pace.join_limit_s() < 1.0
-    assert pace.after_limit(0.9) == SLOWEST_S, "it may be given something at any moment"
+    assert pace.after_limit(0.9) == SLOWEST_S, "the client may get partitions at any moment"
     assert pace.after_news() == pace.while_stopping() == STEADY_S
 
 
-def test_an_unknown_client_is_not_held() -> None:
+def test_heartbeats_of_an_unknown_client_are_not_held() -> None:
     pace = Pace.of("")
     pace.arrived(0.0)
     assert pace.after_limit(0.0) == NOT_HELD_S

@@ -1,4 +1,4 @@
-"""KIP-848 members on the machine of members, without a clock, sockets or ZooKeeper."""
+"""Tests of KIP-848 members on the membership machine, without a clock, sockets or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def owned(*partitions: int) -> frozenset[tuple[bytes, int]]:
 
 
 class Beats(Play):
-    """Play of KIP-848 members."""
+    """A play of KIP-848 members."""
 
     def beat(self, epoch: int, member_id: str = "m1", consumer: str = "", **more: Any) -> Any:
-        """The answer to a heartbeat, or ``None`` if it waits."""
+        """Sends a heartbeat, and returns the answer, or ``None`` if it is held."""
         token = self.fresh_token()
         key = ("delays", consumer or member_id)
         if epoch == JOIN:
@@ -35,7 +35,7 @@ class Beats(Play):
         return self.ask(beat)
 
     def holding(self, *partitions: int, generation: int = 3, software: str = "") -> int:
-        """``m1`` has joined and owns these. Returns its epoch."""
+        """Makes ``m1`` join and own these partitions. Returns its epoch."""
         self.beat(JOIN, software=software)
         self.target(m1=partitions)
         self.send(generation, start=partitions)
@@ -44,12 +44,12 @@ class Beats(Play):
         return generation
 
 
-def test_a_join_is_answered_when_there_is_something_to_give() -> None:
+def test_a_join_is_answered_when_partitions_are_available() -> None:
     play = Beats()
     assert play.beat(JOIN) is None
     play.send(3, start=(0, 1))
     assert play.answers[1] == HeartbeatAnswer(1, Error.NONE, "m1", 3, flights(0, 1), owned(0, 1))
-    assert play.beat(3, owned=owned()).assignment is None, "it has been told"
+    assert play.beat(3, owned=owned()).assignment is None, "the client has its assignment already"
     assert play.write() == []
     play.beat(3, owned=owned(0, 1))
     (store,) = play.write()
@@ -62,14 +62,14 @@ def test_a_heartbeat_is_held_until_there_is_news() -> None:
     assert play.beat(epoch) is None, "it is held"
     play.send(4, stop=(1,))
     assert max(play.answers.items())[1].assignment == flights(0)
-    assert play.beat(epoch) is not None, "an acknowledgement may wait behind it"
+    assert play.beat(epoch) is not None, "an acknowledgement may follow this heartbeat"
     assert play.beat(epoch, owned=owned(0)) is None
     play.write()
     play.send(5, start=(2,))
     assert max(play.answers.items())[1].assignment == flights(0, 2)
 
 
-def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_is_gone() -> None:
+def test_a_held_heartbeat_ends_when_its_client_sends_another_request_or_disconnects() -> None:
     play = Beats()
     epoch = play.holding(0, software="librdkafka")
     assert play.beat(epoch) is None
@@ -91,18 +91,18 @@ def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_is_gone()
 JAVA = "apache-kafka-java"
 
 
-def test_a_java_client_that_joins_is_told_its_whole_share_at_once() -> None:
+def test_a_joining_java_client_gets_its_whole_share_in_one_answer() -> None:
     play = Beats()
     assert play.beat(JOIN, software=JAVA) is None
     play.target(m1=(0, 1, 2))
     play.send(3, start=(0,))
-    assert len(play.write()) == 1, "the next part comes only when this one is acknowledged"
+    assert len(play.write()) == 1, "the next part can only follow the acknowledgement of this one"
     assert play.told() is None
     play.send(3, start=(1, 2))
     assert (play.told().epoch, play.told().assignment) == (3, flights(0, 1, 2))
 
 
-def test_a_java_client_that_joins_does_not_wait_for_the_rest_for_long() -> None:
+def test_a_joining_java_client_does_not_wait_long_for_the_rest_of_its_share() -> None:
     play = Beats()
     play.beat(JOIN, software=JAVA)
     play.send(3, start=(0,))
@@ -114,7 +114,7 @@ def test_a_java_client_that_joins_does_not_wait_for_the_rest_for_long() -> None:
     assert play.beat(3, owned=owned(0)).assignment == flights(0, 1)
 
 
-def test_a_java_client_that_is_a_member_is_told_each_part_at_once() -> None:
+def test_a_java_client_that_is_a_member_gets_each_part_of_its_share_at_once() -> None:
     play = Beats()
     epoch = play.holding(0, software=JAVA)
     assert play.beat(epoch) is None
@@ -124,36 +124,36 @@ def test_a_java_client_that_is_a_member_is_told_each_part_at_once() -> None:
 
 
 @pytest.mark.parametrize("software", [JAVA, "librdkafka"])
-def test_a_client_that_sends_all_fields_unasked_is_told_its_assignment(software: str) -> None:
-    """It may still be carrying out an earlier assignment, although it owns the partitions of this one."""
+def test_a_client_that_sends_all_fields_without_being_asked_gets_its_assignment(software: str) -> None:
+    """The client may still be carrying out an earlier assignment, although it owns the partitions of the newest."""
     play = Beats()
     epoch = play.holding(0, software=software)
     assert play.beat(epoch, owned=owned(0), topics=FLIGHTS).assignment == flights(0)
 
 
-def test_a_java_client_whose_hold_ends_too_early_is_asked_for_the_heartbeat_again() -> None:
+def test_a_java_client_whose_hold_is_interrupted_early_is_asked_to_repeat_the_heartbeat() -> None:
     play = Beats()
     epoch = play.holding(0, software=JAVA)
     assert play.beat(epoch) is None
     play.members.interrupted("delays", "m1", play.last_token, play.house.now)
     play.pump()
     assert play.told().error is Error.COORDINATOR_LOAD_IN_PROGRESS
-    assert play.beat(epoch, owned=owned(0), topics=FLIGHTS) is None, "with everything in it; it knows its assignment"
+    assert play.beat(epoch, owned=owned(0), topics=FLIGHTS) is None, "the client already knows its assignment"
     play.send(4, start=(1,))
     assert play.told().assignment == flights(0, 1)
-    assert play.beat(epoch, owned=owned(0), topics=FLIGHTS).assignment == flights(0, 1), "it may have lost that"
+    assert play.beat(epoch, owned=owned(0), topics=FLIGHTS).assignment == flights(0, 1), "the answer may have been lost"
 
 
-def test_a_join_that_is_repeated_counts_as_life() -> None:
+def test_a_repeated_join_counts_as_a_sign_of_life() -> None:
     play = Beats()
     play.beat(JOIN)
     for _ in range(2):
         play.house.pass_time(SESSION_S * 0.9)
         play.beat(JOIN)
-    assert play.write() == [], "its membership has not ended"
+    assert play.write() == [], "the membership must not end"
 
 
-def test_a_join_that_gets_nothing_is_answered_in_the_end() -> None:
+def test_a_join_that_gets_no_partitions_is_answered_at_its_limit() -> None:
     play = Beats()
     assert play.beat(JOIN) is None
     play.members.tick(play.house.now + JOIN_S / 2)
@@ -165,14 +165,14 @@ def test_a_join_that_gets_nothing_is_answered_in_the_end() -> None:
     assert play.answers[1] == HeartbeatAnswer(1, Error.NONE, "m1", 1, frozenset())
 
 
-def test_what_is_to_be_stopped_is_acknowledged_by_owning_it_no_longer() -> None:
+def test_a_stop_is_acknowledged_when_the_client_no_longer_owns_the_partitions() -> None:
     play = Beats()
     epoch = play.holding(0, 1)
     play.send(4, stop=(1,))
     told = play.beat(epoch)
     assert (told.epoch, told.assignment) == (epoch, flights(0))
     play.beat(epoch, owned=owned(0, 1))
-    assert play.write() == [], "it still owns it"
+    assert play.write() == [], "the client still owns the partition"
     after = play.beat(epoch, owned=owned(0))
     assert after.epoch == 4
     (store,) = play.write()
@@ -180,7 +180,7 @@ def test_what_is_to_be_stopped_is_acknowledged_by_owning_it_no_longer() -> None:
     assert play.beat(epoch).error is Error.NONE, "the answer with the new epoch may be lost"
 
 
-def test_nothing_is_acknowledged_before_the_client_was_told() -> None:
+def test_a_stop_is_not_acknowledged_before_the_client_has_received_it() -> None:
     play = Beats()
     epoch = play.holding(0)
     play.send(4, stop=(0,))
@@ -190,7 +190,7 @@ def test_nothing_is_acknowledged_before_the_client_was_told() -> None:
     assert len(play.write()) == 1
 
 
-def test_who_still_owns_partitions_of_a_topic_made_anew_under_its_name_has_not_stopped_them() -> None:
+def test_a_client_has_not_stopped_partitions_of_a_recreated_topic_while_it_owns_the_old_ones() -> None:
     play = Beats()
     epoch = play.holding(0, 1)
     play.identities["flights"] = b"another-identity"
@@ -204,7 +204,7 @@ def test_who_still_owns_partitions_of_a_topic_made_anew_under_its_name_has_not_s
     assert play.beat(4).ids == {(b"another-identity", 0)}
 
 
-def test_a_start_of_partitions_of_a_topic_that_is_gone_does_not_wait_for_them() -> None:
+def test_a_start_is_acknowledged_without_the_partitions_of_a_deleted_topic() -> None:
     play = Beats()
     play.identities["fares"] = b"fares-identity"
     play.beat(JOIN)
@@ -219,7 +219,7 @@ def test_a_start_of_partitions_of_a_topic_that_is_gone_does_not_wait_for_them() 
     assert [store.acknowledges is not None for store in play.write()] == [True]
 
 
-def test_the_ids_in_a_members_ledger_count_whatever_has_the_topics_name_now() -> None:
+def test_the_topic_ids_in_a_members_ledger_are_used_even_if_the_topic_was_recreated() -> None:
     play = Beats()
     play.beat(JOIN)
     play.topic_ids["flights"] = b"earlier-identity"
@@ -238,7 +238,7 @@ def test_a_member_that_ends_while_it_resumes_is_unknown() -> None:
     assert play.answers[1].error is Error.UNKNOWN_MEMBER_ID
 
 
-def test_wrong_epochs_and_members() -> None:
+def test_requests_with_a_wrong_epoch_or_member_are_refused() -> None:
     play = Beats()
     epoch = play.holding(0)
     assert play.beat(epoch + 1).error is Error.FENCED_MEMBER_EPOCH
@@ -248,18 +248,18 @@ def test_wrong_epochs_and_members() -> None:
     assert play.commit(epoch, 7, partition=9).error is Error.STALE_MEMBER_EPOCH
 
 
-def test_an_epoch_of_the_past_is_good_only_right_after_the_next_one() -> None:
+def test_the_previous_epoch_is_accepted_only_from_a_client_that_may_have_lost_the_newest() -> None:
     play = Beats()
     play.holding(0, 1, 2)
     play.send(4, start=(3,))
     play.beat(3, owned=owned(0, 1, 2))
     play.beat(4, owned=owned(0, 1, 2, 3))
-    assert play.beat(3, owned=owned(0, 1, 2)).error is Error.NONE, "the answer with the new one may be lost"
-    assert play.beat(3, owned=owned(0, 1, 2, 7)).error is Error.FENCED_MEMBER_EPOCH, "nobody gave it the seventh"
+    assert play.beat(3, owned=owned(0, 1, 2)).error is Error.NONE, "the client may have lost the newer answer"
+    assert play.beat(3, owned=owned(0, 1, 2, 7)).error is Error.FENCED_MEMBER_EPOCH, "it was never given partition 7"
     assert play.beat(2, owned=owned(0, 1, 2)).error is Error.FENCED_MEMBER_EPOCH
 
 
-def test_the_epoch_of_another_member_is_no_ones_own() -> None:
+def test_a_member_with_the_epoch_of_another_member_is_fenced() -> None:
     play = Beats()
     play.holding(0, 1)
     play.beat(JOIN, "m2")
@@ -270,7 +270,7 @@ def test_the_epoch_of_another_member_is_no_ones_own() -> None:
     assert play.beat(5, "m2", owned=owned(2)).error is Error.NONE
 
 
-def test_who_owns_what_nobody_gave_it_gets_nothing_by_that() -> None:
+def test_a_client_that_claims_partitions_it_was_not_given_does_not_get_them() -> None:
     play = Beats()
     epoch = play.holding(0, 1)
     unknown = frozenset({(b"no-such-topic-id", 0)})
@@ -281,12 +281,12 @@ def test_who_owns_what_nobody_gave_it_gets_nothing_by_that() -> None:
     play.beat(epoch)
     for extra in (owned(2), unknown):
         play.beat(epoch, owned=owned(0) | extra)
-        assert play.write() == [], "whoever owns too much has not shown what it gave up"
+        assert play.write() == [], "a client that claims unknown partitions has not shown that it stopped any"
     play.beat(epoch, owned=owned(0))
     assert [store.acknowledges is not None for store in play.write()] == [True]
 
 
-def test_a_part_of_what_was_asked_for_acknowledges_nothing() -> None:
+def test_a_command_is_not_acknowledged_before_all_of_it_is_carried_out() -> None:
     play = Beats()
     play.beat(JOIN)
     play.send(3, start=(0, 1, 2))
@@ -302,17 +302,17 @@ def test_a_part_of_what_was_asked_for_acknowledges_nothing() -> None:
     assert len(play.write()) == 1
 
 
-def test_a_client_that_never_acknowledges_is_told_again_and_keeps_its_epoch() -> None:
+def test_a_client_that_never_acknowledges_gets_its_assignment_again_and_keeps_its_epoch() -> None:
     play = Beats()
     epoch = play.holding(0, 1, software="librdkafka")
     play.send(4, stop=(1,))
     for _ in range(3):
         answer = play.beat(epoch, owned=owned(0, 1), topics=FLIGHTS)
-        assert (answer.epoch, answer.assignment) == (epoch, flights(0)), "it is not held"
+        assert (answer.epoch, answer.assignment) == (epoch, flights(0)), "the heartbeat must not be held"
     assert play.write() == []
 
 
-def test_a_commit_is_answered_when_it_is_stored() -> None:
+def test_a_commit_is_answered_once_it_is_stored() -> None:
     play = Beats()
     epoch = play.holding(0)
     assert play.commit(epoch, 7).error is Error.NONE
@@ -351,7 +351,7 @@ def test_metadata_is_stored_with_the_commit_and_a_leader_epoch_when_the_partitio
     assert [store.details for store in play.write()] == [{tp(0): last}]
 
 
-def test_a_commit_without_a_leader_epoch_makes_the_one_before_void() -> None:
+def test_a_commit_without_a_leader_epoch_discards_the_previous_leader_epoch() -> None:
     play = Beats()
     epoch = play.holding(0)
     for details in ({}, {"metadata": "gate A"}):
@@ -360,25 +360,25 @@ def test_a_commit_without_a_leader_epoch_makes_the_one_before_void() -> None:
         assert dict(play.members.leader_epochs("delays")) == {}
 
 
-def test_who_commits_in_partitions_it_was_told_to_start_has_started_them() -> None:
+def test_a_commit_in_a_partition_shows_that_the_client_has_started_it() -> None:
     play = Beats()
     play.beat(JOIN)
     play.send(3, start=(0,))
-    assert play.commit(3, 7).error is Error.NONE, "its heartbeat that says so may come later"
+    assert play.commit(3, 7).error is Error.NONE, "the heartbeat that acknowledges the start may come later"
     play.send(4, stop=(0,))
     assert play.commit(3, 8).error is Error.NONE
     play.beat(3)
     play.beat(3, owned=owned())
     play.write()
     play.send(5, start=(1,))
-    assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it has not been told yet"
+    assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "the client has not received the start yet"
     play.beat(4)
     assert play.commit(5, 9, partition=1).error is Error.NONE
-    assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it owned nothing at that epoch"
-    assert play.commit(2, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it never had that epoch"
+    assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it owned no partitions in that epoch"
+    assert play.commit(2, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "the client never had that epoch"
 
 
-def test_a_late_commit_of_the_membership_before_is_refused() -> None:
+def test_a_late_commit_of_the_previous_membership_is_refused() -> None:
     """Both memberships begin with the same epoch, before the client has any partitions."""
     play = Beats()
     play.beat(JOIN)
@@ -395,19 +395,19 @@ def test_a_subscription_changes_in_place() -> None:
     play = Beats()
     epoch = play.holding(0)
     before = play.house.machine.members["delays", "m1"].id
-    assert play.beat(epoch, topics=Topics(regex="gat.*")) is None, "it is not written yet"
+    assert play.beat(epoch, topics=Topics(regex="gat.*")) is None, "the subscription is not written yet"
     (store,) = play.write()
     assert store.subscription == Topics(FLIGHTS.names, "gat.*").subscription()
     answer = play.told()
     assert (answer.error, answer.epoch) == (Error.NONE, epoch)
     assert play.house.machine.members["delays", "m1"].id == before
-    assert play.commit(epoch, 7).error is Error.NONE, "it holds what it held"
-    assert play.beat(epoch, topics=Topics(regex="gat.*")) is not None, "that is no change"
+    assert play.commit(epoch, 7).error is Error.NONE, "the client keeps its partitions"
+    assert play.beat(epoch, topics=Topics(regex="gat.*")) is not None, "the subscription has not changed"
     play.beat(epoch, topics=Topics(regex=""))
     assert [store.subscription for store in play.write()] == [FLIGHTS.subscription()]
 
 
-def test_a_subscription_that_cannot_be_written_is_asked_for_again() -> None:
+def test_a_client_repeats_a_subscription_that_could_not_be_written() -> None:
     play = Beats()
     epoch = play.holding(0)
     play.beat(epoch, topics=Topics(regex="gat.*"))
@@ -420,7 +420,7 @@ def test_a_subscription_that_cannot_be_written_is_asked_for_again() -> None:
     assert [store.subscription for store in play.write()] == [Topics(FLIGHTS.names, "gat.*").subscription()]
 
 
-def test_a_static_member_tells_its_instance_id_only_when_it_joins() -> None:
+def test_a_static_member_need_not_repeat_its_instance_id_after_the_join() -> None:
     play = Beats()
     play.beat(JOIN, consumer="i1")
     play.send(3, start=(0,), who="i1")
@@ -432,7 +432,7 @@ def test_a_static_member_tells_its_instance_id_only_when_it_joins() -> None:
     later.house.tell(
         stimuli.MemberFound(MemberId("delays", "i1", 7), RegistrationOptions(SESSION_S, False, "m1", "consumer"))
     )
-    assert later.beat(5, owned=owned(0, 1)).error is Error.NONE, "an earlier term knew it"
+    assert later.beat(5, owned=owned(0, 1)).error is Error.NONE, "the instance id was given in an earlier term"
 
 
 @pytest.mark.parametrize(("epoch", "for_good"), [(LEAVE, True), (LEAVE_FOR_NOW, False)])
@@ -444,7 +444,7 @@ def test_a_static_member_leaves(epoch: int, for_good: bool) -> None:
     (store,) = play.write()
     assert (store.leaves, store.for_good) == (True, for_good)
     assert max(play.answers.items())[1] == HeartbeatAnswer(3, Error.NONE, "m1", epoch)
-    assert play.beat(JOIN, "m2", consumer="i1") is None, "the instance id is free"
+    assert play.beat(JOIN, "m2", consumer="i1") is None, "the instance id must be free again"
 
 
 def test_a_static_member_returns_as_another_process() -> None:
@@ -458,12 +458,12 @@ def test_a_static_member_returns_as_another_process() -> None:
     assert play.beat(JOIN, "m2", consumer="i1") is None
     play.send(4, start=(0,), who="i1")
     assert play.told().assignment == flights(0)
-    assert play.beat(3, consumer="i1").error is Error.FENCED_INSTANCE_ID, "the process before"
+    assert play.beat(3, consumer="i1").error is Error.FENCED_INSTANCE_ID, "the former process must be fenced"
     assert play.commit(3, 9, member_id="m1").error is Error.UNKNOWN_MEMBER_ID
     assert play.beat(4, "m2", consumer="i1").error is Error.NONE
 
 
-def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
+def test_a_member_of_an_earlier_term_keeps_its_partitions() -> None:
     play = Beats()
     play.of_an_earlier_term("m1", "m2")
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
@@ -472,12 +472,12 @@ def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
     assert play.beat(5, "m3").error is Error.UNKNOWN_MEMBER_ID
 
 
-def test_nobody_has_an_epoch_that_no_term_can_have_told() -> None:
+def test_a_member_with_an_epoch_that_no_term_can_have_sent_is_fenced() -> None:
     play = Beats()
     play.of_an_earlier_term()
     assert play.beat(6, owned=owned(0, 1)).error is Error.FENCED_MEMBER_EPOCH
     assert play.commit(6, 70).error is Error.STALE_MEMBER_EPOCH
-    assert play.beat(JOIN) is None, "it is a new incarnation, and gets its partitions anew"
+    assert play.beat(JOIN) is None, "a new incarnation waits for its partitions"
 
     ledger_unreadable = Beats()
     ledger_unreadable.generation = None
@@ -485,7 +485,7 @@ def test_nobody_has_an_epoch_that_no_term_can_have_told() -> None:
     assert ledger_unreadable.beat(6, owned=owned(0, 1)).error is Error.NONE
 
 
-def test_an_answer_of_an_earlier_term_may_be_lost() -> None:
+def test_a_client_that_lost_an_answer_of_an_earlier_term_gets_its_assignment_again() -> None:
     for owns, error in ((owned(0), Error.NONE), (owned(0, 1, 2), Error.FENCED_MEMBER_EPOCH)):
         play = Beats()
         play.of_an_earlier_term()
@@ -494,19 +494,19 @@ def test_an_answer_of_an_earlier_term_may_be_lost() -> None:
         assert error or (answer.epoch, answer.assignment) == (5, flights(0, 1))
 
 
-def test_the_first_answer_of_a_term_has_what_the_member_was_told_in_the_one_before() -> None:
+def test_a_terms_first_answer_waits_for_the_commands_of_the_previous_term() -> None:
     play = Beats()
     play.of_an_earlier_term()
     play.outstanding = (play.house.command_id(CommandType.START_FETCHER),)
-    assert play.beat(5, owned=owned(0, 1, 2)) is None, "the command is not known yet"
+    assert play.beat(5, owned=owned(0, 1, 2)) is None, "the command has not been read yet"
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
     play.send(5, start=(2,))
     assert play.told().assignment == flights(0, 1, 2)
-    assert [store.acknowledges is not None for store in play.write()] == [True], "who owns it was told to start it"
+    assert [store.acknowledges is not None for store in play.write()] == [True], "its owner must know the start"
     assert play.commit(5, 70, partition=2).error is Error.NONE
 
 
-def test_a_command_that_cannot_be_read_keeps_nobody_waiting() -> None:
+def test_an_unreadable_command_delays_the_answer_only_up_to_its_limit() -> None:
     play = Beats()
     play.of_an_earlier_term()
     play.outstanding = (play.house.command_id(CommandType.START_FETCHER),)
@@ -517,19 +517,19 @@ def test_a_command_that_cannot_be_read_keeps_nobody_waiting() -> None:
     assert play.told().assignment == flights(0, 1)
 
 
-def test_an_acknowledgement_that_was_answered_and_not_written_is_asked_for_again() -> None:
+def test_a_new_term_sends_a_stop_again_if_its_acknowledgement_was_not_written() -> None:
     play = Beats()
     play.of_an_earlier_term()
     play.outstanding = (play.house.command_id(CommandType.STOP_FETCHER),)
     assert play.beat(5, owned=owned(0)) is None
     play.send(5, stop=(1,))
     assert play.told().assignment == flights(0)
-    assert play.write() == [], "it may be the first to hear of it"
+    assert play.write() == [], "the client may not have received the stop before"
     assert play.beat(5, owned=owned(0)).error is Error.NONE
     assert [store.acknowledges is not None for store in play.write()] == [True]
 
 
-def test_who_is_evicted_is_told_and_what_waits_is_answered() -> None:
+def test_an_evicted_member_is_unknown_and_its_waiting_requests_are_answered() -> None:
     play = Beats()
     epoch = play.holding(0)
     play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
@@ -555,7 +555,7 @@ def test_a_held_heartbeat_is_answered_when_its_member_ends(ends: str) -> None:
     assert play.members.due() == float("inf")
 
 
-def test_when_the_term_ends_everybody_looks_for_the_coordinator() -> None:
+def test_waiting_requests_are_answered_not_coordinator_when_the_term_ends() -> None:
     play = Beats()
     assert play.beat(JOIN) is None
     play.members.end()

@@ -1,4 +1,4 @@
-"""The ids of topics in ZooKeeper and in ledgers."""
+"""Tests of topic ids in ZooKeeper and in ledgers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(topic_id: bytes) -> str:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A ledger of a consumer that holds a partition of an earlier topic."""
+    """A store with the ledger of a consumer that holds a partition of a topic that was deleted."""
     store = connected_store()
     owned = PartitionSet.from_json({"flights": "0"}, "")
     ledger = Ledger("c1", 7, owned, topic_ids={"flights": f"{written(EARLIER)} 5"})
@@ -37,7 +37,7 @@ def store() -> Iterator[Store]:
     store.disconnect()
 
 
-def test_the_id_in_a_ledger_is_that_of_the_topic_as_it_was(store: Store) -> None:
+def test_a_ledger_keeps_the_id_of_the_deleted_topic(store: Store) -> None:
     store.create(PATH, topic_value(1, topic_id=written(PRESENT)))
     ids = TopicIds(store)
     assert ids.of_ledger("delays", "c1", {"flights"}) == {"flights": EARLIER}
@@ -47,7 +47,7 @@ def test_the_id_in_a_ledger_is_that_of_the_topic_as_it_was(store: Store) -> None
     assert ids.get("flights") is None
 
 
-def test_a_topic_whose_znode_cannot_be_read_is_not_taken_for_gone(store: Store) -> None:
+def test_a_topic_with_an_unreadable_znode_does_not_count_as_deleted(store: Store) -> None:
     store.create(PATH, b"unreadable")
     ids = TopicIds(store)
     ids.of_ledger("delays", "c1", {"flights"})

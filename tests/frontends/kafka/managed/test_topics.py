@@ -1,4 +1,4 @@
-"""The subscriptions of KIP-848 clients, as subscriptions of the engine."""
+"""Tests of how subscriptions of KIP-848 clients are translated into those of members."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from kafka_coord.model import Subscription
         (Topics(regex=".*"), {"a", "b"}, set()),
     ],
 )
-def test_names_and_a_regular_expression_are_a_union(topics: Topics, wanted: set[str], others: set[str]) -> None:
+def test_topics_that_match_a_name_or_the_regular_expression_are_subscribed(
+    topics: Topics, wanted: set[str], others: set[str]
+) -> None:
     subscription = topics.subscription()
     read = Subscription.from_json(subscription.to_json(), "here")
     assert {topic for topic in wanted | others if read.wants(topic)} == wanted
 
 
-def test_what_is_not_told_has_not_changed() -> None:
+def test_fields_that_a_heartbeat_omits_have_not_changed() -> None:
     before = Topics(frozenset({"a"}), "b")
     assert Topics().since(before) == before
     assert Topics(regex="").since(before) == Topics(frozenset({"a"}), "")

@@ -34,12 +34,12 @@ OTHERS: dict[str, Callable[[Instances, Path], str]] = {
 @click.option("--managed", is_flag=True, help="In managed groups, with an elected coordinator.")
 @click.option("--brokers", type=click.Choice(list(OLDER)), help="The brokers' release. [default: 3.9.2]")
 def main(names: tuple[str, ...], brokers: str | None, *, managed: bool) -> None:
-    """Play stock Kafka clients against three instances on a cluster of their own: join, share, leave, lose the
-    coordinator, resume, be a static member. Clients are fetched once, by their languages' package tools.
+    """Run stock Kafka clients against three instances on a separate cluster: join, share, leave, lose the coordinator,
+    resume, be a static member. Each client is fetched once, with its language's package tool.
 
     \b
     scripts/clients                                     # all of them, some 15 minutes
-    scripts/clients kafka-clients                       # those whose names begin so
+    scripts/clients kafka-clients                       # those with this name prefix
     scripts/clients --brokers 2.8.2 confluent-kafka     # behind older brokers
     scripts/clients --managed confluent-kafka           # the coordinator assigns
     """
@@ -62,7 +62,7 @@ def main(names: tuple[str, ...], brokers: str | None, *, managed: bool) -> None:
 
 @contextlib.contextmanager
 def elected(front: Front) -> Iterator[None]:
-    """The elected coordinator, which decides about managed groups."""
+    """Runs the elected coordinator, which decides about managed groups."""
     service = CoordinatorService(front.store, next(iter(front.listeners)), {}, CoordinatorOptions())
     service.start()
     try:
@@ -73,7 +73,7 @@ def elected(front: Front) -> Iterator[None]:
 
 
 def _tried(contender: Contender, front: Front, *, managed: bool) -> bool:
-    """Runs it. Returns whether it failed. Names a client as not tried if this machine lacks the tools for it."""
+    """Runs a client. Returns whether it failed. If this machine lacks a tool for it, reports it as not tried."""
     try:
         contender.program()
     except KafkaCoordError as error:

@@ -1,6 +1,6 @@
-"""Kafka Connect in distributed mode, and Kafka's console consumer: groups that no program of ``members/`` has.
+"""Kafka Connect in distributed mode, and Kafka's console consumer. Their groups differ from those of ``members/``.
 
-Workers are members of a group of the type ``connect``, with their own protocols; a sink has a consumer group besides.
+Workers are members of a group of the type ``connect``, with their own protocols. A sink also has a consumer group.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Worker:
         return _java(jars, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._settings))
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """``None`` if it does not answer, or not yet."""
+        """Sends a request to the worker, and returns the answer, or ``None`` if the worker does not answer (yet)."""
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
         data = None if body is None else json.dumps(body).encode()
         try:
@@ -99,7 +99,7 @@ class Worker:
         return json.loads(said or b"null") if answer.status < 300 else None
 
     def runs_all(self, workers: int) -> bool:
-        """Whether the connector and all its tasks run, on that many workers."""
+        """Whether the connector and all its tasks run on ``workers`` workers."""
         status = self.ask(f"/connectors/{_SINK}/status")
         if not status:
             return False
@@ -109,7 +109,7 @@ class Worker:
 
 
 def try_connect(instances: Instances, directory: Path) -> str:
-    """Two workers share a sink's tasks; one is killed; the coordinator goes away and comes back. Returns the results.
+    """Two workers share a sink's tasks. One is killed. Then the coordinator stops and returns. Returns the results.
     Raises :class:`NotSeen`."""
     output = directory / "sunk"
     TopicAdmin(instances.brokers).create(_TOPIC, _TASKS, replication=1)
@@ -147,7 +147,7 @@ def _produce(bootstrap: str, first: int) -> None:
 
 
 def _members_of(bootstrap: str, group: str) -> str:
-    """Its state, type and members, as its coordinator describes it. librdkafka describes only consumer groups."""
+    """A group's state, type and members, as its coordinator describes it. librdkafka describes only consumer groups."""
 
     async def ask() -> Any:
         for address in bootstrap.split(","):
@@ -168,7 +168,7 @@ def _members_of(bootstrap: str, group: str) -> str:
 
 
 def try_console(instances: Instances, directory: Path) -> str:
-    """Two console consumers share a topic; one is stopped; the next continues at the group's offsets."""
+    """Two console consumers share a topic. One is stopped, and the next continues at the group's offsets."""
     topic = "console-records"
     TopicAdmin(instances.brokers).create(topic, _TASKS, replication=1)
     producer = Producer({"bootstrap.servers": instances.bootstrap, "log_level": 0})

@@ -20,7 +20,7 @@ from tests.frontends.kafka.tried.fetching import (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command, without the arguments that all members take."""
+    """A member's command, without the arguments that all members take."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ def home(name: str) -> Path:
 
 
 def tool(name: str) -> str:
-    """The path of the tool. Raises :class:`DevClusterError` if this machine does not have it."""
+    """The path of a tool. Raises :class:`DevClusterError` if this machine does not have the tool."""
     found = shutil.which(name)
     if found is None:
         raise DevClusterError(f"{name} is not installed")
@@ -32,7 +32,7 @@ def tool(name: str) -> str:
 
 
 def python_packages(*requirements: str) -> Path:
-    """A directory for ``PYTHONPATH``."""
+    """Installs the packages, and returns their directory for ``PYTHONPATH``."""
     where = home("-".join([*requirements, sys.implementation.cache_tag or "python"]).replace("==", "-"))
     if not where.exists():
         with becoming(where, requirements[0]) as fetched:
@@ -42,7 +42,7 @@ def python_packages(*requirements: str) -> Path:
 
 
 def java_jars(*artifacts: str) -> tuple[Path, ...]:
-    """The jars of these (``group:name:version``) and of their dependencies, by Maven."""
+    """Fetches the artifacts (``group:name:version``) and their dependencies with Maven, and returns their jars."""
     where = home("-".join(one.partition(":")[2].replace(":", "-") for one in artifacts))
     if not where.exists():
         with becoming(where, artifacts[0]) as fetched:
@@ -54,7 +54,7 @@ def java_jars(*artifacts: str) -> tuple[Path, ...]:
 
 
 def java_class_path(*artifacts: str) -> str:
-    """The class path of these, with this project's own logging."""
+    """The class path of these artifacts, with this project's own logging."""
     logging = ("slf4j", "log4j", "reload4j")
     of_them = [jar for jar in java_jars(*artifacts) if not jar.name.startswith(logging)]
     ours = [jar for jar in zookeeper_class_path() if jar.name.startswith(logging)]
@@ -73,7 +73,7 @@ def java_classes(program: str, class_path: str) -> Path:
 
 
 def go_program(name: str, *modules: str) -> Path:
-    """The program of ``members/<name>``, built with these (``path@version``)."""
+    """Builds the program of ``members/<name>`` with these modules (``path@version``), and returns its path."""
     where = home("-".join([name, *(one.rpartition("@")[2] for one in modules)]))
     if not (where / "member").exists():
         with becoming(where, name) as fetched:
@@ -87,7 +87,7 @@ def go_program(name: str, *modules: str) -> Path:
 
 
 def node_packages(*requirements: str) -> Path:
-    """A directory for ``NODE_PATH``."""
+    """Installs the packages, and returns their directory for ``NODE_PATH``."""
     where = home("-".join(requirements).replace("@", "-"))
     if not where.exists():
         with becoming(where, requirements[0]) as fetched:
@@ -98,7 +98,7 @@ def node_packages(*requirements: str) -> Path:
 
 
 def run(command: Sequence[str], cwd: Path | None = None) -> None:
-    """Raises :class:`DevClusterError` with its last output if it fails."""
+    """Runs a command. If it fails, raises :class:`DevClusterError` with the end of its output."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if ended.returncode:
         said = (ended.stderr.strip() or ended.stdout.strip())[-600:]

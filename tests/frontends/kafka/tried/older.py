@@ -10,7 +10,7 @@ from kafka_coord.dev.cluster.server import JvmProgram
 from tests.frontends.kafka.tried.fetching import java_jars
 
 _OF_JAVA_8 = "javax.xml.bind:jaxb-api:2.3.1"
-"""Classes that brokers of 0.11 need and later Javas lack."""
+"""Classes that brokers of 0.11 need and later Java versions lack."""
 OLDER = {
     "2.8.2": ("org.apache.kafka:kafka_2.13:2.8.2",),
     "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1",),
@@ -38,7 +38,7 @@ class OlderBroker(KafkaBroker):
 
 
 def older_cluster(version: str, directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:
-    """Three of them."""
+    """A cluster of three brokers of this version."""
     broker = type("Broker", (OlderBroker,), {"version": version})
     cluster = KafkaCluster(directory, zookeeper, brokers=3, settings=settings)
     cluster.brokers = tuple(

@@ -1,4 +1,4 @@
-"""The scenario for each client: join, share, leave, lose the coordinator, resume, be static."""
+"""The scenario for each client: join, share, leave, lose the coordinator, resume, be a static member."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Member:
     assignments: int = 0
     records: list[tuple[int, int]] = field(default_factory=list)
     committed: int = 0
-    """How many records it had received when its last commit was acknowledged."""
+    """How many records the member had received when its last commit was acknowledged."""
     said: list[str] = field(default_factory=list)
 
     def listen(self) -> None:
@@ -72,7 +72,7 @@ class Member:
             self.said.append(line)
 
     def end(self) -> None:
-        """Kills it if it still runs."""
+        """Kills the member if it still runs."""
         assert self.process.stdin is not None
         self.process.kill()
         self.process.wait()
@@ -81,7 +81,7 @@ class Member:
         self.listening.join(10)
 
     def leave(self) -> None:
-        """Ends its input, so that it leaves. Raises :class:`NotSeen` if it does not."""
+        """Closes the member's input, so that it leaves. Raises :class:`NotSeen` if it still runs after 30 s."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -93,7 +93,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The result of a play: each step with its seconds, and the step that failed."""
+    """The result of a play: each step with its duration in seconds, and the failure if a step failed."""
 
     steps: tuple[tuple[str, float], ...]
     failure: str = ""
@@ -112,7 +112,7 @@ class Play:
         self._steps: list[tuple[str, float]] = []
 
     def run(self, without: Container[str] = ()) -> Seen:
-        """``without`` names steps to leave out: ``lose coordinator``, ``be static``."""
+        """Runs the steps except those named in ``without``: ``lose coordinator``, ``be static``."""
         TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
         failure = ""
         try:
@@ -142,7 +142,7 @@ class Play:
         self._until_read()
 
     def _share(self) -> None:
-        """A second member joins: each has some partitions, and together they have all."""
+        """A second member joins. Each gets some partitions, and together they have all."""
         second = self._start("b")
         self._until(self._shared, "two members share the partitions")
         self._produce()
@@ -158,7 +158,7 @@ class Play:
         self._until_read()
 
     def _lose_coordinator(self) -> None:
-        """The coordinating instance is away for a while; the member continues where it was."""
+        """The coordinating instance stops for a while. The member continues where it was."""
         partition = partition_of(self.group)
         coordinator = self._instances.coordinator(partition)
         self._instances.stop(coordinator)
@@ -168,7 +168,7 @@ class Play:
         self._until_read()
 
     def _resume(self) -> None:
-        """The member leaves; the next one begins exactly where the group had committed."""
+        """The member leaves. The next one begins exactly at the group's committed offsets."""
         (first, *_) = self._members
         before = set(itertools.chain.from_iterable(one.records for one in self._members))
         first.leave()
@@ -179,8 +179,8 @@ class Play:
             raise NotSeen(f"{len(again)} records were given again after a clean leave")
 
     def _be_static(self) -> None:
-        """Two static members: one is killed and comes back at once. It gets its partitions again, and the other is not
-        disturbed."""
+        """One of two static members is killed and returns immediately. It gets its partitions back, and the other keeps
+        its own."""
         for one in self._members:
             if one.process.poll() is None:
                 one.leave()
@@ -227,7 +227,7 @@ class Play:
         self._produced += RECORDS
 
     def _until_read(self) -> None:
-        """All records were received, and all running members have committed what they received."""
+        """Waits until all records were received, and all running members have committed the records they received."""
 
         def done() -> bool:
             given = set(itertools.chain.from_iterable(one.records for one in self._members))
