@@ -157,7 +157,7 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
 
 
 @click.command()
-@click.option("--seeds", default=200, show_default=True, help="The most histories per defect.")
+@click.option("--seeds", default=300, show_default=True, help="The most histories per defect.")
 @click.option("--budget", default=20.0, show_default=True, help="The most seconds per defect.")
 @click.option("--only", default="", help="Only defects whose name contains one of these, separated by commas.")
 @click.option("--rules", is_flag=True, help="Only defects that break a rule about ZooKeeper's contents.")
