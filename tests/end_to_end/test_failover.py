@@ -33,7 +33,9 @@ def instances(kafka_cluster, tmp_path: Path) -> Iterator[list[Coordinator]]:
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, instances, store, make_topic, reader, numbered):
+def test_the_next_coordinator_takes_over_without_interrupting_any_consumer(
+    how, instances, store, make_topic, reader, numbered
+):
     topic = make_topic(partitions=6)
     producer = numbered(topic, 6).start()
     readers = [reader(f"failover-{how}", topic, name) for name in ("r1", "r2")]
@@ -46,7 +48,7 @@ def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, instance
 
     after = eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now, within_s=30)
     assert after.broker_id != before.broker_id
-    assert store.get(layout.assignment(f"failover-{how}")).stat.mzxid == target, "nothing is decided anew"
+    assert store.get(layout.assignment(f"failover-{how}")).stat.mzxid == target, "the target assignment did not change"
     readers.append(reader(f"failover-{how}", topic, "r3"))
     eventually(lambda: owners(readers) == [2, 2, 2])
     written = producer.stop()
@@ -55,4 +57,4 @@ def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, instance
         one.stop()
     given = all_given(readers)
     assert set(given) == expected(written)
-    assert set(given.values()) == {1}, "nothing is given twice"
+    assert set(given.values()) == {1}, "no record was delivered twice"
