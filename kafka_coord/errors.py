@@ -15,8 +15,8 @@
     │   ├── BadVersion                    4   someone has written to the znode since it was read
     │   ├── NoAuth                        4   the ACL forbids it
     │   ├── RequestTooLarge               4   the request would exceed ZooKeeper's jute.maxbuffer
-    │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
-    │       └── Fenced                    4   another instance has taken over, so this one may no longer write
+    │   ├── MultiFailed                   4   one operation of a multi failed, so none took effect
+    │   └── Fenced                        4   another instance has taken over, so this one may no longer write
     ├── BrokerError                       5   no usable broker was found
     ├── RequestRefused                    6   the current state forbids the request; nothing was changed
     ├── NotFound                          7   no such group, consumer, topic or coordinator
@@ -128,7 +128,7 @@ class MultiFailed(StoreError):
         self.cause = cause
 
 
-class Fenced(MultiFailed):
+class Fenced(StoreError):
     """The epoch (or term) check failed: another instance has taken over, so this one may no longer write."""
 
 

@@ -252,14 +252,12 @@ class ZooKeeperSettings:
             )
 
 
-_OF_LISTEN_HTTP = ("http_cert_file", "http_operators")
-_OF_LISTEN_CHANNEL = (
-    "advertise_channel",
-    "channel_users_file",
-    "channel_cert_file",
-    "channel_key_file",
-    "channel_client_ca_file",
-)
+_OF_LISTENERS = {
+    "listen_channel": "advertise_channel channel_users_file channel_cert_file channel_key_file channel_client_ca_file",
+    "listen_http": "http_cert_file http_operators",
+    "listen_kafka": "kafka_certificate kafka_rewrite managed_groups",
+}
+"""For each listener, the settings that have no effect without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +319,9 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if self.lag_metrics_groups and self.listen_http is None:
             raise SettingsError("serve.lag_metrics_groups is set, but nothing serves metrics without serve.listen_http")
-        for listener, names in (("listen_channel", _OF_LISTEN_CHANNEL), ("listen_http", _OF_LISTEN_HTTP)):
-            for name in names:
-                if getattr(self, name) is not None and getattr(self, listener) is None:
+        for listener, names in _OF_LISTENERS.items():
+            for name in names.split():
+                if getattr(self, name) and getattr(self, listener) is None:
                     raise SettingsError(f"serve.{name} is set, but serve.{listener} is not, so nothing listens")
         for of in ("channel", "http"):
             files = (getattr(self, f"{of}_{name}_file") for name in ("key", "client_ca"))
@@ -336,9 +334,6 @@ class ServeSettings:
                 f"serve.http_operators needs serve.http_cert_file, or others could read what operators send to "
                 f"{self.listen_http}. Without TLS, listen on 127.0.0.1"
             )
-        for name in ("kafka_certificate", "kafka_rewrite", "managed_groups"):
-            if getattr(self, name) and self.listen_kafka is None:
-                raise SettingsError(f"serve.{name} is set, but serve.listen_kafka is not, so nothing listens")
         if self.kafka_key is not None and self.kafka_certificate is None:
             raise SettingsError("serve.kafka_key needs serve.kafka_certificate")
         if (self.listen_kafka is None) != (self.broker_listener is None):

@@ -7,19 +7,22 @@ The whole session shares :func:`zookeeper` (one standalone server; every test wo
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import fcntl
+import gc
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, settings
 from kazoo.client import KazooClient
 from xdist.scheduler import LoadScopeScheduling
@@ -29,7 +32,6 @@ from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.server import JvmServer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
-from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 from tests import spark_jvm
 
 # Allows sessions of 400 ms and more, so that tests of expiry are short; clients still choose their own timeout. Several
@@ -43,8 +45,11 @@ settings.load_profile("busy machine")
 # If a shell starts the tests in the background, they inherit an ignored SIGINT, and so does every program they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-if spark_jvm.OPTIONS not in os.environ:  # the processes of a run inherit them
+# The processes of a run inherit these.
+if spark_jvm.OPTIONS not in os.environ:
     os.environ[spark_jvm.OPTIONS] = spark_jvm.options()
+os.environ.setdefault("KAFKA_COORD_TEST_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_PYTHON", str(Path(__file__).with_name("spark_python")))
 
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)
@@ -52,29 +57,36 @@ _shared_servers: list[JvmServer] = []
 
 
 _SPARK = "spark"
-"""Tests that start Spark applications. One process runs all that need much CPU time, because two applications at once
-would slow each other down too much."""
+"""Tests that start Spark applications. One process runs them, because two applications at once would slow each other
+down too much."""
 _BROKERS = "brokers"
-"""The other tests that share :func:`kafka_cluster`. One process runs all of them, so that only two start brokers for
-it."""
+"""Tests that share :func:`three_brokers`. One process runs them, so that no other starts these brokers."""
 _CONTAINERS = "containers"
 """Tests with containers share one ensemble."""
+_REAL_CLUSTER = "real cluster"
+"""Tests that share the one broker of ``real_cluster``."""
+_WHEELS = "wheels"
+"""Tests of the wheels, which are built once."""
 _FRONT = "tests/frontends/kafka/"
-_FRONTS = ("front 1", "front 2")
-"""Two processes run the tests of the Kafka front end, so that the other processes need not start its servers."""
+"""One process runs the tests of the Kafka front end, because they share its servers."""
+_OWN_SERVERS = (f"{_FRONT}test_security.py", f"{_FRONT}test_trouble.py")
+"""Tests of the front end that do not."""
 _ORDER = (
-    *("tests/chaos/test_smoke.py", _SPARK, _BROKERS, _FRONTS[0]),
-    *("tests/dev/test_cluster.py", _FRONTS[1], "tests/trouble/test_every_znode.py", "tests/demo/test_demo.py"),
+    *(_FRONT, _BROKERS, _SPARK, "tests/chaos/test_smoke.py", _WHEELS, "tests/dev/test_cluster.py"),
+    *("tests/trouble/test_every_znode.py", "tests/demo/test_demo.py", *_OWN_SERVERS),
+    *("tests/simulation/test_histories.py", "tests/simulation/groups/test_groups.py", "tests/zk/test_session.py"),
+    *("tests/simulation/test_mutations.py", "tests/model/test_hostile_values.py"),
 )
 """The groups that take longest begin first; the others run beside them."""
 _IN_GROUP = {
     _CONTAINERS: ("tests/containers/",),
+    _REAL_CLUSTER: ("tests/testing/",),
+    _WHEELS: ("tests/packaging/test_environments.py", "tests/packaging/test_distributions.py"),
     _BROKERS: (
-        "tests/spark/test_trouble.py",  # not in _SPARK, because it mostly waits
+        "tests/spark/test_trouble.py",  # these start no Spark
         *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
         *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
-        *("tests/monitor/dashboard/test_browser.py", "tests/packaging/test_environments.py"),
-        "tests/frontends/kafka/test_rolling.py",
+        *("tests/monitor/dashboard/test_browser.py", "tests/frontends/kafka/test_rolling.py"),
     ),
     _SPARK: (
         *("tests/spark/", "tests/bench/test_command.py", "tests/chaos/test_lag.py"),
@@ -90,7 +102,7 @@ def _group(nodeid: str) -> str:
         if nodeid.startswith(begins):
             return group
     file = nodeid.partition("::")[0]
-    return _FRONTS[zlib.crc32(file.encode()) % len(_FRONTS)] if file.startswith(_FRONT) else file
+    return _FRONT if file.startswith(_FRONT) and file not in _OWN_SERVERS else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, bool]:
@@ -108,7 +120,12 @@ def pytest_collection() -> Generator[None, object, object]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fcntl.flock(lock, fcntl.LOCK_SH)
-        return (yield)
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.freeze()  # what collection made lives to the end, and a garbage collection need not look at it
+            gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -196,23 +213,39 @@ def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
         ensemble.kill()
 
 
-@pytest.fixture(scope="session")
-def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers (ids 1 to 3) with a ZooKeeper of their own, shared by all tests.
-
-    ``kafka_cluster.zookeeper`` is its connect string (no chroot), ``kafka_cluster.bootstrap_servers`` the brokers. A
-    test may kill a broker if it starts it again before it ends. Offsets and transaction topics are not replicated.
-    """
-    directory = tmp_path_factory.mktemp("kafka")
+@contextlib.contextmanager
+def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
+    """Brokers for several tests, with a ZooKeeper of their own."""
+    settings = KafkaSettings(replication=1)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
-        KafkaCluster(directory, server.connect_string, brokers=3, settings=KafkaSettings(replication=1)) as cluster,
+        KafkaCluster(directory, server.connect_string, brokers=brokers, settings=settings) as cluster,
     ):
         _shared_servers.extend(cluster.brokers)
+        try:
+            yield cluster
+        finally:
+            _shared_servers[:] = [one for one in _shared_servers if one not in cluster.brokers]
+
+
+@pytest.fixture(scope="session")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """The :func:`kafka_cluster` of most tests."""
+    with shared_brokers(tmp_path_factory.mktemp("kafka"), 3) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
+def kafka_cluster(three_brokers: KafkaCluster) -> KafkaCluster:
+    """Three brokers (ids 1 to 3) with a ZooKeeper of their own, shared by all tests; one for the tests with Spark.
+
+    ``kafka_cluster.zookeeper`` is its connect string (no chroot), ``kafka_cluster.bootstrap_servers`` the brokers. A
+    test may kill a broker if it starts it again before it ends. Offsets and transaction topics are not replicated.
+    """
+    return three_brokers
+
+
+@pytest.fixture
 def topics(kafka_cluster: KafkaCluster) -> TopicAdmin:
     """Creates, grows and deletes topics of the shared cluster."""
     return TopicAdmin(kafka_cluster.bootstrap_servers)
@@ -230,10 +263,9 @@ def make_topic(topics: TopicAdmin) -> Iterator[Callable[..., str]]:
         return topic
 
     yield make
-    for topic in made:
-        # The test may have deleted the topic already. A topic that an overloaded broker does not delete does no harm.
-        with contextlib.suppress(RequestRefused, BrokerError, Timeout):
-            topics.delete(topic)
+    if made:  # no test waits until they are deleted, and a topic that stays does no harm
+        client = AdminClient({"bootstrap.servers": topics.bootstrap_servers, "log_level": 0})
+        concurrent.futures.wait(client.delete_topics(made).values(), 10)
 
 
 @pytest.fixture(autouse=True)

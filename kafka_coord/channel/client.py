@@ -22,15 +22,7 @@ from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType, MetadataQuestion
 from kafka_coord.channel.rpc import Answered, Rpc
-from kafka_coord.channel.search import (
-    CONNECT_S,
-    LONGEST_PAUSE_S,
-    SILENCE,
-    Ask,
-    CoordinatorSearch,
-    Pause,
-    longest_wait,
-)
+from kafka_coord.channel.search import CONNECT_S, LONGEST_PAUSE_S, SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
 from kafka_coord.errors import MalformedValue
 from kafka_coord.zk.store import SessionState
 

@@ -58,9 +58,7 @@ class SocketLink:
         self.group = group
         self.clock = clock
         self.timeout_ms = session_timeout_ms
-        self._membership = Membership(
-            group, consumer, clock.monotonic(), resume_key=resume_key, auto_commit=auto_commit, secret=secret
-        )
+        self._membership = Membership(group, consumer, resume_key=resume_key, auto_commit=auto_commit, secret=secret)
         self._wake = wake
         self._patience_s = patience_s
         self._on_metadata = on_metadata
@@ -88,10 +86,6 @@ class SocketLink:
     def session_id(self) -> int:
         return self._membership.session_id
 
-    @property
-    def suspended_since(self) -> float | None:
-        return self._membership.suspended_since
-
     def lease_deadline(self) -> float:
         return self._membership.lease_deadline()
 
@@ -112,7 +106,7 @@ class SocketLink:
         self._now(lambda: self._membership.received(frame, self.clock.monotonic()))
 
     def lost(self) -> None:
-        self._now(lambda: self._membership.lost(self.clock.monotonic()))
+        self._now(self._membership.lost)
 
     def ask_metadata(self) -> None:
         """If connected, asks the coordinator for the cluster metadata. ``on_metadata`` receives the response."""

@@ -129,12 +129,11 @@ class Membership:
     monotonic seconds."""
 
     def __init__(
-        self, group: str, consumer: str, now: float, *, resume_key: str, auto_commit: bool, secret: str | None = None
+        self, group: str, consumer: str, *, resume_key: str, auto_commit: bool, secret: str | None = None
     ) -> None:
         self.group = group
         self.consumer = consumer
         self.state = SessionState.CONNECTING
-        self.suspended_since: float | None = now
         self._resume_key = resume_key
         self._auto_commit = auto_commit
         self._secret = secret
@@ -187,7 +186,6 @@ class Membership:
             self._resume(connected, registered, now)
             return
         self._registered = None
-        self.suspended_since = None
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
@@ -195,7 +193,7 @@ class Membership:
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
-    def lost(self, now: float) -> None:
+    def lost(self) -> None:
         """Called when the connection has ended. The membership continues until its lease ends."""
         connected, self._connected = self._connected, None
         if connected is None:
@@ -204,13 +202,12 @@ class Membership:
         self._uncollected = {message: one for message, (_, one) in connected.requests.items() if one.is_answered}
         registered = self._registered
         if registered is None:
-            self._end_membership(now)
+            self._end_membership()
             return
         unheard: dict[TopicPartition, int] = {}
         for _, (_, offsets) in sorted(connected.pings.items()):
             unheard |= offsets
         registered.offered = unheard | registered.offered
-        self.suspended_since = self.suspended_since or now
         self._change(SessionState.SUSPENDED)
 
     def close(self) -> None:
@@ -248,17 +245,14 @@ class Membership:
                 command.stored = True
             else:
                 del registered.commands[command_id]
-        self.suspended_since = None
         self._change(SessionState.CONNECTED)
         self._do(ChannelChanged())
 
-    def _end_membership(self, now: float) -> None:
+    def _end_membership(self) -> None:
         self._registered = None
-        self.suspended_since = now
         self._change(SessionState.LOST)
         self._do(ChannelChanged())
         if self._connected is not None:
-            self.suspended_since = None
             self._change(SessionState.CONNECTED)
 
     def _next_number(self) -> int:
@@ -373,11 +367,11 @@ class Membership:
                 connected.not_before = now + _retry_s(refused.frame)
         if refused.type == MessageType.RESUME and refused.code not in _RETRIABLE:
             log.info("cannot resume; registering again consumer=%s reason=%s", self.consumer, refused.message)
-            self._end_membership(now)
+            self._end_membership()
         elif refused.code == Code.MEMBERSHIP_LOST:
             connected.lost = refused.message
             self._evicted = self.registration
-            self._end_membership(now)
+            self._end_membership()
         elif refused.id == 0:
             connected.lost = f"{refused.code}: {refused.message}"
         self._do(WakeWaiters())

@@ -125,12 +125,6 @@ class MetadataQuestion:
     wait_ms: int = 0
     not_epoch: int | None = None
 
-    @classmethod
-    def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
-        """Returns a request that waits for a coordinator other than ``missed``, so the consumer does not have to
-        poll."""
-        return cls(WAIT_MS, missed.epoch if missed is not None else None)
-
     def to_json(self) -> dict[str, Any]:
         epoch = {"not_epoch": self.not_epoch} if self.not_epoch is not None else {}
         return {"wait_ms": self.wait_ms} | epoch if self.wait_ms > 0 else {}

@@ -24,7 +24,6 @@ from kafka_coord.channel.operations import (
 )
 from kafka_coord.errors import (
     BadVersion,
-    Fenced,
     MalformedValue,
     MembershipLost,
     MultiFailed,
@@ -48,6 +47,17 @@ def ensure_group(store: Store, group: str) -> None:
     """Creates the parents of a group's registrations and channels if they are missing."""
     store.ensure_path(layout.ids(group))
     store.ensure_path(layout.channels(group))
+
+
+def stored_offsets(store: Store, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+    """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`."""
+    requested = list(partitions)
+    paths = [layout.offset(group, tp.topic, tp.partition) for tp in requested]
+    nodes = store.read_many([GetData(path) for path in paths])
+    return {
+        tp: decode_offset(node.data, path) if isinstance(node, Node) else None
+        for tp, path, node in zip(requested, paths, nodes, strict=True)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +326,6 @@ class ConsumerChannel:
     def _write(self, request: tuple[Op, ...]) -> None:
         try:
             self._store.multi(request)
-        except Fenced:  # the writing instance lost its own epoch; this says nothing about the member
-            raise
         except MultiFailed as failure:
             if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
                 raise MembershipLost(
@@ -344,12 +352,5 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored offset of each partition, or ``None`` if there is none. Thread-safe. Raises
-        :class:`MalformedValue`."""
-        requested = list(partitions)
-        paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in requested]
-        nodes = self._store.read_many([GetData(path) for path in paths])
-        return {
-            tp: decode_offset(node.data, path) if isinstance(node, Node) else None
-            for tp, path, node in zip(requested, paths, nodes, strict=True)
-        }
+        """See :func:`stored_offsets`. Thread-safe."""
+        return stored_offsets(self._store, self.group, partitions)

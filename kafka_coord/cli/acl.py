@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +17,7 @@ from kafka_coord.errors import SettingsError, StoreError, VerificationFailed
 if TYPE_CHECKING:
     from kafka_coord.settings import Settings
     from kafka_coord.zk.acl import AclOf, AclPlan
-    from kafka_coord.zk.acl_tree import AclStore, Comparison
+    from kafka_coord.zk.acl_tree import Comparison
 
 _RULES = columns("znode coordinators operators consumers readers why")
 _ROLES = columns("role group identities")
@@ -100,7 +99,7 @@ def check(output: Format) -> None:
 
     settings = current_settings()
     plan = _plan(settings)
-    with _acl_store(settings) as store:
+    with open_store(settings) as store:
         comparison = compare(store, plan)
     rows = _deviations(comparison)
     document = {"looked_at": comparison.acls.looked_at, "deviations": rows, "foreign": list(comparison.acls.foreign)}
@@ -138,7 +137,7 @@ def apply_command(yes: bool) -> None:
 
     settings = current_settings()
     plan = _plan(settings)
-    with _acl_store(settings) as store:
+    with open_store(settings) as store:
         comparison = compare(store, plan)
         todo = len(comparison.deviations) + len(comparison.missing)
         if not todo and not comparison.acls.hidden:
@@ -200,16 +199,6 @@ def _plan(settings: Settings) -> AclPlan:
             "(docs/operations.md, Security), and set zookeeper.identities to its path"
         )
     return read_identities(settings.zookeeper.identities)
-
-
-@contextmanager
-def _acl_store(settings: Settings) -> Iterator[AclStore]:
-    from kafka_coord.zk.acl_tree import AclStore
-
-    with open_store(settings) as store:
-        if not isinstance(store, AclStore):
-            raise StoreError("this store does not support ACLs")
-        yield store
 
 
 def _checked(path: str) -> str:

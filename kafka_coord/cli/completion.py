@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-from kafka_coord.errors import SettingsError
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
 def completion(shell: str) -> None:
     """Print the completion script for a shell.
 
@@ -18,8 +18,5 @@ def completion(shell: str) -> None:
     zsh:   kafka-coord completion zsh > ~/.zfunc/_kafka-coord
     fish:  kafka-coord completion fish > ~/.config/fish/completions/kafka-coord.fish
     """
-    completer = get_completion_class(shell)
-    if completer is None:
-        raise SettingsError(f"completion is not available for {shell}")
     root = click.get_current_context().find_root()
-    click.echo(completer(root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())
+    click.echo(_SHELLS[shell](root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())

@@ -12,11 +12,11 @@ import click
 from click.core import ParameterSource
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.settings import Settings, ZooKeeperSettings, load_settings, variable_of
+from kafka_coord.settings import Settings, load_settings, variable_of
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
-    from kafka_coord.zk.options import ZkOptions
-    from kafka_coord.zk.store import Store
+    from kafka_coord.zk import KazooStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,11 +91,11 @@ def _property(written: str) -> tuple[str, str]:
 
 
 @contextmanager
-def open_store(settings: Settings | None = None) -> Iterator[Store]:
+def open_store(settings: Settings | None = None) -> Iterator[KazooStore]:
     """Opens a ZooKeeper session for the duration of one command."""
     settings = settings or current_settings()
     try:
-        store = connected(settings.zookeeper)
+        store = connect_with(settings.zookeeper)
     except SettingsError as error:
         origin = settings.origin.get("zookeeper.hosts")
         raise SettingsError(f"{error} (from {origin})" if origin else str(error)) from error
@@ -103,26 +103,6 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
         yield store
     finally:
         store.close()
-
-
-def connected(zookeeper: ZooKeeperSettings) -> Store:
-    """Opens a ZooKeeper session, which the caller must close. Raises :class:`StoreUnavailable` and
-    :class:`SettingsError`."""
-    from kafka_coord.zk import connect
-
-    return connect(
-        zookeeper.hosts,
-        session_timeout_ms=zookeeper.session_timeout_ms,
-        options=zookeeper_options(zookeeper),
-        connect_timeout_s=zookeeper.connect_timeout_ms / 1000,
-    )
-
-
-def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
-    """Converts the settings for TLS, credentials and ACLs into the options of :mod:`kafka_coord.zk`."""
-    from kafka_coord.zk import options_from_settings  # imported only when needed, so that '--help' stays fast
-
-    return options_from_settings.zookeeper_options(settings)
 
 
 def given_config() -> Path | None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
+from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
 from kafka_coord.cli.output import note
 from kafka_coord.cli.stopping import Stopping, stopping_at_signals
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.documents import iso_time
+from kafka_coord.zk.options_from_settings import zookeeper_options
 
 if TYPE_CHECKING:
     from kafka_coord.consumer.consumer import Consumer

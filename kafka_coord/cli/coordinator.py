@@ -17,12 +17,7 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.documents import (
-    action_document,
-    election_document,
-    request_document,
-    status_document,
-)
+from kafka_coord.monitor.documents import action_document, election_document, request_document, status_document
 from kafka_coord.monitor.history import read_cluster_history
 from kafka_coord.monitor.requests import await_successor, read_requests, withdraw
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafka_coord.cli.connection import connected, connection_options, current_settings, open_store
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.output import note
 from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, host_and_port
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
     from kafka_coord.monitor.dashboard.live import Live
@@ -87,7 +88,7 @@ def _open_sources(settings: Settings, rings: LagRings, wake: Callable[[], None])
 
     zookeeper = settings.zookeeper
     return Sources(
-        connected(zookeeper),
+        connect_with(zookeeper),
         zookeeper.hosts,
         settings.kafka.properties,
         session_timeout_ms=zookeeper.session_timeout_ms,

@@ -54,11 +54,6 @@ class Section:
     empty: str = "none"
 
 
-def number(key: str, title: str = "") -> Column:
-    """Returns a column of right-aligned numbers."""
-    return Column(key, title, right=True)
-
-
 def columns(written: str) -> tuple[Column, ...]:
     """Parses keys separated by spaces. ``#`` before a key makes a column of right-aligned numbers, and
     ``=TITLE`` after it sets the heading."""

@@ -14,7 +14,7 @@ from kafka_coord.cli.lazy import LazyCommands
 from kafka_coord.cli.options import GROUP, output_option, result_format
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import DevClusterError, SettingsError
-from kafka_coord.monitor.history import read_history
+from kafka_coord.monitor.history import read_trail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ def history(
     if groups:
         with open_store() as store:
             for group in groups:
-                evidence.add_decisions("zookeeper", group, read_history(store, group))
+                evidence.add_decisions("zookeeper", group, read_trail(store, group)[0])
     with job_session("kafka-coord history", master, conf, log or root / "logs" / "history.log") as spark:
         report = write_history(spark, evidence, directory)
     show_history(output, report)

@@ -10,7 +10,7 @@ import click
 
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.options import output_option, timeout_option
-from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import Request
 from kafka_coord.monitor.documents import answer_document
@@ -49,8 +49,7 @@ def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])
         return
-    columns = [Column(key) for key in ("request", "type", "group", "result", "message")]
-    show(output, answers, [Section("answers", columns, answers)])
+    show(output, answers, [Section("answers", columns("request type group result message"), answers)])
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafka_coord.cli.connection import connected, connection_options, current_settings, open_store
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.settings import listed
 from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError, StoreUnavailable
@@ -24,6 +24,7 @@ from kafka_coord.model import Process
 from kafka_coord.model.pattern import topic_pattern
 from kafka_coord.settings import ServeSettings, Settings
 from kafka_coord.version import __version__
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
@@ -215,7 +216,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
                 if gateway is not None:
                     gateway.raise_failure()
-                if not ready and service.wait_registered(0.0):
+                if not ready and service.registered:
                     ready = True
                     log.info(
                         "ready broker_id=%d zookeeper=%s",
@@ -249,7 +250,7 @@ def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> L
     from kafka_coord.monitor.lag_metrics import LagSampler
 
     return LagSampler(
-        partial(connected, settings.zookeeper),
+        partial(connect_with, settings.zookeeper),
         settings.kafka.properties,
         lambda: service.leads,
         most=settings.serve.lag_metrics_groups,
@@ -378,7 +379,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:
-            return connected(settings.zookeeper)
+            return connect_with(settings.zookeeper)
         except StoreUnavailable as error:
             log.warning("waiting for ZooKeeper: %s", error, extra={"event": "waiting_for_zookeeper"})
             stopping.wait(_RETRY_S)

@@ -46,7 +46,7 @@ class AsyncConsumer(GroupMember[K, V]):
     """
 
     def _constructed(self) -> None:
-        if stream_count(self._membership.subscription) > 1:
+        if stream_count(self._settings.member.subscription) > 1:
             raise SettingsError("an AsyncConsumer supports only one stream, because its event loop runs in one thread")
 
     def __getattr__(self, name: str) -> Any:

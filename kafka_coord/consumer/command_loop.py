@@ -18,7 +18,7 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 3.0
+_LOOK_INTERVAL_S = 3.0
 """How often, in seconds, the loop lists the channel even without an event. A lost watch delays a command by at most
 this long."""
 
@@ -44,7 +44,6 @@ class CommandLoop:
     _fetchers: Fetchers
     _counters: ConsumerStats
     _wake: Callable[[], None]
-    _look_interval_s: float
     _on_start: PartitionCallback | None
     _on_stop: PartitionCallback | None
     _queue: deque[CommandId] = field(default_factory=deque)
@@ -102,7 +101,7 @@ class CommandLoop:
         except BaseException:
             self._changed = True
             raise
-        self.look_due = now + self._look_interval_s
+        self.look_due = now + _LOOK_INTERVAL_S
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
             # Someone deleted the command. The coordinator treats that as an acknowledgement, so finish the command.
@@ -197,11 +196,7 @@ class CommandLoop:
             current.command.generation,
             len(current.command.partitions),
             len(offsets),
-            extra={
-                "event": "consumer_carried_out",
-                "consumer": registration.consumer,
-                "group": registration.group,
-            },
+            extra={"event": "consumer_carried_out", "consumer": registration.consumer, "group": registration.group},
         )
 
 

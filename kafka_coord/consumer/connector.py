@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
-from kafka_coord.consumer.command_loop import LOOK_INTERVAL_S, CommandLoop, tell
+from kafka_coord.consumer.command_loop import CommandLoop, tell
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher_interface import Fetchers
 from kafka_coord.consumer.settings import PartitionCallback
@@ -81,7 +81,6 @@ class Connector:
         registration_value: Callable[[], bytes],
         wake: Callable[[], None],
         auto_commit_interval_s: float | None = 1.0,
-        look_interval_s: float = LOOK_INTERVAL_S,
         on_start: PartitionCallback | None = None,
         on_stop: PartitionCallback | None = None,
         on_lost: PartitionCallback | None = None,
@@ -95,7 +94,7 @@ class Connector:
         self._on_stop = on_stop
         self._on_lost = on_lost
         self.counters = ConsumerStats()
-        self._commands = CommandLoop(channel, fetchers, self.counters, wake, look_interval_s, on_start, on_stop)
+        self._commands = CommandLoop(channel, fetchers, self.counters, wake, on_start, on_stop)
         self._registration: Registration | None = None
         self._value: bytes | None = None
         self._name_taken_since: float | None = None

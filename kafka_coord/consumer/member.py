@@ -28,7 +28,7 @@ from kafka_coord.consumer.settings import (
     Callbacks,
     Reading,
     bound,
-    membership,
+    member_settings,
     one_given,
     one_of,
     reading,
@@ -89,7 +89,7 @@ class GroupMember(Generic[K, V]):
         key_deserializer: Callable[[bytes], K] | None = None,
         value_deserializer: Callable[[bytes], V] | None = None,
     ) -> None:
-        self._membership = membership(
+        self._settings = member_settings(
             group=group,
             topics=topics,
             include=include,
@@ -105,7 +105,7 @@ class GroupMember(Generic[K, V]):
             rejoin_grace_ms=rejoin_grace_ms,
         )
         self._how = reading(
-            client_settings(group, self._membership.consumer, kafka or {}),
+            client_settings(group, self._settings.member.consumer, kafka or {}),
             auto_offset_reset=auto_offset_reset,
             auto_commit_interval_ms=auto_commit_interval_ms,
             listener=listener,
@@ -146,7 +146,7 @@ class GroupMember(Generic[K, V]):
 
     def _open(self) -> None:
         """Connects and joins the group. Raises any error raised while opening a ZooKeeper session."""
-        self._transport = self._open_transport(self._endpoint, self._membership, self._how, self._wakeup.set)
+        self._transport = self._open_transport(self._endpoint, self._settings, self._how, self._wakeup.set)
         self._assemble(self._how, self._told)
         self._transport.start()
         self._thread.start()
@@ -156,7 +156,7 @@ class GroupMember(Generic[K, V]):
         transport = self._transport
         self._fetchers = KafkaFetchers(
             how.kafka,
-            streams=stream_count(self._membership.subscription),
+            streams=stream_count(self._settings.member.subscription),
             reset=how.reset,
             auto_commit=how.auto_commit_interval_s is not None,
             hands_out_until=self._hands_out_until,
@@ -169,7 +169,7 @@ class GroupMember(Generic[K, V]):
             transport.handle,
             transport.channel,
             self._fetchers,
-            registration_value=lambda: self._membership.registration_value(transport.handle),
+            registration_value=lambda: self._settings.registration_value(transport.handle),
             wake=self._wakeup.set,
             auto_commit_interval_s=how.auto_commit_interval_s,
             on_start=callbacks.on_assign,
@@ -185,7 +185,7 @@ class GroupMember(Generic[K, V]):
             transport.handle,
             transport.channel,
             self._wakeup,
-            consumer=self._membership.consumer,
+            consumer=self._settings.member.consumer,
             meanwhile=self._brokers.step,
             at_end=self._let_go,
         )
@@ -210,7 +210,7 @@ class GroupMember(Generic[K, V]):
 
     def _consumed(self) -> dict[TopicPartition, int]:
         lost = (
-            f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
+            f"consumer {self.consumer_id!r} lost its membership in group {self._settings.group!r}"
             f" ({self._connector.counters.last_loss}) before this commit: uncommitted records will be read again"
         )
         reader = None if self._thread.is_current else threading.current_thread()
@@ -314,7 +314,7 @@ class GroupMember(Generic[K, V]):
     @property
     def subscription(self) -> Subscription:
         """The topics, or the pattern of topics, that the consumer subscribes to."""
-        return self._membership.subscription
+        return self._settings.member.subscription
 
     def subscribe(
         self,
@@ -335,8 +335,8 @@ class GroupMember(Generic[K, V]):
         changed = subscription(topics, {"include": include, "exclude": exclude}, streams)
         if stream_count(changed) > streams:
             raise SettingsError(f"the consumer has {streams} streams, so no topic can use {stream_count(changed)}")
-        if changed != self._membership.subscription:
-            self._membership = replace(self._membership, subscription=changed)
+        if changed != self._settings.member.subscription:
+            self._settings = replace(self._settings, member=replace(self._settings.member, subscription=changed))
             self._connector.register_again()
 
     # --- about the consumer ------------------------------------------------------------------------------------------
@@ -344,12 +344,12 @@ class GroupMember(Generic[K, V]):
     @property
     def consumer_id(self) -> str:
         """The consumer's name in the group."""
-        return self._membership.consumer
+        return self._settings.member.consumer
 
     @property
     def group(self) -> str:
         """The group that the consumer belongs to."""
-        return self._membership.group
+        return self._settings.group
 
     @property
     def registered(self) -> bool:
@@ -399,7 +399,7 @@ class GroupMember(Generic[K, V]):
         records and will call the consumer again. ``_ended`` is done when the consumer has left."""
         self._closed = True
         now_ms = int(self._transport.handle.clock.time() * 1000)
-        give_up = bool(leave) and self._membership.rejoin_grace_ms > 0
+        give_up = bool(leave) and self._settings.member.rejoin_grace_ms > 0
         also = (eviction_op(self.group, self.consumer_id, now_ms),) if give_up else ()
         self._connector.close(timeout_s, also, in_hand=in_hand)
 

@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -26,30 +26,17 @@ from kafka_coord.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """What a consumer registers, except the time and the session timeout."""
+class MemberSettings:
+    """The group that a consumer joins, and the settings that it registers there."""
 
     group: str
-    consumer: str
-    subscription: Subscription
-    assignor: str | None
-    capacity: int
-    rack: str | None
-    mode: Mode
-    rejoin_grace_ms: int
+    member: Member
 
     def registration_value(self, store: SessionHandle) -> bytes:
         """Returns the value of ``ids/<consumer>``. The session timeout and the time come from the store."""
-        member = Member(
-            consumer=self.consumer,
-            incarnation=0,
-            subscription=self.subscription,
-            assignor=self.assignor,
-            capacity=self.capacity,
-            rack=self.rack,
-            mode=self.mode,
+        member = replace(
+            self.member,
             session_timeout_ms=store.session.timeout_ms,
-            rejoin_grace_ms=self.rejoin_grace_ms,
             host=socket.gethostname(),
             client=f"kafka-coord-python/{__version__} pid={os.getpid()}",
             timestamp=str(int(store.clock.time() * 1000)),
@@ -65,7 +52,7 @@ def generated_id(group: str) -> str:
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
-def membership(
+def member_settings(
     *,
     group: str,
     topics: Iterable[str] | Mapping[str, int] | None = None,
@@ -80,8 +67,8 @@ def membership(
     rack: str | None = None,
     mode: str = "incremental",
     rejoin_grace_ms: int = 0,
-) -> Membership:
-    """Checks the arguments and returns the membership. ``white_list`` and ``black_list`` are the earlier names of
+) -> MemberSettings:
+    """Checks the arguments and returns the settings. ``white_list`` and ``black_list`` are the earlier names of
     ``include`` and ``exclude``.
 
     Raises :class:`SettingsError`, which names the argument at fault.
@@ -91,9 +78,9 @@ def membership(
     between("capacity", capacity, 1, 1_000_000)
     between("rejoin_grace_ms", rejoin_grace_ms, 0, MAX_GRACE_MS)
     patterns = {"include": include, "exclude": exclude, "white_list": white_list, "black_list": black_list}
-    return Membership(
-        group=group,
+    member = Member(
         consumer=legal("consumer", consumer_id) if consumer_id is not None else generated_id(group),
+        incarnation=0,
         subscription=subscription(topics, patterns, streams),
         assignor=assignor,
         capacity=capacity,
@@ -101,6 +88,7 @@ def membership(
         mode=one_of("mode", mode, Mode),
         rejoin_grace_ms=rejoin_grace_ms,
     )
+    return MemberSettings(group, member)
 
 
 def subscription(

@@ -14,7 +14,7 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.brokers import BrokerDirectory
-from kafka_coord.consumer.settings import Membership, Reading, between
+from kafka_coord.consumer.settings import MemberSettings, Reading, between
 from kafka_coord.consumer.socket_brokers import SocketBrokers
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
@@ -71,27 +71,31 @@ class Transport(Protocol):
         """Closes the transport. Call it only after the connector has ended."""
 
 
-def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> Transport:
+def open_transport(
+    endpoint: Endpoint, settings: MemberSettings, reading: Reading, wake: Callable[[], None]
+) -> Transport:
     """Opens the transport that the endpoint selects. Raises :class:`SettingsError`, and any error raised while
     opening a ZooKeeper session."""
     endpoint.session_timeout()
     if endpoint.bootstrap is None:
-        return ZooKeeperTransport(endpoint, member, reading, wake)
+        return ZooKeeperTransport(endpoint, settings, reading, wake)
     if endpoint.zookeeper is not None or endpoint.store is not None:
         raise SettingsError("give zookeeper or bootstrap, not both")
-    return SocketTransport(endpoint, endpoint.bootstrap, member, reading, wake)
+    return SocketTransport(endpoint, endpoint.bootstrap, settings, reading, wake)
 
 
 class ZooKeeperTransport:
     """Uses a store that it opens itself, or a store that the caller passes in and later closes."""
 
-    def __init__(self, endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, settings: MemberSettings, reading: Reading, wake: Callable[[], None]
+    ) -> None:
         self._own: Store | None = None
         store = endpoint.store
         if store is None:
             store = self._own = _open(endpoint)
         self.handle: SessionHandle = store
-        self.channel: MemberChannel = ConsumerChannel(store, member.group, member.consumer)
+        self.channel: MemberChannel = ConsumerChannel(store, settings.group, settings.member.consumer)
         self.brokers: Brokers = BrokerDirectory(
             store, wake, protocol=reading.security_protocol, listener=reading.listener
         )
@@ -119,13 +123,13 @@ class SocketTransport:
     """Uses a connection to the coordinator. Any broker host can tell a consumer the coordinator's address."""
 
     def __init__(
-        self, endpoint: Endpoint, bootstrap: str, member: Membership, reading: Reading, wake: Callable[[], None]
+        self, endpoint: Endpoint, bootstrap: str, settings: MemberSettings, reading: Reading, wake: Callable[[], None]
     ) -> None:
         hosts = addresses(bootstrap)
         brokers = SocketBrokers(wake, self._ask, protocol=reading.security_protocol, listener=reading.listener)
         link = self._link = SocketLink(
-            member.group,
-            member.consumer,
+            settings.group,
+            settings.member.consumer,
             SystemClock(),
             session_timeout_ms=endpoint.session_timeout(),
             resume_key=secrets.token_hex(8),

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, NoNode
+from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, NoNode
 from kafka_coord.model import Action
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import kept
@@ -76,8 +76,6 @@ class ClusterHistoryWriter:
         data = fields.dump(written.to_json())
         try:
             self._executor.write([[Create(path, data) if version < 0 else SetData(path, data, version)]])
-        except Fenced:
-            raise
         except MultiFailed as error:
             if isinstance(error.cause, NoAuth):
                 log.warning(_FORBIDDEN, path)

@@ -29,7 +29,7 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
+from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Action, Member, Process, Request
 from kafka_coord.model.cluster_history import Election
 from kafka_coord.model.names import is_legal
@@ -152,8 +152,6 @@ class ConsumerCoordinator:
     def _remove_answer(self, unit: Sequence[Op]) -> None:
         try:
             self._executor.write([unit])
-        except Fenced:
-            raise
         except MultiFailed as error:
             # the response is gone, or its ACL forbids deleting it
             log.debug("could not remove an old response reason=%s", error)
@@ -168,8 +166,6 @@ class ConsumerCoordinator:
         answered = replace(request, result=result, message=message)
         try:
             self._executor.write([(answer_op(request, result, message), *also)])
-        except Fenced:
-            raise
         except MultiFailed as error:
             if error.path != layout.request(request.request_id):
                 raise
@@ -235,10 +231,7 @@ class ConsumerCoordinator:
         return frozenset(idle)
 
     def _take_members(
-        self,
-        groups: Mapping[str, Sequence[str]],
-        consumers: Sequence[tuple[str, str]],
-        nodes: Sequence[Answer],
+        self, groups: Mapping[str, Sequence[str]], consumers: Sequence[tuple[str, str]], nodes: Sequence[Answer]
     ) -> None:
         members: dict[str, list[Member]] = {group: [] for group in groups}
         decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}

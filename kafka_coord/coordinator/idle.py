@@ -6,7 +6,6 @@ import hashlib
 import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
@@ -16,7 +15,7 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.coordinator.tolerant_reads import Answer
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, StoreError
-from kafka_coord.model import Settled, TopicInfo
+from kafka_coord.model import Settled, Subscription, TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.settled import interests
@@ -96,7 +95,7 @@ class IdleGroups:
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
         for number, (_, at_rest) in enumerate(asked):
             if found[number] and at_rest.topics is not topics:
-                found[number] = self._digest(at_rest.settled, topics) == at_rest.settled.topics
+                found[number] = self._digest(at_rest.settled.subscriptions, topics) == at_rest.settled.topics
                 at_rest.topics = topics
         return found
 
@@ -119,8 +118,8 @@ class IdleGroups:
             memory.quiet_since = now if memory.quiet_since is None else memory.quiet_since
             return memory.quiet_since + self._options.settled_after_ms / 1000
         members, topics = snapshot.observation.members, snapshot.observation.topics
-        settled = Settled(snapshot.zxids, "", len(members), interests(one.subscription for one in members.values()))
-        settled = replace(settled, topics=self._digest(settled, topics))
+        subscriptions = interests(one.subscription for one in members.values())
+        settled = Settled(snapshot.zxids, self._digest(subscriptions, topics), len(members), subscriptions)
         memory.at_rest = AtRest(settled, topics, self._next_whole(memory.group))
         return None
 
@@ -156,8 +155,6 @@ class IdleGroups:
         """Writes all records together. If that fails, writes each record separately."""
         try:
             executor.write([[op] for _, op in ops])
-        except Fenced:
-            raise
         except MultiFailed:
             for memory, op in ops:
                 self._write_one(executor, memory, op.data)
@@ -171,21 +168,19 @@ class IdleGroups:
         exists = self._store.exists(path) is not None
         try:
             executor.write([[SetData(path, data) if exists else Create(path, data)]])
-        except Fenced:
-            raise
         except MultiFailed as error:
             log.debug("could not record that a group is at rest group=%s reason=%s", memory.group, error)
         else:
             _took_effect(memory)
 
-    def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
+    def _digest(self, subscriptions: Sequence[Subscription], topics: Mapping[str, TopicInfo]) -> str:
         """Returns a digest of the topics that the target depends on. If any subscription is a pattern, that means every
         topic."""
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
-        names: frozenset[str] | None = frozenset(name for one in settled.subscriptions for name in one.topics)
-        if any(one.is_wildcard for one in settled.subscriptions):
+        names: frozenset[str] | None = frozenset(name for one in subscriptions for name in one.topics)
+        if any(one.is_wildcard for one in subscriptions):
             names = None
         if names not in self._digests:
             self._digests[names] = topics_digest(topics, names)

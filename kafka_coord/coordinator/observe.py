@@ -171,11 +171,11 @@ def _read_group(
     commands = yield [GetData(path) for path in slow]
     registrations = {c: each[c][0] for c in consumers}
     members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
-    ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), _decode_ledger)
+    ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), decode_ledger)
     listings = {c: reading.listing(layout.channel(group, c), each[c][2]) for c in channelled}
     seen_channels = {c: Channel(*in_order(listing)) for c, listing in listings.items() if listing is not None}
     settings = reading.decode(layout.group(group), group_node, _decode_settings)
-    target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
+    target = reading.decode(layout.assignment(group), assignment, decode_assignment)
     pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
         layout.paused(group), paused, _decode_pause, empty=Pause()
     )
@@ -295,11 +295,11 @@ def decode_member(where: str, node: Node) -> Member:
     return Member.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.czxid, where)
 
 
-def _decode_ledger(where: str, node: Node) -> Ledger:
+def decode_ledger(where: str, node: Node) -> Ledger:
     return Ledger.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.version, where)
 
 
-def _decode_assignment(where: str, node: Node) -> Assignment:
+def decode_assignment(where: str, node: Node) -> Assignment:
     return Assignment.from_json(fields.load(node.data, where), node.stat.version, where)
 
 

@@ -54,7 +54,8 @@ class CoordinatorService:
         self.awake = threading.Event()
         """Set when something happens that the next :meth:`turn` must handle."""
         self._stopping = threading.Event()
-        self._registered = threading.Event()
+        self.registered = False
+        """Whether this instance has been listed under ``/consumers/coordinators``."""
         self._finished = threading.Event()
         self._failure: KafkaCoordError | None = None
         self._election = ZkElection(store, broker_id, endpoints or {}, self.awake.set)
@@ -72,20 +73,6 @@ class CoordinatorService:
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="coordinator-service", daemon=True)
         self._thread.start()
-
-    def wait_registered(self, timeout_s: float) -> bool:
-        """Waits up to ``timeout_s`` seconds until this instance is listed under ``/consumers/coordinators``. Returns
-        whether it is listed.
-
-        Raises :class:`SettingsError` if another live instance uses the same broker id.
-        """
-        deadline = self._store.clock.monotonic() + timeout_s
-        while not self._registered.wait(0.05):
-            if self._failure is not None:
-                raise self._failure
-            if self._store.clock.monotonic() >= deadline:
-                return False
-        return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits up to ``timeout_s`` seconds for the service to end. Returns whether it has ended. If the service
@@ -188,11 +175,11 @@ class CoordinatorService:
         return IDLE_WAIT_S
 
     def _register(self) -> None:
-        if not self._registered.is_set() or not self._instance.is_registered():
+        if not self.registered or not self._instance.is_registered():
             for path in layout.PERSISTENT_ROOTS:
                 self._store.ensure_path(path)
             self._instance.register()
-            self._registered.set()
+            self.registered = True
 
     def _stand(self) -> None:
         leadership = self._election.elect()

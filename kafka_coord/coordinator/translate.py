@@ -21,15 +21,7 @@ from kafka_coord.coordinator.steps import (
     WriteOffsets,
 )
 from kafka_coord.coordinator.tolerant_reads import tree_below
-from kafka_coord.model import (
-    NO_OFFSET,
-    Command,
-    PartitionSet,
-    Request,
-    StartFetcher,
-    StartPoint,
-    TopicPartition,
-)
+from kafka_coord.model import NO_OFFSET, Command, PartitionSet, Request, StartFetcher, StartPoint, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import fits_one, packed

@@ -120,12 +120,11 @@ class LogTerm:
         now_ms: Callable[[], int],
         on_end: Callable[[str], None],
         topic: str = TOPIC,
-        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.partition, self.term, self._topic = partition, term, topic
         self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
-        self._nonce, self._loop = nonce, asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._sequence = 0
         self._next_offset = -1
         self._queue: deque[_Append] = deque()
@@ -145,7 +144,7 @@ class LogTerm:
         producer_id, _ = producer_of(self.partition, self.term)
         if producer_id > producer_of(self.partition, 0)[0]:
             await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
-        claim = Claim(self.term, self._instance, self._nonce())
+        claim = Claim(self.term, self._instance, secrets.token_hex(8))
         offset = await self._produce_next([claim_record(claim)])
         async for batch in self._reader.batches(offset, offset + 1):
             if [read_record(record) for record in batch.records] == [claim]:
@@ -285,11 +284,7 @@ class LogTerm:
         """Sends a batch and returns the offset of its first record. Raises :class:`BrokerError`."""
         form = message("ProduceRequest")
         batch = encode_batch(
-            records,
-            now_ms=self._now_ms(),
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=sequence,
+            records, now_ms=self._now_ms(), producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence
         )
         data = form.struct("PartitionProduceData")(index=self.partition, records=batch)
         topic = form.struct("TopicProduceData")(name=self._topic, partition_data=(data,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
@@ -40,10 +40,7 @@ class StopFetcher:
     incarnation: int
     partitions: PartitionSet
     reason: str
-
-    @property
-    def type(self) -> CommandType:
-        return CommandType.STOP_FETCHER
+    type: ClassVar[CommandType] = CommandType.STOP_FETCHER
 
     def to_json(self) -> dict[str, Any]:
         return _envelope(self) | {
@@ -62,10 +59,7 @@ class StartFetcher:
     incarnation: int
     starts: Mapping[TopicPartition, StartPoint]
     reason: str
-
-    @property
-    def type(self) -> CommandType:
-        return CommandType.START_FETCHER
+    type: ClassVar[CommandType] = CommandType.START_FETCHER
 
     @property
     def partitions(self) -> PartitionSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -144,22 +145,8 @@ class Member:
     def to_json(self) -> dict[str, Any]:
         """Returns the registration's value. Leaves out fields with default values."""
         value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
-        optional = {
-            "assignor": self.assignor,
-            "capacity": self.capacity if self.capacity != 1 else None,
-            "rack": self.rack,
-            "mode": str(self.mode) if self.mode is not Mode.INCREMENTAL else None,
-            "session_timeout_ms": self.session_timeout_ms,
-            "rejoin_grace_ms": self.rejoin_grace_ms or None,
-            "host": self.host,
-            "client": self.client,
-            "gateway": self.gateway,
-            "address": self.address,
-            "protocol": self.protocol,
-            "software": self.software,
-            "rebalance_timeout_ms": self.rebalance_timeout_ms or None,
-        }
-        return value | {name: found for name, found in optional.items() if found is not None}
+        found = ((name, getattr(self, name), default) for name, default in _OPTIONAL)
+        return value | {name: one for name, one, default in found if one != default}
 
     @classmethod
     def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:
@@ -192,3 +179,11 @@ class Member:
             software=fields.optional_text(value, "software", where),
             rebalance_timeout_ms=fields.number(value, "rebalance_timeout_ms", where, 0, at_least=0),
         )
+
+
+_OPTIONAL = tuple(
+    (one.name, one.default)
+    for one in dataclasses.fields(Member)
+    if one.default is not dataclasses.MISSING and one.name != "timestamp"
+)
+"""The fields that a registration leaves out if they have their defaults, in the order of the JSON object."""

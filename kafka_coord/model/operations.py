@@ -104,6 +104,8 @@ class RequestType(StrEnum):
 
 
 GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
+_REQUEST_TEXTS = ("group", "consumer", "reason", "by", "result", "message", "action", "change")
+_DECISION_NUMBERS = ("decided_at_ms", "members", "partitions", "moved", "started", "stopped")
 
 
 class GroupKind(StrEnum):
@@ -153,11 +155,9 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"version": fields.VERSION, "type": str(self.type)}
-        for name in ("group", "consumer", "reason", "by", "result", "message", "action"):
-            if getattr(self, name):
-                value[name] = getattr(self, name)
-        if self.change:
-            value["change"] = self.change[:MAX_CHANGE]
+        for name in _REQUEST_TEXTS:
+            if found := getattr(self, name):
+                value[name] = found[:MAX_CHANGE] if name == "change" else found
         value["timestamp_ms"] = self.timestamp_ms
         if self.offsets:
             value["offsets"] = nested(self.offsets)
@@ -174,12 +174,12 @@ class Request:
     @classmethod
     def from_json(cls, value: fields.Json, request_id: str, where: str, znode_version: int = 0) -> Request:
         request_type = fields.choice(value, "type", where, RequestType)
-        group, consumer = fields.text(value, "group", where, ""), fields.text(value, "consumer", where, "")
+        texts = {name: fields.text(value, name, where, "") for name in _REQUEST_TEXTS}
         try:
-            if request_type in GROUP_REQUESTS and (group or request_type is not RequestType.LOOK):
-                legal("group", group)
+            if request_type in GROUP_REQUESTS and (texts["group"] or request_type is not RequestType.LOOK):
+                legal("group", texts["group"])
             if request_type is RequestType.EVICT:
-                legal("consumer", consumer)
+                legal("consumer", texts["consumer"])
         except InvalidName as error:
             raise MalformedValue(where, str(error)) from None
         converts = request_type is RequestType.CONVERT_GROUP or bool(fields.text(value, "to", where, ""))
@@ -196,22 +196,15 @@ class Request:
                 offsets[TopicPartition(topic, int(partition))] = fields.number(found, partition, where, at_least=0)
         return cls(
             type=request_type,
-            group=group,
-            consumer=consumer,
-            reason=fields.text(value, "reason", where, ""),
-            by=fields.text(value, "by", where, ""),
             timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
             offsets=offsets,
             partitions=PartitionSet.from_json(value.get("partitions", {}), where),
             to=fields.choice(value, "to", where, GroupKind, "") if converts else None,
             successor=fields.number(value, "successor", where, at_least=0) if "successor" in value else None,
             unchanged_since=fields.number(value, "unchanged_since", where, 0),
-            result=fields.text(value, "result", where, ""),
-            message=fields.text(value, "message", where, ""),
-            action=fields.text(value, "action", where, ""),
-            change=fields.text(value, "change", where, ""),
             request_id=request_id,
             znode_version=znode_version,
+            **texts,
         )
 
 
@@ -362,12 +355,7 @@ class Decision:
             epoch=fields.number(value, "epoch", where),
             reason=fields.text(value, "reason", where, ""),
             assignor=fields.text(value, "assignor", where, ""),
-            decided_at_ms=fields.number(value, "decided_at_ms", where, 0),
-            members=fields.number(value, "members", where, 0),
-            partitions=fields.number(value, "partitions", where, 0),
-            moved=fields.number(value, "moved", where, 0),
-            started=fields.number(value, "started", where, 0),
-            stopped=fields.number(value, "stopped", where, 0),
+            **{name: fields.number(value, name, where, 0) for name in _DECISION_NUMBERS},
             stopped_ms=fields.optional_number(value, "stopped_ms", where),
             settled_ms=fields.optional_number(value, "settled_ms", where),
             moves={

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from socketserver import ThreadingMixIn
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -51,19 +51,17 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Site = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 """A WSGI application."""
 
+Values = TypeVar("Values", bound=tuple[str, ...])
 
-def gauge(name: str, text: str, value: float, labels: dict[str, str] | None = None) -> GaugeMetricFamily:
+
+def gauge(name: str, text: str, value: float) -> Metric:
     """Returns a gauge with one value."""
-    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=list(labels or ()))
-    family.add_metric(list((labels or {}).values()), value)
-    return family
+    return labelled(GaugeMetricFamily, name, text, "", {(): value})
 
 
-def counter(name: str, text: str, value: float) -> CounterMetricFamily:
+def counter(name: str, text: str, value: float) -> Metric:
     """Returns a counter with one value."""
-    family = CounterMetricFamily(f"{PREFIX}_{name}", text)
-    family.add_metric([], value)
-    return family
+    return labelled(CounterMetricFamily, name, text, "", {(): value})
 
 
 def histogram(name: str, text: str, found: Mapping[str, Durations], label: str = "") -> HistogramMetricFamily:
@@ -75,12 +73,17 @@ def histogram(name: str, text: str, found: Mapping[str, Durations], label: str =
 
 
 def labelled(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, label: str, found: Mapping[str, float]
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    labels: str,
+    found: Mapping[Values, float],
 ) -> Metric:
-    """Returns a gauge or counter with one sample per value of ``label``."""
-    family = kind(f"{PREFIX}_{name}", text, labels=[label])
-    for value, number in found.items():
-        family.add_metric([value], number)
+    """Returns a gauge or counter with one sample per key of ``found``, which holds the values of the labels. ``labels``
+    are their names, separated by spaces."""
+    family = kind(f"{PREFIX}_{name}", text, labels=labels.split())
+    for values, number in found.items():
+        family.add_metric(values, number)
     return family
 
 

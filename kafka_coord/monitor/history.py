@@ -14,13 +14,9 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
 
 
-def read_history(store: Store, group: str) -> tuple[Decision, ...]:
-    """Returns the decisions, oldest first. Raises :class:`NotFound` and :class:`MalformedValue`."""
-    return read_trail(store, group)[0]
-
-
 def read_trail(store: Store, group: str) -> tuple[tuple[Decision, ...], tuple[Action, ...]]:
-    """Returns the decisions and the operator actions, oldest first. Raises the same errors as :func:`read_history`."""
+    """Returns the decisions and the operator actions, oldest first. Raises :class:`NotFound` and
+    :class:`MalformedValue`."""
     path = layout.history(group)
     try:
         node = store.get(path)

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
-from kafka_coord.monitor.exposition import PREFIX, counter, gauge, histogram, labelled
+from kafka_coord.monitor.exposition import counter, gauge, histogram, labelled
 
 
 def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
@@ -44,15 +44,14 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
         statistics.answered,
         "request",
     )
-    errors = CounterMetricFamily(
-        f"{PREFIX}_kafka_errors",
+    yield labelled(
+        CounterMetricFamily,
+        "kafka_errors",
         "Error codes in this instance's own responses (not the broker's). Some are normal while a group rebalances "
         "(REBALANCE_IN_PROGRESS) or moves to another instance (NOT_COORDINATOR).",
-        labels=["request", "error"],
+        "request error",
+        dict(statistics.errors),
     )
-    for (name, error), count in list(statistics.errors.items()):
-        errors.add_metric([name, error], count)
-    yield errors
     presences = listener.managed.presences()
     members = Counter(one.protocol for one in presences)
     yield labelled(
@@ -60,7 +59,7 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
         "kafka_managed_members",
         "Members of managed groups that connect to this instance with a Kafka client.",
         "protocol",
-        {protocol: members[protocol] for protocol in (heartbeats.PROTOCOL, classic.PROTOCOL)},
+        {(protocol,): members[protocol] for protocol in (heartbeats.PROTOCOL, classic.PROTOCOL)},
     )
     held = sum(one.held_ms is not None for one in presences)
     yield gauge(
@@ -101,7 +100,7 @@ def _of_log(listener: KafkaListener) -> Iterator[Metric]:
     terms = sorted(dict(manager.terms).items())
     for kind, metrics in ((GaugeMetricFamily, _LOG_GAUGES), (CounterMetricFamily, _LOG_COUNTERS)):
         for name, attribute, text in metrics:
-            values = {str(partition): attrgetter(attribute)(one) for partition, one in terms}
+            values = {(str(partition),): attrgetter(attribute)(one) for partition, one in terms}
             yield labelled(kind, f"kafka_log_{name}", text, "partition", values)
     yield gauge(
         "kafka_log_loading_partitions",

@@ -89,8 +89,9 @@ class OffsetReader:
         read_committed: bool = False,
     ) -> None:
         from confluent_kafka import IsolationLevel
-        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.admin import AdminClient, OffsetSpec
 
+        self._spec = OffsetSpec
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         self._timeout_s = timeout_s
         self._errors: list[str] = []
@@ -113,22 +114,16 @@ class OffsetReader:
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
         """Returns the end offsets: the high watermarks, or the last stable offsets with ``read_committed``."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._ask(partitions, OffsetSpec.latest)
+        return self._ask(partitions, self._spec.latest)
 
     def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
         """Returns the log start offsets."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._ask(partitions, OffsetSpec.earliest)
+        return self._ask(partitions, self._spec.earliest)
 
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
         """Returns the offset of the first record whose timestamp is ``timestamp_ms`` or later. If there is no such
         record, returns the end offset."""
-        from confluent_kafka.admin import OffsetSpec
-
-        found = self._ask(partitions, lambda: OffsetSpec.for_timestamp(timestamp_ms))
+        found = self._ask(partitions, lambda: self._spec.for_timestamp(timestamp_ms))
         beyond = PartitionSet.of(tp for tp, offset in found.offsets.items() if offset < 0)
         if not beyond:
             return found

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.monitor.all_groups import list_all_groups
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.exposition import PREFIX, gauge
+from kafka_coord.monitor.exposition import gauge, labelled
 from kafka_coord.monitor.groups import GroupRow
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.monitor.lag_rings import LagRings
@@ -71,25 +71,22 @@ class LagSampler:
         sample = self._sample
         if sample is None or not self._leads():
             return
-        labels = ["group", "kind"]
-        lag = GaugeMetricFamily(
-            f"{PREFIX}_group_lag_records",
+        found = {(row.group, str(row.kind)): row.lag for row in sample.rows if row.lag is not None}
+        yield labelled(
+            GaugeMetricFamily,
+            "group_lag_records",
             "Records that the group has not committed yet, for the groups with the largest lag "
             "(serve.lag_metrics_groups).",
-            labels=labels,
+            "group kind",
+            {group: total.lag for group, total in found.items() if total.lag is not None},
         )
-        unknown = GaugeMetricFamily(
-            f"{PREFIX}_group_lag_unknown_partitions",
+        yield labelled(
+            GaugeMetricFamily,
+            "group_lag_unknown_partitions",
             "The group's partitions whose lag is unknown, because nothing is committed or the broker did not answer.",
-            labels=labels,
+            "group kind",
+            {group: total.unknown for group, total in found.items()},
         )
-        for row in sample.rows:
-            if row.lag is not None:
-                unknown.add_metric([row.group, str(row.kind)], row.lag.unknown)
-                if row.lag.lag is not None:
-                    lag.add_metric([row.group, str(row.kind)], row.lag.lag)
-        yield lag
-        yield unknown
         yield gauge(
             "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out
         )

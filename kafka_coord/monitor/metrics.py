@@ -48,7 +48,8 @@ class ServiceCollector:
     def collect(self) -> Iterator[Metric]:
         session, now = self._store.session, self._store.clock.monotonic()
         connected = session.state is SessionState.CONNECTED
-        yield gauge("build_info", "Always 1. The label is the running version.", 1, {"version": __version__})
+        about = "Always 1. The label is the running version."
+        yield labelled(GaugeMetricFamily, "build_info", about, "version", {(__version__,): 1})
         yield gauge("zookeeper_connected", "1 while the ZooKeeper session is connected.", int(connected))
         yield gauge(
             "zookeeper_session_lease_seconds",
@@ -115,7 +116,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
         "groups",
         "Groups by state, as of their last pass.",
         "state",
-        {s: states[s] for s in GroupState},
+        {(state,): states[state] for state in GroupState},
     )
     yield gauge(
         "unreadable_znodes",
@@ -134,7 +135,7 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
         "rebalances",
         "New targets, by their most important cause (see History in docs/operations.md).",
         "cause",
-        {cause: found.decided[cause] for cause in Cause if cause is not Cause.TAKEN_OVER},
+        {(cause,): found.decided[cause] for cause in Cause if cause is not Cause.TAKEN_OVER},
     )
     yield counter(
         "moved_partitions", "Partitions moved from one consumer to another by rebalances.", found.moved_partitions
@@ -193,7 +194,7 @@ def health(
     connected to ZooKeeper, and has no ``problems``. It need not be elected. ``threads`` are the listeners' threads,
     which must be alive."""
     session = store.session
-    connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
+    connected = session.state is SessionState.CONNECTED and service.registered
     coordinator = service.coordinator
     handler_age_s = service.handler_age_s()
     gateway_age_s = gateway.step_age_s if gateway is not None else None

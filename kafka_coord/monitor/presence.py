@@ -54,12 +54,8 @@ def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
     return {
         (fields.text(row, "group", where), fields.text(row, "consumer", where)): Presence(
             fields.number(row, "heard_ms_ago", where, at_least=0),
-            _optional(row, "epoch", where),
-            _optional(row, "held_ms", where),
+            fields.optional_number(row, "epoch", where),
+            fields.optional_number(row, "held_ms", where),
         )
         for row in rows
     }
-
-
-def _optional(row: fields.Json, name: str, where: str) -> int | None:
-    return None if row.get(name) is None else fields.number(row, name, where)

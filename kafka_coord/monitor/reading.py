@@ -16,13 +16,13 @@ from kafka_coord.zk.store import Node, Read, ReadResult, Store
 
 T = TypeVar("T")
 
-Decoder = Callable[[fields.Json, Node, str], T]
-"""Decodes a (JSON object, znode, path) into a value. Raises :class:`MalformedValue`."""
+Decoder = Callable[[str, Node], T]
+"""Decodes a (path, znode) into a value. Raises :class:`MalformedValue`."""
 
 
 def plainly(from_json: Callable[[fields.Json, str], T]) -> Decoder[T]:
     """Returns a decoder that ignores the znode's stat."""
-    return lambda value, _, where: from_json(value, where)
+    return lambda where, node: from_json(fields.load(node.data, where), where)
 
 
 class Reading:
@@ -70,7 +70,7 @@ class Reading:
         if not found.data and empty is not None:
             return empty
         try:
-            return decoder(fields.load(found.data, path), found, path)
+            return decoder(path, found)
         except MalformedValue as error:
             self.refuse(error.where, error.reason, found.stat.czxid if registration else 0)
             return empty

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kafka_coord.errors import MalformedValue, NoNode, RequestRefused, StoreUnavailable, Timeout
-from kafka_coord.model import CoordinatorInfo, Request, Unreadable
+from kafka_coord.model import Request, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_coordinator
 from kafka_coord.monitor.reading import Reading
@@ -97,8 +97,10 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
         except StoreUnavailable as error:  # try again until the deadline
             whose = f", and none from ZooKeeper ({error})"
         else:
-            whose = _whose(elected)
-            if not reported and elected is None:
+            whose = ": no coordinator is elected"
+            if elected is not None:
+                whose = f" from coordinator {elected.broker_id} (epoch {elected.epoch})"
+            elif not reported:
                 on_progress(f"no coordinator is elected; {request_id} stays queued until one is")
                 reported = True
         if left_s <= 0:
@@ -137,16 +139,9 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     except NoNode:
         raise Timeout(f"{path} disappeared; someone withdrew the request, or its response expired") from None
     try:
-        return _request(fields.load(node.data, path), node, path)
+        return _request(path, node)
     except MalformedValue:
         return None
-
-
-def _whose(elected: CoordinatorInfo | None) -> str:
-    """Returns the end of the sentence "no response within … s", which says whose response is missing."""
-    if elected is None:
-        return ": no coordinator is elected"
-    return f" from coordinator {elected.broker_id} (epoch {elected.epoch})"
 
 
 def withdraw(store: Store, request_id: str) -> bool:
@@ -172,5 +167,5 @@ def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unread
     return tuple(queued), tuple(reading.unreadable)
 
 
-def _request(value: fields.Json, _: Node, where: str) -> Request:
-    return Request.from_json(value, where.rpartition("/")[2], where)
+def _request(where: str, node: Node) -> Request:
+    return Request.from_json(fields.load(node.data, where), where.rpartition("/")[2], where)

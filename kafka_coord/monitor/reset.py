@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol
 
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.documents import iso_time
-from kafka_coord.monitor.lag import BrokerOffsets
+from kafka_coord.monitor.lag import BrokerLog, BrokerOffsets
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
 _MAX_OFFSET = (1 << 63) - 1
@@ -65,21 +64,11 @@ class ResetRow:
         return TopicPartition(self.topic, self.partition)
 
 
-class Log(Protocol):
-    """The part of :class:`kafka_coord.monitor.lag.OffsetReader` that a reset needs."""
-
-    def latest(self, partitions: PartitionSet) -> BrokerOffsets: ...
-
-    def earliest(self, partitions: PartitionSet) -> BrokerOffsets: ...
-
-    def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets: ...
-
-
 def compute(
     rule: Rule,
     wanted: PartitionSet,
     committed: Mapping[TopicPartition, int],
-    log: Log,
+    log: BrokerLog,
     from_file: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[ResetRow, ...]:
     """Returns the new offset of each partition in ``wanted``.
@@ -124,7 +113,7 @@ def _within(
     wanted: PartitionSet,
     committed: Mapping[TopicPartition, int],
     asked: Mapping[TopicPartition, int],
-    log: Log,
+    log: BrokerLog,
 ) -> tuple[ResetRow, ...]:
     first, end = _all(log.earliest, wanted), _all(log.latest, wanted)
     offsets, notes = {}, {}

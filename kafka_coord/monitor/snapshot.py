@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kafka_coord.channel.operations import in_order
-from kafka_coord.model import (
-    Assignment,
-    Channel,
-    CommandId,
-    GroupSettings,
-    Ledger,
-    Member,
-    Observation,
-    Pause,
-)
-from kafka_coord.model import json_fields as fields
+from kafka_coord.coordinator.observe import decode_assignment, decode_ledger, decode_member
+from kafka_coord.model import Channel, CommandId, GroupSettings, Observation, Pause
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
@@ -95,10 +86,12 @@ def _snapshot(
     ledger_nodes = {c: found[GetData(layout.ledger(group, c))] for c in listed[layout.owners(group)]}
     assignment = found[GetData(layout.assignment(group))]
     members = _decoded(
-        (c, reading.decode(layout.registration(group, c), node, _member, registration=True))
+        (c, reading.decode(layout.registration(group, c), node, decode_member, registration=True))
         for c, node in registrations.items()
     )
-    ledgers = _decoded((c, reading.decode(layout.ledger(group, c), node, _ledger)) for c, node in ledger_nodes.items())
+    ledgers = _decoded(
+        (c, reading.decode(layout.ledger(group, c), node, decode_ledger)) for c, node in ledger_nodes.items()
+    )
     pause = reading.decode(
         layout.paused(group), found[GetData(layout.paused(group))], plainly(Pause.from_json), Pause()
     )
@@ -136,15 +129,3 @@ def _snapshot(
 
 def _decoded(pairs: Iterable[tuple[str, T | None]]) -> dict[str, T]:
     return {name: value for name, value in pairs if value is not None}
-
-
-def _member(value: fields.Json, node: Node, where: str) -> Member:
-    return Member.from_json(value, where.rpartition("/")[2], node.stat.czxid, where)
-
-
-def _ledger(value: fields.Json, node: Node, where: str) -> Ledger:
-    return Ledger.from_json(value, where.rpartition("/")[2], node.stat.version, where)
-
-
-def decode_assignment(value: fields.Json, node: Node, where: str) -> Assignment:
-    return Assignment.from_json(value, node.stat.version, where)

@@ -12,16 +12,16 @@ from functools import partial
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
-from kafka_coord.consumer.settings import Membership, membership
+from kafka_coord.consumer.settings import member_settings
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
-from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges
 from kafka_coord.zk import layout
+from kafka_coord.zk.options_from_settings import connect_with
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class QueryMember:
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
         self._options = options
-        self._membership: Membership = membership(
+        self._settings = member_settings(
             group=options.group,
             topics=options.topics or None,
             include=options.pattern,
@@ -79,14 +79,14 @@ class QueryMember:
             rejoin_grace_ms=options.rejoin_grace_ms,
         )
         self._wakeup = threading.Event()
-        self._store = open_zookeeper(options.zookeeper)
+        self._store = connect_with(options.zookeeper)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
         self.holdings = holdings(self._wakeup.set)
         self._connector = Connector(
             self._store,
             self._channel,
             self.holdings,
-            registration_value=partial(self._membership.registration_value, self._store),
+            registration_value=partial(self._settings.registration_value, self._store),
             wake=self._wakeup.set,
             auto_commit_interval_s=0.2,
         )

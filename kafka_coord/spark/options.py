@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -11,8 +10,7 @@ from typing import TypeVar
 from kafka_coord.consumer.settings import generated_id
 from kafka_coord.errors import SettingsError
 from kafka_coord.model.names import legal
-from kafka_coord.settings import ZooKeeperSettings
-from kafka_coord.spark.connecting import query_settings, without_secrets
+from kafka_coord.settings import ZooKeeperSettings, load_settings
 
 KAFKA_PREFIX = "kafka."
 ZOOKEEPER_PREFIX = "zookeeper."
@@ -76,7 +74,8 @@ class SourceOptions:
 
     def for_executors(self) -> SourceOptions:
         """Returns the options without ZooKeeper credentials, for tasks, which do not connect to ZooKeeper."""
-        return replace(self, zookeeper=without_secrets(self.zookeeper))
+        place = ZooKeeperSettings(hosts=self.zookeeper.hosts, session_timeout_ms=self.session_timeout_ms)
+        return replace(self, zookeeper=place)
 
     @property
     def reads_committed(self) -> bool:
@@ -153,7 +152,7 @@ def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping
     if "sessiontimeoutms" in options:
         given["zookeeper.session_timeout_ms"] = options["sessiontimeoutms"]
     kafka = {name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)}
-    settings = query_settings(given, options.get("config"), kafka)
+    settings = load_settings(given, file=options.get("config"), kafka_properties=kafka, called="the query's options")
     if hosts not in settings.origin:
         _required(options, "zookeeper")
     return settings.zookeeper, settings.kafka.properties
@@ -233,11 +232,3 @@ def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
             " give only one of them"
         )
     return policy
-
-
-def parse_ranges(text: str) -> object:
-    """Parses the JSON of the batch reader's ``ranges``. Raises :class:`SettingsError`."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise SettingsError(f"option 'ranges' is not JSON: {error}") from None

@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,11 +28,12 @@ from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.exposition import PREFIX, Exposition
+from kafka_coord.monitor.exposition import Exposition, gauge, labelled
 from kafka_coord.monitor.offsets import lag_of, read_committed
-from kafka_coord.spark.connecting import open_zookeeper, query_settings
+from kafka_coord.settings import load_settings
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.version import __version__
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,7 +176,7 @@ class GroupProgressListener(StreamingQueryListener):
     def _tell(self, query: str, report: GroupProgress) -> None:
         steps = sorted(report.steps_ms.items(), key=lambda step: -step[1])
         log.warning(
-            "micro-batch %d of query=%s group=%s took %.1f s, more than slow_s=%g: rows=%d rows_per_s=%.0f "
+            "micro-batch %d of query=%s group=%s took %.1f s, at least slow_s=%g: rows=%d rows_per_s=%.0f "
             "partitions=%d longest: %s",
             report.batch,
             query,
@@ -218,20 +220,16 @@ class GroupProgressListener(StreamingQueryListener):
             ("query_batch_seconds", "How long the last micro-batch took.", lambda _, p: p.seconds),
         ]
         for name, text, value in plain:
-            family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["query", "group"])
-            for one, last, _ in series:
-                family.add_metric([one.query, one.group], value(one, last))
-            yield family
+            found = {(one.query, one.group): value(one, last) for one, last, _ in series}
+            yield labelled(GaugeMetricFamily, name, text, "query group", found)
         counts: list[tuple[str, str, Callable[[_Series], int]]] = [
             ("query_batches", "Micro-batches with records.", lambda s: s.batches),
-            ("query_slow_batches", "Micro-batches that took longer than slow_s.", lambda s: s.slow),
+            ("query_slow_batches", "Micro-batches that took slow_s or longer.", lambda s: s.slow),
             ("query_rows", "Records read.", lambda s: s.rows),
         ]
         for name, text, count in counts:
-            counter = CounterMetricFamily(f"{PREFIX}_{name}", f"{text} Since watch() began.", labels=["query", "group"])
-            for one, _, _ in series:
-                counter.add_metric([one.query, one.group], count(one))
-            yield counter
+            counted = {(one.query, one.group): count(one) for one, _, _ in series}
+            yield labelled(CounterMetricFamily, name, f"{text} Since watch() began.", "query group", counted)
         yield from _by_partition(
             {(one.query, one.group): (last.ends, read) for one, last, read in series},
             "query",
@@ -246,16 +244,13 @@ class GroupProgressListener(StreamingQueryListener):
         ends: dict[str, dict[TopicPartition, int]] = {}
         for one, last, _ in series:
             ends.setdefault(one.group, {}).update(last.ends)
-        readable = GaugeMetricFamily(f"{PREFIX}_group_offsets_readable", "Whether ZooKeeper returned the offsets.")
+        committed: Mapping[str, Mapping[TopicPartition, int]] = {}
+        readable = False
         try:
-            committed = self._read_committed(self._store, ends)
+            committed, readable = self._read_committed(self._store, ends), True
         except (StoreError, KafkaCoordError) as error:
             log.debug("could not read committed offsets: %s", error)
-            committed = {}
-            readable.add_metric([], 0)
-        else:
-            readable.add_metric([], 1)
-        yield readable
+        yield gauge("group_offsets_readable", "Whether ZooKeeper returned the offsets.", readable)
         standing: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
         yield from _by_partition(standing, "group", "committed", "committed by the group")
 
@@ -274,13 +269,10 @@ class GroupProgressListener(StreamingQueryListener):
 class Watching:
     """The monitoring that :func:`watch` has started. End it with :meth:`close` or by leaving a ``with`` block."""
 
-    def __init__(
-        self, spark: SparkSession, listener: GroupProgressListener, server: Exposition | None, store: Store | None
-    ) -> None:
+    def __init__(self, listener: GroupProgressListener, server: Exposition | None, opened: ExitStack) -> None:
         self.listener = listener
-        self._spark = spark
         self._server = server
-        self._store = store
+        self._opened = opened
 
     @property
     def port(self) -> int | None:
@@ -289,11 +281,7 @@ class Watching:
 
     def close(self) -> None:
         """Removes the listener from Spark and stops serving metrics."""
-        self._spark.streams.removeListener(self.listener)
-        if self._server is not None:
-            self._server.close()
-        if self._store is not None:
-            self._store.close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -320,20 +308,18 @@ def watch(
     the settings file ``config`` and the environment. Raises :class:`SettingsError` if the port cannot be opened, and
     the errors of :func:`~kafka_coord.zk.session.connect`.
     """
-    store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
-    server = None
-    try:
+    store = server = None
+    with ExitStack() as opened:
+        if zookeeper:
+            settings = load_settings({"zookeeper.hosts": zookeeper}, file=config, called="the query's options")
+            store = opened.enter_context(closing(connect_with(settings.zookeeper)))
         listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)
         if listen:
             server = Exposition(listen, listener, listener.healthy, setting="address to listen on")
+            opened.callback(server.close)
         spark.streams.addListener(listener)
-    except BaseException:
-        if server is not None:
-            server.close()
-        if store is not None:
-            store.close()
-        raise
-    return Watching(spark, listener, server, store)
+        opened.callback(spark.streams.removeListener, listener)
+        return Watching(listener, server, opened.pop_all())
 
 
 _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]]
@@ -342,20 +328,19 @@ _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping
 
 def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
     """Yields each partition's current offset, and its lag if the log end is known."""
-    labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
-    offsets = GaugeMetricFamily(f"{PREFIX}_{of}_{what}_offset", f"Offset after the last record {text}.", labels=labels)
-    lags = GaugeMetricFamily(
-        f"{PREFIX}_{of}_partition_lag_records", f"Records after the last record {text}.", labels=labels
-    )
+    labels = f"{'query group' if of == 'query' else 'group'} topic partition"
+    offsets, lags = {}, {}
     for key, (ends, at) in standing.items():
         for tp, offset in sorted(at.items()):
-            where = [*key, tp.topic, str(tp.partition)]
-            offsets.add_metric(where, offset)
+            where = (*key, tp.topic, str(tp.partition))
+            offsets[where] = offset
             lag = lag_of(offset, ends.get(tp))
             if lag is not None:
-                lags.add_metric(where, lag)
-    yield offsets
-    yield lags
+                lags[where] = lag
+    yield labelled(GaugeMetricFamily, f"{of}_{what}_offset", f"Offset after the last record {text}.", labels, offsets)
+    yield labelled(
+        GaugeMetricFamily, f"{of}_partition_lag_records", f"Records after the last record {text}.", labels, lags
+    )
 
 
 def _ends(written: str | None) -> dict[TopicPartition, int]:

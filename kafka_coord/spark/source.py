@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -18,12 +19,12 @@ from pyspark.sql.types import StructType
 from kafka_coord.errors import ConsumerClosed, SettingsError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import nested
-from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
-from kafka_coord.spark.options import OnDataLoss, SourceOptions, parse_ranges
+from kafka_coord.spark.options import OnDataLoss, SourceOptions
 from kafka_coord.spark.planned_batch import PlannedBatch, require_group
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
     import pyarrow
@@ -214,7 +215,11 @@ class RangesReader(DataSourceReader):
                 'a batch read needs the option \'ranges\': {"topic": {"partition": [[first, end], …]}}, '
                 "where end is the offset after the last"
             )
-        self._ranges = OffsetRanges.from_json(parse_ranges(given["ranges"]), "option 'ranges'")
+        try:
+            ranges = json.loads(given["ranges"])
+        except ValueError as error:
+            raise SettingsError(f"option 'ranges' is not JSON: {error}") from None
+        self._ranges = OffsetRanges.from_json(ranges, "option 'ranges'")
         given.setdefault("group", "none")
         if "subscribepattern" not in given:
             given.setdefault("topics", ",".join({tp.topic: None for tp in self._ranges.partitions}) or "none")
@@ -226,7 +231,7 @@ class RangesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from kafka_coord.monitor.lag import bootstrap_servers
 
-        store = open_zookeeper(self._options.zookeeper)
+        store = connect_with(self._options.zookeeper)
         try:
             return tasks(self._ranges, bootstrap_servers(store, self._options.kafka), self._options)
         finally:

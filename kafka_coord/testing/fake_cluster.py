@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.consumer.fetchers import Clients
-from kafka_coord.consumer.settings import Membership
+from kafka_coord.consumer.settings import MemberSettings
 from kafka_coord.consumer.transport import Endpoint
 from kafka_coord.testing.fake_group import SESSION, FakeChannel, FakeGroups
 from kafka_coord.testing.fake_log import FakeAdmin, FakeClient, FakeLogs, FakeMessage
@@ -89,9 +89,11 @@ class FakeCluster:
             self._groups.remove(consumer.group, consumer.consumer_id)
 
     def _transport(
-        self, endpoint: Endpoint, member: Membership, _reading: object, _wake: Callable[[], None]
+        self, endpoint: Endpoint, settings: MemberSettings, _reading: object, _wake: Callable[[], None]
     ) -> _FakeTransport:
-        return _FakeTransport(FakeChannel(self._groups, member.group, member.consumer), endpoint.session_timeout())
+        return _FakeTransport(
+            FakeChannel(self._groups, settings.group, settings.member.consumer), endpoint.session_timeout()
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +126,6 @@ class _FakeSession:
     clock: Clock = field(default_factory=SystemClock)
     state: SessionState = SessionState.CONNECTED
     session_id: int = SESSION
-    suspended_since: float | None = None
 
     @property
     def session(self) -> Self:

@@ -55,13 +55,13 @@ def take_frame(buffer: bytearray, most: int | None = None) -> bytes | None:
     return frame
 
 
-def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-    """Returns the API key, version and correlation id from the first 8 bytes of a request's frame. Raises
-    :class:`BadMessage` if the frame is shorter."""
+def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """Returns the API key and version of a request's frame. Raises :class:`BadMessage` if the frame is shorter than
+    ``HEADER_BYTES``."""
     if len(frame) < HEADER_BYTES:
         raise BadMessage("a request's frame is shorter than its header")
-    api_key, version, correlation_id = _START.unpack_from(frame)
-    return api_key, version, correlation_id
+    api_key, version, _ = _START.unpack_from(frame)
+    return api_key, version
 
 
 def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
@@ -115,7 +115,7 @@ _AIOKAFKA = "aiokafka-"
 def client_software(frame: bytes) -> str:
     """Returns the client's software name and version from the frame of its ApiVersions request, or "" if they are
     unknown."""
-    form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
+    form, (_, version) = message("ApiVersionsRequest"), peek(frame)
     try:
         if version not in form.versions or version not in form.flexible:
             header, _ = read_header(frame, flexible=False)

@@ -25,19 +25,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from kafka_coord.errors import StoreError
 from kafka_coord.zk.kazoo_errors import translated
-from kafka_coord.zk.store import (
-    Check,
-    Create,
-    Delete,
-    GetData,
-    Node,
-    Op,
-    OpResult,
-    Read,
-    ReadResult,
-    SetData,
-    Stat,
-)
+from kafka_coord.zk.store import Check, Create, Delete, GetData, Node, Op, OpResult, Read, ReadResult, SetData, Stat
 
 _GET_DATA, _GET_CHILDREN = 4, 8
 _CREATE, _DELETE, _SET_DATA, _CHECK = 1, 2, 5, 13

@@ -126,11 +126,7 @@ class Calls:
             )
 
     def pipelined(
-        self,
-        doing: str,
-        items: Sequence[Any],
-        ask: Callable[[Any], Any],
-        refusals: tuple[type[StoreError], ...] = (),
+        self, doing: str, items: Sequence[Any], ask: Callable[[Any], Any], refusals: tuple[type[StoreError], ...] = ()
     ) -> list[Any]:
         """Sends many pipelined requests and returns their responses: ``None`` for a znode that does not exist, and the
         error itself if its type is in ``refusals``. Raises any other error."""

@@ -14,15 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kafka_coord.errors import (
-    BadVersion,
-    MalformedValue,
-    MultiFailed,
-    NoAuth,
-    NodeExists,
-    NoNode,
-    StoreUnavailable,
-)
+from kafka_coord.errors import BadVersion, MalformedValue, MultiFailed, NoAuth, NodeExists, NoNode, StoreUnavailable
 from kafka_coord.model.json_fields import decimal, dump, load, number
 from kafka_coord.model.operations import CoordinatorInfo
 from kafka_coord.zk import layout
@@ -179,10 +171,7 @@ class ZkElection:
         if lost:
             self._lost = self._why_lost(leadership)
             log.warning(
-                "lost leadership epoch=%d reason='%s'",
-                leadership.epoch,
-                self._lost,
-                extra={"event": "leadership_lost"},
+                "lost leadership epoch=%d reason='%s'", leadership.epoch, self._lost, extra={"event": "leadership_lost"}
             )
             self._leadership = None
 

@@ -32,8 +32,6 @@ def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResul
             f"deposed: {fence.path} was changed or deleted (by an election or by hand) after version {fence.version};"
             " nothing was written",
             fence.path,
-            0,
-            error.cause,
         ) from error
 
 

@@ -61,6 +61,7 @@ class KazooSession:
 
     @property
     def suspended_since(self) -> float | None:
+        """The (monotonic) time at which the connection broke, or ``None`` while it is up."""
         return self._suspended_since
 
     def lease_deadline(self) -> float:

@@ -16,7 +16,7 @@ from kazoo.exceptions import RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from kafka_coord.errors import BadVersion, MultiFailed, NoAuth, NodeExists, NoNode, StoreError, StoreUnavailable
+from kafka_coord.errors import BadVersion, MultiFailed, NoAuth, NoNode, StoreError, StoreUnavailable
 from kafka_coord.zk import bulk, kazoo_private
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
@@ -42,7 +42,6 @@ from kafka_coord.zk.store import (
     OpResult,
     Read,
     ReadResult,
-    Session,
     SessionListener,
     SessionState,
     SetData,
@@ -88,13 +87,11 @@ def connect(
     connect_timeout_s: float = 15.0,
     call_timeout_s: float | None = None,
     options: ZkOptions | None = None,
-    create_chroot: bool = False,
     clock: Clock | None = None,
 ) -> KazooStore:
     """Opens a session on ``host:port,host:port/chroot``.
 
-    ``call_timeout_s`` limits every call (default: two thirds of the session timeout, but at least 2 s). With
-    ``create_chroot``, creates the chroot if it does not exist.
+    ``call_timeout_s`` limits every call (default: two thirds of the session timeout, but at least 2 s).
 
     Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` if no server
     accepts the connection within ``connect_timeout_s``, and :class:`NoNode` for a missing chroot.
@@ -109,7 +106,7 @@ def connect(
     )
     try:
         store.open(connect_timeout_s)
-        store.check_chroot(create=create_chroot)
+        store.check_chroot()
     except BaseException:
         store.close()
         raise
@@ -177,8 +174,8 @@ class KazooStore(Store):
             "credentials, SASL and TLS settings on both sides"
         )
 
-    def check_chroot(self, *, create: bool) -> None:
-        """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
+    def check_chroot(self) -> None:
+        """Makes sure that the chroot exists. Raises :class:`NoNode` if it does not."""
         # an old server may drop the connection on a multi-read, and it is better to find out now than later
         try:
             (root,) = self.read_many([GetData("/")])
@@ -186,22 +183,12 @@ class KazooStore(Store):
             if self._session.state is not SessionState.CONNECTED:  # kazoo connects before it sends credentials
                 raise self._refused() from error
             return  # the ACL forbids reading it, so it exists
-        if root is not None:
-            return
-        if not create:
+        if root is None:
             raise NoNode(
                 f"chroot {self._where.chroot} does not exist on ZooKeeper at {', '.join(self._where.servers)}: "
                 "check its spelling, or create it",
                 self._where.chroot,
             )
-        below = ""
-        for segment in self._where.chroot.split("/")[1:]:
-            below += f"/{segment}"
-            path = below
-            try:
-                self._calls.ask("create", path, partial(self._client.create_async, path), through_leader=True)
-            except NodeExists:
-                continue
 
     def close(self) -> None:
         with self._closing:
@@ -234,7 +221,7 @@ class KazooStore(Store):
         return self._clock
 
     @property
-    def session(self) -> Session:
+    def session(self) -> KazooSession:
         return self._session
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
@@ -390,9 +377,7 @@ class KazooStore(Store):
             request = MultiRead([type(read)(self._at(read.path)) for read in reads])
             try:
                 answer = self._calls.ask(
-                    f"multi-read of {len(reads)} from",
-                    reads[0].path,
-                    lambda: kazoo_private.call(self._client, request),
+                    f"multi-read of {len(reads)} from", reads[0].path, lambda: kazoo_private.call(self._client, request)
                 )
             except Unsupported:
                 log.info("reading one by one reason='multi-read requires ZooKeeper 3.6 or later'")
@@ -407,11 +392,6 @@ class KazooStore(Store):
         found = [*map(_result, reads, self._calls.pipelined("read", reads, self._ask_read))]
         weight = sum(len(one.data) if isinstance(one, Node) else 32 * len(one or ()) for one in found)
         return found, weight
-
-    def acl(self, path: str) -> tuple[str, ...]:
-        """Returns the znode's ACL as ``scheme:id:permissions``, for example ``world:anyone:ALL``."""
-        acls, _ = self._calls.ask("get the ACL of", path, lambda: self._client.get_acls_async(self._at(path)))
-        return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
 
     def read_acls(self, paths: Sequence[str]) -> tuple[FoundAcl | NoAuth | None, ...]:
         """Reads the ACLs of many znodes, pipelined. Returns ``None`` for a missing znode, and the error for one whose
@@ -469,11 +449,7 @@ class KazooStore(Store):
         size = HEADER + op_size(SetData(path, data), self._prefix)
         self._calls.check_size(size, "set", path)
         stat = self._calls.ask(
-            "set",
-            path,
-            lambda: self._client.set_async(self._at(path), data, version),
-            through_leader=True,
-            size=size,
+            "set", path, lambda: self._client.set_async(self._at(path), data, version), through_leader=True, size=size
         )
         return to_stat(stat)
 

@@ -181,10 +181,6 @@ class Session(Protocol):
     def timeout_ms(self) -> int:
         """The negotiated session timeout."""
 
-    @property
-    def suspended_since(self) -> float | None:
-        """The (monotonic) time at which the connection broke, or ``None`` while it is up."""
-
     def lease_deadline(self) -> float:
         """Returns the (monotonic) time until which this session is certain to last, or 0.0 if there is no lease.
 

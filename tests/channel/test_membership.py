@@ -20,7 +20,7 @@ REGISTERED = {
 
 @pytest.fixture
 def membership() -> Membership:
-    return Membership("delays", "c1", 0.0, resume_key="mine", auto_commit=True)
+    return Membership("delays", "c1", resume_key="mine", auto_commit=True)
 
 
 def registered(membership: Membership, at: float = 0.0) -> Registration:
@@ -52,10 +52,10 @@ def test_a_connection_and_a_registration_give_their_instructions_in_order(member
 
 def test_the_lease_depends_only_on_the_given_times(membership: Membership) -> None:
     registered(membership)
-    membership.lost(5.0)
+    membership.lost()
     membership.connected(8.9)
     assert [i.frame["type"] for i in membership.instructions() if isinstance(i, Send)] == ["resume"]
-    membership.lost(8.95)
+    membership.lost()
     membership.connected(9.1)
     assert not any(isinstance(i, Send) for i in membership.instructions()), "there must be no resume without a lease"
     assert membership.registration is None
@@ -76,7 +76,7 @@ def test_the_end_of_a_membership_is_reported_before_the_connection_counts_as_usa
     membership: Membership,
 ) -> None:
     registered(membership)
-    membership.lost(2.0)
+    membership.lost()
     membership.connected(3.0)
     membership.instructions()
     refusal = {"v": 1, "id": 1, "type": "error", "code": "unknown-membership", "message": "gone"}
@@ -96,7 +96,7 @@ def test_a_response_before_the_close_reaches_the_caller(membership: Membership) 
     with pytest.raises(NotYet):
         membership.leave(found, {}, for_good=True)
     membership.received({"v": 1, "id": 2, "type": "answer", "refused": ["gone"]}, 2.0)
-    membership.lost(2.0)
+    membership.lost()
     assert membership.leave(found, {}, for_good=True) == {"gone"}
     with pytest.raises(StoreUnavailable):
         membership.leave(found, {}, for_good=True)
@@ -110,14 +110,14 @@ def test_a_refusal_before_the_close_reaches_the_caller_and_the_next_connection_s
     with pytest.raises(NotYet):
         membership.register(MEMBER, 0.0)
     membership.received({"id": 1, **refusal}, 0.1)
-    membership.lost(0.1)
+    membership.lost()
     with pytest.raises(NoAuth):
         membership.register(MEMBER, 0.2)
     membership.connected(1.0)
     with pytest.raises(NotYet):
         membership.register(MEMBER, 1.0)
     membership.received({"id": 1, **refusal}, 1.1)
-    membership.lost(1.1)
+    membership.lost()
     membership.connected(2.0)
     with pytest.raises(NotYet):
         membership.register(MEMBER, 2.0)
@@ -133,7 +133,7 @@ def test_after_a_resume_a_leave_waits_until_an_outstanding_start_is_sent_again(
     (command,) = membership.outstanding()
     with pytest.raises(NotYet):
         membership.acknowledge(found, command, {tp: 5})
-    membership.lost(2.5)
+    membership.lost()
     membership.connected(3.0)
     membership.received({"v": 1, "id": 1, "type": "answer", "outstanding": ["start-0000000001"]}, 3.1)
     membership.instructions()

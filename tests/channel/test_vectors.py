@@ -181,7 +181,7 @@ def test_everything_that_the_code_writes_matches_the_schema() -> None:
     check("register", head | {"type": "register"} | Register("delays", member, resume_key="k").to_json())
     check("resume", head | {"type": "resume"} | Resume("delays", "c1", 7, "k", "s").to_json())
     check("answer to register", head | {"type": "answer"} | Registered("c1", 7, 10_000, 3_333, 2).to_json())
-    for question in (MetadataQuestion(), MetadataQuestion.waiting(Coordinator(1, 7, None))):
+    for question in (MetadataQuestion(), MetadataQuestion(WAIT_MS, 7)):
         check("cluster-metadata", head | {"type": "cluster-metadata"} | question.to_json())
     told = ClusterMetadata(1, {1: ("PLAINTEXT://b:9092",)}, ["b:7171"], None)
     check("answer to cluster-metadata", head | {"type": "answer"} | told.to_json())

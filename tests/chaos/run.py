@@ -42,6 +42,8 @@ Tell = Callable[[str], None]
 
 _SETTLE_S = 120.0
 _WARM_S = 10.0
+_SHORTLY_WARM_S = 2.0
+"""In a run of less than a minute, which is too short to find leaks."""
 _CAUGHT_UP_S = 180.0
 _REQUESTS = 12
 _REQUESTS_EVERY_S = 0.05
@@ -102,7 +104,7 @@ class ChaosRun:
                     self._follower = LogFollower(testbed.bootstrap, options.directory)
                     self._follower.start()
                     self._compact(testbed)
-                time.sleep(_WARM_S)
+                time.sleep(_WARM_S if options.minutes >= 1.0 else _SHORTLY_WARM_S)
                 events.write(Kind.BASELINE)
                 plan = self._plan()
                 for number, stretch in enumerate(plan, start=1):

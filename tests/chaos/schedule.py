@@ -156,7 +156,7 @@ _ROLLING_S = 15.0
 def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Stretch, ...]:
     """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch. One
     kind of rolling restart is measured after each of the first three stretches, or all kinds after a lone stretch. A
-    run of less than two minutes has no rolling restarts.
+    run of less than two minutes has no rolling restarts, and a run of less than a minute measures only a kill.
     """
     randomness = random.Random(seed)
     total_s = minutes * 60.0
@@ -165,7 +165,7 @@ def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tupl
     for number in range(count):
         rolling = _all_rolling(minutes) if count == 1 else ROLLING[number : number + 1]
         seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
-        then = (CLEAN_STOP, KILLED, FROZEN, *rolling)
+        then = (KILLED,) if minutes < 1.0 else (CLEAN_STOP, KILLED, FROZEN, *rolling)
         stretches.append(Stretch(turmoil(randomness, seconds, sorts), seconds, then))
     return tuple(stretches)
 

@@ -56,6 +56,10 @@ def test_every_run_measures_each_kind_of_failover_and_restarts_all_servers() -> 
         assert {CLEAN_STOP, KILLED, FROZEN, *ROLLING} == set(then), minutes
 
 
+def test_a_run_of_less_than_a_minute_measures_only_a_kill() -> None:
+    assert [stretch.then for stretch in schedule(1, 0.5)] == [(KILLED,)]
+
+
 def test_thirty_minutes_take_about_thirty_minutes() -> None:
     total = sum(stretch.seconds for stretch in schedule(1, 30.0))
     assert 20 * 60 < total < 30 * 60

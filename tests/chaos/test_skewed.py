@@ -59,14 +59,12 @@ def _is_gone(store: Store, path: str) -> bool:
 
 
 def test_the_session_of_another_client_can_be_ended(zk_hosts: str) -> None:
-    with closing(connect(zk_hosts, session_timeout_ms=10_000)) as store:
+    with closing(connect(zk_hosts, session_timeout_ms=60_000)) as store:  # it does not end by itself while we wait
         store.create("/mine", ephemeral=True)
         owner = store.exists("/mine")
         assert owner is not None
-        begin = time.monotonic()
         expire(zk_hosts, owner.ephemeral_owner)
         eventually(lambda: _is_gone(store, "/mine"))
-        assert time.monotonic() - begin < 10.0, "after 10 s, the session might have timed out on its own"
 
 
 def test_the_password_of_a_session_is_computed_from_its_id() -> None:

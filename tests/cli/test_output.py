@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.cli.output import Column, Section, cell, clean, duration, number, plain_lines, tsv_lines
+from kafka_coord.cli.output import Section, cell, clean, columns, duration, plain_lines, tsv_lines
 from kafka_coord.monitor.documents import iso_time
 
 ROWS = [{"name": "c1", "lag": 5, "owned": {"flights": "0-3"}}, {"name": "c22", "lag": None, "owned": {}}]
-COLUMNS = (Column("name"), number("lag"), Column("owned"))
+COLUMNS = columns("name #lag owned")
 
 
 def test_a_pipe_gets_aligned_columns_and_a_dash_for_a_missing_value() -> None:

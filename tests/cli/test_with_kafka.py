@@ -29,7 +29,7 @@ def group() -> str:
     return f"cli-group-{next(_names)}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def coord(kafka_cluster: KafkaCluster) -> Iterator[Run]:
     """Commands on the ZooKeeper of the brokers, with an elected coordinator."""
     instance = Instance(kafka_cluster.zookeeper, 1).start_elected()
@@ -37,13 +37,17 @@ def coord(kafka_cluster: KafkaCluster) -> Iterator[Run]:
     instance.stop()
 
 
-@pytest.fixture
-def loaded(coord: Run, make_topic: Callable[..., str], tmp_path: Path) -> str:
-    """A topic of three partitions with 300 numbered records."""
-    topic = make_topic(3)
-    file = tmp_path / "numbers.csv"
+@pytest.fixture(scope="module")
+def loaded(coord: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A topic that tests read in groups of their own."""
+    return load_numbers(coord, "cli-numbers", tmp_path_factory.mktemp("loaded"))
+
+
+def load_numbers(coord: Run, topic: str, directory: Path) -> str:
+    """Makes a topic of three partitions with 300 numbered records."""
+    file = directory / "numbers.csv"
     file.write_text("n,name\n" + "".join(f"{n},k{n % 17}\n" for n in range(300)))
-    ran = coord("load", str(file), "--topic", topic, "--key", "name")
+    ran = coord("load", str(file), "--topic", topic, "--partitions", "3", "--key", "name")
     assert ran.code == 0, ran.err
     assert ran.out.startswith(f"wrote 300 records to {topic}")
     return topic
@@ -74,12 +78,12 @@ def test_a_csv_file_is_loaded_as_json_with_numbers_and_keys(coord: Run, loaded: 
 
 
 def test_exactly_the_printed_records_are_committed(coord: Run, loaded: str, group: str) -> None:
-    consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--idle-exit", "5")
-    first = consume("--max-messages", "123")
+    consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages")
+    first = consume("123")
     assert len(first.out.splitlines()) == 123
     assert sum(row["committed_offset"] or 0 for row in offsets(coord, group)) == 123
 
-    second = consume()
+    second = consume("177")
 
     assert second.code == 0, second.err
     assert sorted(json.loads(line)["n"] for line in (first.out + second.out).splitlines()) == list(range(300))
@@ -88,10 +92,11 @@ def test_exactly_the_printed_records_are_committed(coord: Run, loaded: str, grou
     assert sum(row["committed_offset"] for row in rows) == sum(row["end_offset"] for row in rows) == 300
 
 
-def test_the_lag_of_all_groups_is_sorted_with_the_largest_first(coord: Run, loaded: str, group: str) -> None:
+def test_the_lag_of_all_groups_is_sorted_with_the_largest_first(coord: Run, group: str, tmp_path: Path) -> None:
+    topic = load_numbers(coord, "cli-numbers-of-two", tmp_path)
     more = f"{group}-more"
     for name in (group, more):
-        ran = coord("consume", "--group", name, "--topic", loaded, "--from-beginning", "--max-messages", "300")
+        ran = coord("consume", "--group", name, "--topic", topic, "--from-beginning", "--max-messages", "300")
         assert ran.code == 0, ran.err
 
     ran = coord("groups", "reset-offsets", more, "--all-topics", "--to-offset", "41", "--execute")
@@ -109,10 +114,10 @@ def test_the_lag_of_all_groups_is_sorted_with_the_largest_first(coord: Run, load
 
     both = coord("groups", "describe", group, more, "--offsets", "-o", "json").json()
     assert [(one["group"], one["lag"]) for one in both] == [(group, 0), (more, 177)]
-    shown = coord("groups", "describe", "--all-groups", "--topic", f"{loaded}:0-2", "--by-lag")
+    shown = coord("groups", "describe", "--all-groups", "--topic", f"{topic}:0-2", "--by-lag")
     assert {line.split()[0] for line in shown.out.splitlines()[1:]} == {group, more}
     assert "lag: 177 in 6 partitions, at most" in shown.err
-    assert len(coord("groups", "describe", group, more, "--topic", f"{loaded}:1", "-o", "tsv").out.splitlines()) == 3
+    assert len(coord("groups", "describe", group, more, "--topic", f"{topic}:1", "-o", "tsv").out.splitlines()) == 3
 
 
 def test_the_metrics_have_the_lag_of_the_groups_furthest_behind(
@@ -200,7 +205,7 @@ def test_ctrl_c_leaves_the_group_and_commits_what_was_printed(
 
 
 def test_quiet_prints_only_the_rate(coord: Run, loaded: str, group: str) -> None:
-    ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "-q", "--idle-exit", "5")
+    ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "-q", "--idle-exit", "3")
     assert ran.out == ""
     assert "300 records, " in ran.err
     assert ran.err.splitlines()[-1].startswith("300 records in ")

@@ -25,7 +25,6 @@ class Connected:
     state: SessionState = SessionState.CONNECTED
     session_id: int = 1
     timeout_ms: int = 10_000
-    suspended_since: float | None = None
 
     @property
     def session(self) -> Connected:

@@ -6,20 +6,20 @@ from typing import Any, cast
 
 import pytest
 
-from kafka_coord.consumer.settings import bound, membership, one_given
+from kafka_coord.consumer.settings import bound, member_settings, one_given
 from kafka_coord.consumer.transport import Endpoint, open_transport
 from kafka_coord.errors import SettingsError
 
 
 def test_a_consumer_without_a_name_gets_a_generated_one() -> None:
-    assert membership(group="delays", topics=["flights"]).consumer.startswith("delays_")
-    assert membership(group="delays", topics=["flights"], consumer_id="c1").consumer == "c1"
+    assert member_settings(group="delays", topics=["flights"]).member.consumer.startswith("delays_")
+    assert member_settings(group="delays", topics=["flights"], consumer_id="c1").member.consumer == "c1"
 
 
 def test_a_store_and_a_coordinators_socket_cannot_be_combined() -> None:
     both = Endpoint(store=cast("Any", object()), bootstrap="127.0.0.1:7171")
     with pytest.raises(SettingsError, match="not both"):
-        open_transport(both, membership(group="delays", topics=["flights"]), cast("Any", None), lambda: None)
+        open_transport(both, member_settings(group="delays", topics=["flights"]), cast("Any", None), lambda: None)
 
 
 def test_a_callback_with_two_parameters_gets_the_consumer_first() -> None:

@@ -54,7 +54,7 @@ def _engine_fault() -> str:
     return "" if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["docker info failed"])[-1]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _running_ensemble(zookeeper_image: str) -> Iterator[ContainerEnsemble]:
     with ContainerEnsemble(zookeeper_image) as ensemble:
         yield ensemble
@@ -64,7 +64,7 @@ def _running_ensemble(zookeeper_image: str) -> Iterator[ContainerEnsemble]:
 def container_ensemble(_running_ensemble: ContainerEnsemble) -> ContainerEnsemble:
     """Three servers, all serving, whatever the previous test did to them; a test may kill, stop, pause and start them.
 
-    All tests of the session share them, and each writes below its own node.
+    All tests with containers share them, and each writes below its own node.
     """
     _running_ensemble.start()
     return _running_ensemble

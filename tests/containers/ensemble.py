@@ -140,7 +140,7 @@ class ContainerEnsemble:
             .with_envs(**FAST_SETTINGS, ZOO_MY_ID=str(server_id), ZOO_SERVERS=members)
             .with_network(self._network)
             .with_network_aliases(f"zookeeper-{server_id}")
-            .with_kwargs(labels=_OWNER)
+            .with_kwargs(labels=_OWNER, healthcheck={"test": ["NONE"]})  # wait_ready asks the server itself
         )
         # with_bind_ports binds every address of the machine, and a port that the engine chooses changes after a kill.
         container.ports[f"{CLIENT_PORT}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]

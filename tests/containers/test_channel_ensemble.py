@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kafka_coord.model import TopicPartition
-from kafka_coord.zk.session import connect
 from tests.containers.ensemble import ContainerEnsemble
 from tests.coordinator.harness import World
 from tests.coordinator.rebalance_scenarios import SCENARIOS
 from tests.waiting import eventually
+from tests.zk.sessions import create_chroot
 
 pytestmark = pytest.mark.containers
 
@@ -21,8 +21,7 @@ _chroots = itertools.count(1)
 
 @pytest.fixture
 def world(container_ensemble: ContainerEnsemble) -> Iterator[World]:
-    hosts = f"{container_ensemble.connect_string}/channel-{next(_chroots)}"
-    connect(hosts, create_chroot=True, connect_timeout_s=60).close()
+    hosts = create_chroot(container_ensemble.connect_string, f"/channel-{next(_chroots)}", connect_timeout_s=60)
     made = World(hosts)
     made.kafka.topic("flights", 4)
     yield made

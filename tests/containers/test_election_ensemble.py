@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafka_coord.zk.session import connect
 from tests.containers.ensemble import ContainerEnsemble
 from tests.waiting import eventually
 from tests.zk.election_scenarios import SCENARIOS, Candidate
-from tests.zk.sessions import OpenStore, opening_stores
+from tests.zk.sessions import OpenStore, create_chroot, opening_stores
 
 pytestmark = pytest.mark.containers
 
@@ -21,8 +20,7 @@ _chroots = itertools.count(1)
 @pytest.fixture
 def open_store(container_ensemble: ContainerEnsemble) -> Iterator[OpenStore]:
     """Opens stores on any server of the ensemble, below a chroot for this test only."""
-    hosts = f"{container_ensemble.connect_string}/election-{next(_chroots)}"
-    connect(hosts, create_chroot=True, connect_timeout_s=60).close()
+    hosts = create_chroot(container_ensemble.connect_string, f"/election-{next(_chroots)}", connect_timeout_s=60)
     with opening_stores(lambda: hosts) as open_one:
         yield open_one
 

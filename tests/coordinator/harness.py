@@ -90,7 +90,7 @@ class Instance:
 
     def start(self) -> Instance:
         self.service.start()
-        assert self.service.wait_registered(15)
+        eventually(lambda: self.service.registered)
         return self
 
     def start_elected(self) -> Instance:

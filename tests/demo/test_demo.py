@@ -17,6 +17,8 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
 DEMO = [sys.executable, "-m", "kafka_coord.cli.main", "demo", "--quick", "--no-live"]
+TWO_BROKERS = ("--brokers", "2")
+"""They start sooner; the long tests have three."""
 
 
 def play(directory: Path, *options: str, within_s: float = 280) -> str:
@@ -40,7 +42,7 @@ GROUP_PLAYED = (
 
 
 def test_a_group_plays_through_kills_and_growth(tmp_path: Path) -> None:
-    written = play(tmp_path)
+    written = play(tmp_path, *TWO_BROKERS)
 
     for happened in (*GROUP_PLAYED, str(tmp_path / "report.html")):
         assert happened in written
@@ -92,7 +94,7 @@ def test_every_kind_of_consumer_works_in_one_group_and_one_of_each_is_killed(tmp
 
 def test_ctrl_c_in_the_middle_stops_everything(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*DEMO, "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
+        [*DEMO, *TWO_BROKERS, "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -51,7 +51,11 @@ def store(kafka_cluster) -> Iterator[Store]:
 def listening(kafka_cluster, tmp_path: Path) -> Iterator[Listening]:
     made = Listening(tmp_path, kafka_cluster.brokers[:2])
     for instance in made.instances:
-        instance.start()
-    yield made
+        instance.launch()
     for instance in made.instances:
-        instance.kill()
+        instance.wait_ready()
+    yield made
+    for instance in made.instances:  # the next test would wait until the sessions of killed ones expire
+        instance.process.terminate()
+    for instance in made.instances:
+        instance.stop()

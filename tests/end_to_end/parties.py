@@ -130,7 +130,7 @@ def coordinator(zookeeper: str, broker_id: int = 101) -> Iterator[CoordinatorSer
     service = CoordinatorService(store, broker_id, {}, CoordinatorOptions())
     service.start()
     try:
-        assert service.wait_registered(15)
+        eventually(lambda: service.registered)
         yield service
     finally:
         service.stop()

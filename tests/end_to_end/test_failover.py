@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from kafka_coord.dev.cluster.coordinator import Coordinator
 from kafka_coord.zk import layout
 from tests.end_to_end.parties import all_given, elected, expected, owners, wait_for_all
 from tests.waiting import eventually
@@ -16,25 +11,9 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
 
 
-@pytest.fixture
-def instances(kafka_cluster, tmp_path: Path) -> Iterator[list[Coordinator]]:
-    """Two serve processes with sessions of six seconds."""
-
-    def command(broker) -> list[str]:
-        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "6000"]
-        return [*serve, "--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
-
-    made = [Coordinator(tmp_path, broker, command) for broker in kafka_cluster.brokers[:2]]
-    for instance in made:
-        instance.start()
-    yield made
-    for instance in made:
-        instance.kill()
-
-
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_the_next_coordinator_takes_over_without_interrupting_any_consumer(
-    how, instances, store, make_topic, reader, numbered
+    how, listening, store, make_topic, reader, numbered
 ):
     topic = make_topic(partitions=6)
     producer = numbered(topic, 6).start()
@@ -42,7 +21,7 @@ def test_the_next_coordinator_takes_over_without_interrupting_any_consumer(
     eventually(lambda: owners(readers) == [3, 3])
     before = eventually(lambda: elected(store))
     target = store.get(layout.assignment(f"failover-{how}")).stat.mzxid
-    leader = next(i for i in instances if i.broker.broker_id == before.broker_id)
+    leader = next(i for i in listening.instances if i.broker.broker_id == before.broker_id)
 
     getattr(leader, how)()
 

@@ -30,7 +30,7 @@ class SocketInstance:
 
     def start(self) -> SocketInstance:
         self.service.start()
-        assert self.service.wait_registered(15)
+        eventually(lambda: self.service.registered)
         return self
 
     def start_elected(self) -> SocketInstance:

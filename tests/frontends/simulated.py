@@ -22,7 +22,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
 from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Op, OpResult, Read, ReadResult
+from kafka_coord.zk.store import Op, OpResult, Read, ReadResult, SessionState
 from tests.frontends.machine import invariants  # noqa: F401  every term checks them
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
@@ -126,7 +126,7 @@ class SimulatedHouse:
 
     def reconnect(self) -> None:
         """Restores the connection of the gateway's store, if it is cut."""
-        if self.store.session.suspended_since is not None:
+        if self.store.session.state is not SessionState.CONNECTED:
             self.store.connect(self.zookeeper.replicas[0])
 
     def turn(self, times: int = 1) -> None:

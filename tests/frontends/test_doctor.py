@@ -44,7 +44,7 @@ def deaf(world: World) -> Iterator[Callable[[int], CoordinatorService]]:
         service = CoordinatorService(store, broker_id, {}, FAST)
         made.append((service, store))
         service.start()
-        assert service.wait_registered(15)
+        eventually(lambda: service.registered)
         return service
 
     yield make

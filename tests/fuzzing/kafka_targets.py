@@ -50,7 +50,7 @@ _FRAMES = _frames()
 
 
 def _request(raw: bytes) -> object:
-    api_key, version, _ = peek(raw)
+    api_key, version = peek(raw)
     name, versions = _KNOWN.get(api_key, ("", ()))
     if version not in versions:
         return expects_answer(raw, len(raw))

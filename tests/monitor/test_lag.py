@@ -67,7 +67,7 @@ def test_only_partitions_of_a_dead_broker_have_an_unknown_lag(
     partitions = PartitionSet({topic: range(3)})
     victim, leaderless = kafka_cluster.brokers[2], "the partition has no live leader"
     with opened(kafka_cluster.zookeeper) as store:
-        victim.kill()
+        victim.stop()
         try:
             eventually(lambda: store.exists(layout.broker(victim.broker_id)) is None, within_s=40)
             reader = OffsetReader(bootstrap_servers(store, {}), {})

@@ -67,7 +67,8 @@ class Environment:
 
 
 def _clean() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KAFKA_COORD"))}
+    settings = ("PYTHON", "PYSPARK", "KAFKA_COORD")
+    return {name: value for name, value in os.environ.items() if not name.startswith(settings)}
 
 
 def empty(home: Path) -> Environment:

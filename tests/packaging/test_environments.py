@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from tests.packaging import proofs
 from tests.packaging.build import ROOT, Built, build, build_from_sdist
 from tests.packaging.environments import Environment, empty, install_without_index
@@ -25,6 +26,13 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return make
 
 
+@pytest.fixture
+def servers(zk_hosts: str, tmp_path: Path) -> Iterator[proofs.Servers]:
+    with KafkaBroker(tmp_path, 1, zk_hosts) as broker:
+        TopicAdmin(broker.address).create("flights", 2)
+        yield proofs.Servers(zk_hosts, "flights")
+
+
 @pytest.mark.long
 def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built: Built, tmp_path: Path) -> None:
     again = build(tmp_path / "elsewhere", tmp_path / "dist")
@@ -36,9 +44,8 @@ def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_extras_do_their_job_in_empty_environments(
-    installed: Callable[[str], Environment], kafka_cluster: KafkaCluster, make_topic: Callable[..., str]
+    installed: Callable[[str], Environment], servers: proofs.Servers
 ) -> None:
-    servers = proofs.Servers(kafka_cluster.zookeeper, make_topic(2))
     proofs.flights(installed("dev"), servers)
 
     def consume() -> None:

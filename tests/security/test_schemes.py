@@ -17,6 +17,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.acl import AclPlan, Identity
 from kafka_coord.zk.acl_tree import apply, compare
 from kafka_coord.zk.options import Sasl, Tls, ZkOptions
+from tests.zk.sessions import create_chroot
 
 pytestmark = pytest.mark.zookeeper
 
@@ -130,6 +131,5 @@ def test_subjects_of_client_certificates_are_identities(server: Server):
         (Identity.parse("x509:CN=coordinator,O=Example", "here"),),
         consumers={"delays": (Identity.parse("x509:CN=delays,O=Example", "here"),)},
     )
-    chroot = f"{server.secure}/certified"
-    connect(chroot, options=server.certificate_of("coordinator"), create_chroot=True).close()
+    chroot = create_chroot(server.secure, "/certified", options=server.certificate_of("coordinator"))
     works_by_the_plan(chroot, plan, server.certificate_of("coordinator", plan), server.certificate_of("delays", plan))

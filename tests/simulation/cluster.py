@@ -378,7 +378,7 @@ class SimulatedCluster:
     def audit(self) -> str:
         """Returns the first violation that the audit of ZooKeeper's log finds, or an empty string."""
         found = violations(self.server.log, SESSION_MS)
-        return f"audit: {found[0]}" if found else ""
+        return f"audit: zxid {found[0].zxid:#x}: {found[0].rule}: {found[0].what}" if found else ""
 
     def end(self) -> None:
         """Ends every actor."""

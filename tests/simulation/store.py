@@ -66,7 +66,6 @@ class SimulatedSession:
     session_id: int
     timeout_ms: int
     lease: SessionLease
-    suspended_since: float | None = None
 
     def lease_deadline(self) -> float:
         return self.lease.lease_deadline()
@@ -115,7 +114,6 @@ class SimulatedStore(Store):
         self.server.session_changes += 1
         replica.connected(remote)
         self._session.session_id = remote.session_id
-        self._session.suspended_since = None
         self._session.lease.connected(now, remote.session_id, remote.timeout_s)
         self._tell(SessionState.CONNECTED)
         return True
@@ -129,7 +127,6 @@ class SimulatedStore(Store):
         self.remote.outbox = []
         lost = self.replica.disconnected(self.remote)
         self._arrived += [(WatchEvent(WatchType.CONNECTION, path), (watcher,)) for path, watcher in lost]
-        self._session.suspended_since = self._clock.monotonic()
         self._tell(SessionState.SUSPENDED)
 
     def heartbeat(self) -> None:

@@ -9,22 +9,37 @@ from typing import Any
 import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.spark.session import spark_session
 from tests import spark_jvm
-from tests.end_to_end.conftest import numbered, reader
+from tests.conftest import shared_brokers
+from tests.end_to_end.conftest import numbered, reader, store
 from tests.end_to_end.parties import coordinator
 
-__all__ = ["numbered", "reader"]
+__all__ = ["numbered", "reader", "store"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _class_archive() -> Iterator[None]:
-    """Writes the archive while the first tests run without it. If this fails, Spark only starts more slowly."""
+def _class_archive(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Writes the archive while the first tests run without it. If this fails, Spark only starts more slowly.
+
+    Only the long tests start enough applications: the archive costs 60 CPU seconds, and an application saves four.
+    """
+    if not request.config.option.long:
+        yield
+        return
     with subprocess.Popen([sys.executable, "-m", spark_jvm.__name__], stdin=subprocess.DEVNULL):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One broker, which stops after the last of these tests; three would idle while the process runs other groups."""
+    with shared_brokers(tmp_path_factory.mktemp("kafka-spark"), 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="package")
 def spark() -> Iterator[Any]:
     """A Spark session on this machine's two cores, with the source registered."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "120s"}

@@ -87,7 +87,7 @@ def test_no_zookeeper_credentials_are_sent_to_executors(settings: Path):
 @pytest.mark.zookeeper
 def test_a_query_is_a_member_over_tls(tls_server: TlsServer, tmp_path: Path):
     file = tmp_path / "coord.toml"
-    file.write_text(f'[zookeeper]\ntls = true\ntls_ca_file = "{tls_server.certificate}"\n')
+    file.write_text(f'[zookeeper]\ntls = true\ntls_ca_file = "{tls_server.ca}"\n')
     options = {**QUERY, "zookeeper": tls_server.hosts, "consumerId": "one"}
     member = QueryMember(SourceOptions.of(options | {"config": str(file)}))
     try:

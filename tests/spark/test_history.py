@@ -12,7 +12,7 @@ import pytest
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import Cause, Request, RequestType
-from kafka_coord.monitor.history import read_history
+from kafka_coord.monitor.history import read_trail
 from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, read_evidence
 from kafka_coord.spark.jobs.history import write_history
 from kafka_coord.zk.session import connect
@@ -49,7 +49,7 @@ def test_zookeepers_log_has_the_decisions_and_the_owners(
 
     store = connect(world.hosts)
     try:
-        kept = read_history(store, "delays")
+        kept = read_trail(store, "delays")[0]
     finally:
         store.close()
     assert [(one.generation, one.reason, one.causes, one.settled_ms) for one in found.decisions] == [

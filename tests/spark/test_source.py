@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.zk import layout
 from tests.spark.queries import Seen, committed
 from tests.waiting import eventually
 
@@ -77,6 +78,35 @@ def test_a_micro_batch_that_failed_is_read_again(query, numbered, make_topic):
     query("spark-failed", topic, seen, consumerId="one")
     eventually(lambda: len(seen.records) >= 200, within_s=150)
     assert Counter(seen.records) == Counter((p, o) for p in range(2) for o in range(100))
+
+
+def test_a_query_that_is_stopped_leaves_its_group_at_once(store, query, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(100)
+    seen = Seen()
+    running = query("spark-leaves", topic, seen, sessionTimeoutMs=60_000, consumerId="one")
+    eventually(lambda: len(seen.records) >= 100, within_s=150)
+    assert store.children(layout.ids("spark-leaves")) == ("one",)
+    running.stop()
+    eventually(lambda: store.children(layout.ids("spark-leaves")) == (), within_s=15)
+
+
+def test_an_available_now_query_ends_on_its_own_and_commits_its_offsets(
+    spark, kafka_cluster, numbered, make_topic, tmp_path
+):
+    topic = make_topic(partitions=2)
+    options = {"zookeeper": kafka_cluster.zookeeper, "group": "spark-run", "topics": topic, "maxOffsetsPerTrigger": 60}
+    rows = spark.readStream.format("kafka_coord").options(**options, startingOffsets="earliest").load()
+    seen = Seen()
+    writer = rows.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for times in (1, 2):
+        numbered(topic, 2).burst(100)
+        running = writer.trigger(availableNow=True).start()
+        assert running.awaitTermination(150)
+        assert running.exception() is None
+        assert Counter(seen.records) == Counter((p, o) for p in range(2) for o in range(50 * times))
+        said = {0: 50 * times, 1: 50 * times}  # at the latest when the planner ends, for which Spark does not wait
+        eventually(lambda said=said: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)
 
 
 def test_exact_ranges_are_read_as_a_batch(spark, kafka_cluster, numbered, make_topic):

@@ -1,4 +1,4 @@
-"""Tests of failures around a query, with real brokers and ZooKeeper. They call the source like Spark, or run Spark."""
+"""Tests of failures around a query, with real brokers and ZooKeeper. They call the source as Spark does."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
@@ -27,11 +28,9 @@ from kafka_coord.spark import fetching
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.spark.source import GroupStreamReader, Task
 from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
-from kafka_coord.zk.store import Store
 from tests.chaos.links import Link, Network
 from tests.spark.conftest import source_options
-from tests.spark.queries import Seen, committed
+from tests.spark.queries import committed
 from tests.waiting import answered, eventually
 
 pytestmark = pytest.mark.usefixtures("elected")
@@ -48,10 +47,9 @@ def _said_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(kafka_cluster) -> Iterator[Store]:
-    found = connect(kafka_cluster.zookeeper)
-    yield found
-    found.close()
+def kafka_cluster(three_brokers: KafkaCluster) -> KafkaCluster:
+    """Three brokers, so that another one leads when a test kills one."""
+    return three_brokers
 
 
 class Planner:
@@ -534,38 +532,3 @@ def test_a_recreated_shorter_topic_is_read_from_its_beginning(kafka_cluster, pla
     numbered(topic, 1).burst(7)
     query.until(107)
     assert Counter(query.records[100:]) == once(1, range(7))
-
-
-# --- Spark itself --------------------------------------------------------------------------------------------------
-
-
-def test_a_query_that_is_stopped_leaves_its_group_at_once(store, query, numbered, make_topic):
-    topic = make_topic(partitions=2)
-    numbered(topic, 2).burst(100)
-    seen = Seen()
-    running = query("spark-leaves", topic, seen, sessionTimeoutMs=60_000, consumerId="one")
-    eventually(lambda: len(seen.records) >= 100, within_s=150)
-    assert store.children(layout.ids("spark-leaves")) == ("one",)
-    running.stop()
-    eventually(lambda: store.children(layout.ids("spark-leaves")) == (), within_s=15)
-
-
-def test_an_available_now_query_ends_on_its_own_and_commits_its_offsets(
-    spark, kafka_cluster, numbered, make_topic, tmp_path
-):
-    topic = make_topic(partitions=2)
-    options = {"zookeeper": kafka_cluster.zookeeper, "group": "spark-run", "topics": topic, "maxOffsetsPerTrigger": 60}
-    rows = spark.readStream.format("kafka_coord").options(**options, startingOffsets="earliest").load()
-    seen = Seen()
-    writer = rows.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    for times in (1, 2):
-        numbered(topic, 2).burst(100)
-        running = writer.trigger(availableNow=True).start()
-        assert running.awaitTermination(150)
-        assert running.exception() is None
-        assert Counter(seen.records) == once(2, range(50 * times))
-        said = {
-            0: 50 * times,
-            1: 50 * times,
-        }  # stored at the latest when the planner ends, for which Spark does not wait
-        eventually(lambda said=said: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)

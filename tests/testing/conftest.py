@@ -7,8 +7,6 @@ import pytest
 
 from kafka_coord.testing import FakeCluster
 from kafka_coord.testing.real_cluster import RealCluster
-from tests.end_to_end.parties import coordinator
-from tests.waiting import eventually
 
 _numbers = itertools.count(1)
 
@@ -17,18 +15,12 @@ Cluster = FakeCluster | RealCluster
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.kafka)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The fake, and the real servers that all tests share."""
-    if request.param == "fake":
-        with FakeCluster() as fake:
-            yield fake
+    """The fake, and the real one."""
+    if request.param == "real":
+        yield request.getfixturevalue("real_cluster")
         return
-    servers = request.getfixturevalue("kafka_cluster")
-    with (
-        coordinator(servers.zookeeper) as service,
-        RealCluster(servers.zookeeper, servers.bootstrap_servers) as real,
-    ):
-        eventually(lambda: service.leads)
-        yield real
+    with FakeCluster() as fake:
+        yield fake
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from kafka_coord import (
 from tests.testing.conftest import Cluster
 from tests.waiting import eventually
 
+pytest_plugins = ["kafka_coord.testing.fixtures"]
+
 Fill = Callable[[int], list[bytes]]
 
 

@@ -6,7 +6,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -32,6 +32,13 @@ def opening_stores(hosts: Callable[[], str]) -> Iterator[OpenStore]:
             return store
 
         yield open_one
+
+
+def create_chroot(servers: str, path: str, **arguments: Any) -> str:
+    """Creates a chroot. Returns the connect string with it. Keyword arguments are those of ``connect``."""
+    with closing(connect(servers, **arguments)) as store:
+        store.ensure_path(path)
+    return servers + path
 
 
 def expire(store: KazooStore) -> None:

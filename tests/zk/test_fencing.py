@@ -51,7 +51,8 @@ def test_a_deposed_coordinator_writes_nothing(store: KazooStore, fence: Check, o
     with pytest.raises(Fenced, match="was changed or deleted") as caught:
         write_fenced(store, fence, [[Create("/a")]])
 
-    assert isinstance(caught.value.cause, BadVersion)
+    assert isinstance(caught.value.__cause__, MultiFailed)
+    assert isinstance(caught.value.__cause__.cause, BadVersion)
     assert store.exists("/a") is None
 
 
@@ -64,7 +65,6 @@ def test_a_deleted_epoch_also_fences(store: KazooStore, fence: Check) -> None:
 def test_a_failure_of_another_operation_does_not_count_as_fenced(store: KazooStore, fence: Check) -> None:
     with pytest.raises(MultiFailed) as caught:
         write_fenced(store, fence, [[Create("/a")], [SetData("/none", b"")]])
-    assert not isinstance(caught.value, Fenced)
     assert caught.value.index == 1
     assert store.exists("/a") is None
 

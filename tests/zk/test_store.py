@@ -26,7 +26,7 @@ from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Check, Create, Delete, Node, SessionState, SetData, Stat, WatchEvent, WatchType
 from tests.waiting import eventually
-from tests.zk.sessions import OpenStore
+from tests.zk.sessions import OpenStore, create_chroot
 
 pytestmark = pytest.mark.zookeeper
 
@@ -95,16 +95,15 @@ def test_an_ephemeral_znode_cannot_have_children(store: KazooStore) -> None:
 # --- chroot ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_chroot_causes_an_error_that_names_it_unless_it_is_to_be_created(
-    open_store: OpenStore, zk_hosts: str
-) -> None:
+def test_a_missing_chroot_causes_an_error_that_names_it(open_store: OpenStore, zk_hosts: str) -> None:
     with pytest.raises(NoNode, match=r"no/such does not exist"):
         open_store(f"{zk_hosts}/no/such")
 
-    open_store(f"{zk_hosts}/no/such", create_chroot=True).create("/inside")
+    chroot = create_chroot(zk_hosts, "/no/such")
+    open_store(chroot).create("/inside")
 
     assert open_store().children("/no/such") == ("inside",)
-    assert open_store(f"{zk_hosts}/no/such", create_chroot=True).children("/") == ("inside",)
+    assert open_store(chroot).children("/") == ("inside",)
 
 
 # --- multi -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.zookeeper
 def test_a_connection_over_tls_works_if_the_servers_certificate_is_trusted(
     tls_server: TlsServer, open_store: OpenStore
 ) -> None:
-    over_tls = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(ca=tls_server.certificate)))
+    over_tls = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(ca=tls_server.ca)))
     over_tls.create("/written", b"over TLS")
     assert open_store(tls_server.server.connect_string).get("/written").data == b"over TLS"
 
@@ -41,4 +41,4 @@ def test_the_error_after_a_failed_tls_handshake_mentions_the_tls_settings(
     gc.collect()
 
     unverified = open_store(tls_server.hosts, options=ZkOptions(tls=Tls(verify=False)))
-    assert unverified.children("/") == ("zookeeper",)
+    assert unverified.children("/zookeeper") == ("config", "quota")

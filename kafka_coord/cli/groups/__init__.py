@@ -10,10 +10,7 @@ _COMMANDS = {
     "list": ("kafka_coord.cli.groups.show:list_command", "List all groups with their state."),
     "describe": ("kafka_coord.cli.groups.show:describe", "Show groups: state, members, offsets and lag."),
     "match": ("kafka_coord.cli.groups.match:match", "Show which topics a pattern matches."),
-    "history": (
-        "kafka_coord.cli.groups.history:history",
-        "Show the latest decisions and operator actions.",
-    ),
+    "history": ("kafka_coord.cli.groups.history:history", "Show the latest decisions and operator actions."),
     "log": ("kafka_coord.cli.groups.log:log", "Show the records of client-assigned groups."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
     "evict": ("kafka_coord.cli.groups.operate:evict", "Delete consumers' registrations."),

@@ -27,16 +27,7 @@ from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.operate import change_settings
 from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import (
-    FileOffsets,
-    ResetRow,
-    Rule,
-    RuleKind,
-    before_now_ms,
-    compute,
-    read_csv,
-    time_ms,
-)
+from kafka_coord.monitor.reset import FileOffsets, ResetRow, Rule, RuleKind, before_now_ms, compute, read_csv, time_ms
 from kafka_coord.monitor.resetting import Plan, Resettable, read_resettable, reset, reset_documents
 from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk import layout

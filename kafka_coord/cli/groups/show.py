@@ -19,12 +19,7 @@ from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.model import GroupKind, Unreadable
 from kafka_coord.monitor.all_groups import list_all_groups
 from kafka_coord.monitor.client_groups.asking import Instances
-from kafka_coord.monitor.client_groups.groups import (
-    described,
-    list_client_groups,
-    read_client_group,
-    with_offsets,
-)
+from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.documents import describe_document, group_document, iso_time
 from kafka_coord.monitor.groups import (

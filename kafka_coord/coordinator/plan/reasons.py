@@ -101,10 +101,10 @@ def cut(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[: chars - 1] + "…"
 
 
-def partitions_text(partitions: PartitionSet, chars: int = 60) -> str:
+def partitions_text(partitions: PartitionSet) -> str:
     """Lists partitions (``flights[0-3]``), or only counts them if the list would be too long."""
     written = str(partitions)
-    return written if len(written) <= chars else f"{counted(len(partitions), 'partition')}"
+    return written if len(written) <= 60 else f"{counted(len(partitions), 'partition')}"
 
 
 def counted(number: int, thing: str) -> str:

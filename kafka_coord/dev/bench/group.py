@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from kafka_coord.consumer.settings import Membership, membership
+from kafka_coord.consumer.settings import MemberSettings, member_settings
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.zk import layout
@@ -46,6 +46,6 @@ def zxid_now(store: Store) -> int:
     return store.set(path, b"").mzxid
 
 
-def plain_member(group: str, topic: str, consumer: str) -> Membership:
+def plain_member(group: str, topic: str, consumer: str) -> MemberSettings:
     """Returns a member that subscribes to a topic, with defaults for all other fields."""
-    return membership(group=group, topics=[topic], consumer_id=consumer)
+    return member_settings(group=group, topics=[topic], consumer_id=consumer)

@@ -29,14 +29,7 @@ class ChildProcess:
     this Python process ends, even if that is a ``kill -9``.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        *,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.command = tuple(command)
         self.log = log

@@ -14,7 +14,7 @@ import click
 
 from kafka_coord.cli.failures import terminate_as_interrupt
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.output import Column, Format, Section, columns, note, show
 from kafka_coord.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Options = TypeVar("Options", bound="BenchOptions")
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
 _GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing", "managed")
 _HTML = "kafka_coord.bench.html"
-_BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
+_BARS = columns("met name=BAR wanted found")
 
 
 directory_option = click.option(
@@ -503,5 +503,5 @@ _VERDICTS = {True: "yes", False: "no", None: "-"}
 
 def _section(table: Table) -> Section:
     first = table.rows[0] if table.rows else {}
-    columns = [number(key) if isinstance(value, int | float) else Column(key) for key, value in first.items()]
-    return Section(table.name, columns, table.rows)
+    shown = [Column(key, right=isinstance(value, int | float)) for key, value in first.items()]
+    return Section(table.name, shown, table.rows)

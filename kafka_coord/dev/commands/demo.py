@@ -11,24 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafka_coord.cli.failures import terminate_as_interrupt
-from kafka_coord.cli.output import Column, Format, Section, duration, note, number, show, terminal
+from kafka_coord.cli.output import Format, Section, columns, duration, note, show, terminal
 from kafka_coord.errors import SettingsError, VerificationFailed
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.options import DemoOptions
     from kafka_coord.dev.demo.run import Outcome
 
-_REBALANCES = (
-    number("generation"),
-    number("at"),
-    number("members"),
-    number("moved"),
-    number("started"),
-    number("stopped"),
-    number("settled"),
-    Column("reason"),
-)
-_CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
+_REBALANCES = columns("#generation #at #members #moved #started #stopped #settled reason")
+_CHECKS = columns("verified claim found")
 
 
 @click.command()

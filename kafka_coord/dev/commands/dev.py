@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import DevClusterError, NotFound
 
 if TYPE_CHECKING:
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COLUMNS = (
-    Column("name"),
-    Column("kind"),
-    Column("state"),
-    Column("address"),
-    number("pid"),
-    Column("log"),
-)
+_COLUMNS = columns("name kind state address #pid log")
 
 
 def default_directory() -> Path:

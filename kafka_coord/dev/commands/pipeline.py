@@ -10,7 +10,7 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, given_config
 from kafka_coord.cli.options import CONSUMER, GROUP
-from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.pipeline import format_option, job_session, output_directory, spark_options
 from kafka_coord.cli.stopping import stopping_at_signals
 
@@ -182,10 +182,9 @@ def show_report(output: Format, report: DelayReport) -> None:
     routes = [
         {name: row[name] for name in ("rank", "origin", "dest", "flights")} for row in report.read(ROUTES).to_pylist()
     ]
-    sums = (number("flights"), number("arrived"), number("delay_minutes"), number("mean_delay"))
-    sections = [Section(part, (Column(key), *sums), totals[part], "no flights") for part, key in KEYS.items()]
-    ranked = (number("rank"), Column("origin"), Column("dest"), number("flights"))
-    sections.append(Section(ROUTES, ranked, routes, "no flights"))
+    sums = "#flights #arrived #delay_minutes #mean_delay"
+    sections = [Section(part, columns(f"{key} {sums}"), totals[part], "no flights") for part, key in KEYS.items()]
+    sections.append(Section(ROUTES, columns("#rank origin dest #flights"), routes, "no flights"))
     document = {"directory": str(report.directory), "summary": summary.to_json(), **totals, ROUTES: routes}
     told = [
         f"{summary.records:,} records from {summary.partitions} partitions: {summary.flights:,} flights, "

@@ -147,9 +147,7 @@ def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
         return form(
             groups=tuple(
                 of_group(
-                    group_id=group.group_id,
-                    error_code=group.error,
-                    topics=group.topics_in(version, of_topic, of_part),
+                    group_id=group.group_id, error_code=group.error, topics=group.topics_in(version, of_topic, of_part)
                 )
                 for group in asked
             )

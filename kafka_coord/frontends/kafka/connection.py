@@ -293,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
             raise BadMessage(f"a request is {length} bytes long; the limit is {self._limits.max_request_bytes}")
         if len(self._buffer) < _LENGTH + HEADER_BYTES:
             return False
-        api_key, version, _ = peek(self._buffer[_LENGTH : _LENGTH + HEADER_BYTES])
+        api_key, version = peek(self._buffer[_LENGTH : _LENGTH + HEADER_BYTES])
         if is_local(api_key, version):
             return self._take_local(length, api_key, version)
         with memoryview(self._buffer)[_LENGTH : _LENGTH + length] as frame:

@@ -329,25 +329,25 @@ class GroupCoordinator:
         visible = []
         for requested in asked:
             group, topics = requested.group_id, requested.topics
-            managed: tuple[Error, answers.Known] | None = None
+            found: tuple[Error, answers.Known] | None = None
             owner, error = self.kinds.managed(group), self.kinds.availability(group)
             if error:  # it remains an error even if the group becomes available, because its offsets are unknown
-                managed = error, {}
+                found = error, {}
             elif owner is not None and group not in no_groups:
-                managed = await owner.fetch(requested)
-            stored = cache.get(group, {}) if managed is None else managed[1]
+                found = await owner.fetch(requested)
+            stored = cache.get(group, {}) if found is None else found[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
-            visible.append((group, topics, names, hidden, managed))
+            visible.append((group, topics, names, hidden, found))
         await self._manager.prove_all(one.group_id for one in asked)
         fetched = []
-        for group, topics, names, hidden, managed in visible:
+        for group, topics, names, hidden, found in visible:
             error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self.kinds.availability(group)
-            if managed is not None:
-                error = error or managed[0]
+            if found is not None:
+                error = error or found[0]
             elif self.kinds.managed(group) is not None:  # it was taken over meanwhile
                 error = error or Error.COORDINATOR_LOAD_IN_PROGRESS
-            stored = cache.get(group, {}) if managed is None else managed[1]
+            stored = cache.get(group, {}) if found is None else found[1]
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
@@ -477,12 +477,7 @@ class GroupCoordinator:
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
     async def _ask(
-        self,
-        group_id: str,
-        event: Callable[[object], Event],
-        *,
-        make: bool = False,
-        client: Caller | None = None,
+        self, group_id: str, event: Callable[[object], Event], *, make: bool = False, client: Caller | None = None
     ) -> Instruction | None:
         """Returns the response to an event, or ``None`` if the group does not exist and must not be created. If the
         request may be held, ``client`` is its sender."""

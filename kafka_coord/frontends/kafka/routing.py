@@ -46,7 +46,7 @@ handshake at all."""
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
     """Returns whether the broker answers the frame, or ``None`` if more bytes are needed to decide. The broker answers
     every request except a Produce with acks = 0. Raises :class:`BadMessage`."""
-    api_key, version, _ = peek(frame)
+    api_key, version = peek(frame)
     if api_key == SASL_HANDSHAKE and version < SASL_HANDSHAKE_VERSION:
         raise BadMessage("SaslHandshake version 0 is not supported, because the bytes after it have no header")
     if api_key != PRODUCE:

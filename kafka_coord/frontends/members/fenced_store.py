@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kafka_coord.errors import Fenced, MultiFailed, StoreError
+from kafka_coord.errors import MultiFailed, StoreError
 from kafka_coord.zk.fencing import multi_fenced
 from kafka_coord.zk.store import ANY_VERSION, Check, Clock, Create, Delete, Op, OpResult, Session, SetData, Stat, Store
 
@@ -69,7 +69,5 @@ class FencedStore(Store):
     def _alone(self, op: Op) -> OpResult:
         try:
             return self.multi((op,))[0]
-        except Fenced:
-            raise
         except MultiFailed as error:
             raise error.cause from error

@@ -55,11 +55,7 @@ def find_members(
 
 
 def _member(
-    group: str,
-    consumer: str,
-    protocols: Container[str | None],
-    node: Answer,
-    channel: Answer,
+    group: str, consumer: str, protocols: Container[str | None], node: Answer, channel: Answer
 ) -> FoundMember | None:
     """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses none of ``protocols``.
     Raises :class:`MalformedValue` if the member cannot be read."""

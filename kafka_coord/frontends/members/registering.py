@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from kafka_coord.channel.messages import Code, Register
@@ -19,7 +20,6 @@ from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, regi
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.errors import (
     BadVersion,
-    Fenced,
     KafkaCoordError,
     MalformedValue,
     MultiFailed,
@@ -203,7 +203,7 @@ def _write(store: FencedStore, requests: Sequence[Registering]) -> list[Register
     again: list[Registering] = []
     left = iter(requests)
     for units in packed([one.ops for one in requests], store.acl_bytes, MAX_REQUEST_BYTES):
-        again += _write_batch(store, [next(left) for _ in units])
+        again += _write_batch(store, [*islice(left, len(units))])
     return again
 
 
@@ -212,9 +212,7 @@ def _write_batch(store: FencedStore, requests: list[Registering]) -> list[Regist
     left = requests
     while left:
         try:
-            results = store.multi([op for one in left for op in one.ops])
-        except Fenced:
-            raise
+            results = iter(store.multi([op for one in left for op in one.ops]))
         except MultiFailed as error:
             at_fault = left[unit_at_fault([one.ops for one in left], error.index)]
             gone = [at_fault]
@@ -226,12 +224,10 @@ def _write_batch(store: FencedStore, requests: list[Registering]) -> list[Regist
             else:
                 _refused(at_fault, error.cause)
             left = [one for one in left if one not in gone]
-            continue
-        at = 0
-        for request in left:
-            request.finish(_registration(request, results[at : at + len(request.ops)]))
-            at += len(request.ops)
-        return again
+        else:
+            for request in left:
+                request.finish(_registration(request, [*islice(results, len(request.ops))]))
+            left = []
     return again
 
 

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
@@ -23,7 +24,7 @@ from kafka_coord.channel.messages import (
     write_offsets,
 )
 from kafka_coord.channel.rpc import Answered, Asked, Refused
-from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.channel.zookeeper import stored_offsets
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.machine import instructions, stimuli
@@ -87,7 +88,7 @@ class Gateway:
         self._numbers = itertools.count(1)
         self._idle_due = 0.0
         self._completed_at = store.clock.monotonic()
-        self._committed = CommittedReader(lambda group, part: ConsumerChannel(store, group, "").committed(part))
+        self._committed = CommittedReader(partial(stored_offsets, store))
         self.term: Term | None = None
         self.statistics = Statistics()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
 from kafka_coord.zk import layout
 
 
 def acknowledgement_faults(
     context: StepContext, group: GroupState, consumer: str, removed: Outstanding
-) -> Iterator[tuple[Rule, str]]:
+) -> Iterator[Fault]:
     """Checks that a command was removed legally. There are four legal cases:
 
     - A consumer acknowledges its oldest command and checks its registration and token.
@@ -25,10 +25,8 @@ def acknowledgement_faults(
     if context.by_instance and not fenced:
         lives = registered is not None and (group.name, consumer) not in context.gone
         if lives and command is not None and registered is not None and command.incarnation == registered.incarnation:
-            yield (
-                Rule.ACK_BY_ANOTHER,
-                f"an instance removed {name} of {consumer}, which is alive and has not acknowledged it",
-            )
+            what = f"an instance removed {name} of {consumer}, which is alive and has not acknowledged it"
+            yield Rule.ACK_BY_ANOTHER, what
         return
     if command is None:
         yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed, although it cannot be read"
@@ -44,11 +42,8 @@ def acknowledgement_faults(
     if command.incarnation < registered.incarnation:
         return
     if command.incarnation > registered.incarnation:
-        yield (
-            Rule.ACK_BY_ANOTHER,
-            f"{name} is for incarnation {command.incarnation} of {consumer}, but incarnation"
-            f" {registered.incarnation} removed it",
-        )
+        what = f"{name} is for incarnation {command.incarnation} of {consumer}"
+        yield Rule.ACK_BY_ANOTHER, f"{what}, but incarnation {registered.incarnation} removed it"
         return
     if not context.fenced_as(group.name, consumer):
         yield Rule.ACK_UNFENCED, f"{consumer} acknowledged {name} without checking its registration and its token"
@@ -59,7 +54,5 @@ def acknowledgement_faults(
         and layout.command(group.name, consumer, other.id.name) not in context.removed
     ]
     if waiting:
-        yield (
-            Rule.ACK_OUT_OF_ORDER,
-            f"{consumer} acknowledged {name} while {', '.join(sorted(waiting))} was outstanding",
-        )
+        what = f"{consumer} acknowledged {name} while {', '.join(sorted(waiting))} was outstanding"
+        yield Rule.ACK_OUT_OF_ORDER, what

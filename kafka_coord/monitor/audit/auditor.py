@@ -7,15 +7,7 @@ from functools import partial
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import (
-    Assignment,
-    Ledger,
-    Member,
-    PartitionSet,
-    RequestType,
-    StopFetcher,
-    TopicPartition,
-)
+from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, RequestType, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
@@ -24,7 +16,7 @@ from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults,
 from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, was_unreadable
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
-from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
+from kafka_coord.monitor.audit.report import AuditFinding, Fault, Report, Rule
 from kafka_coord.monitor.audit.rule_context import (
     note_group,
     note_instance,
@@ -33,14 +25,7 @@ from kafka_coord.monitor.audit.rule_context import (
     note_request,
     note_topic,
 )
-from kafka_coord.monitor.audit.state import (
-    Evicted,
-    GroupState,
-    Outstanding,
-    Registered,
-    StepContext,
-    ZooKeeperState,
-)
+from kafka_coord.monitor.audit.state import Evicted, GroupState, Outstanding, Registered, StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Step
 from kafka_coord.zk import layout
 
@@ -154,18 +139,11 @@ class Auditor:
         state = self.state
         self._report.count("coordinator_writes")
         if context.fence.version != state.epoch_version:
-            self._violation(
-                Rule.STALE_EPOCH,
-                znode.group,
-                f"{what} was written under version {context.fence.version} of the epoch znode, which is at version"
-                f" {state.epoch_version}",
-            )
+            what = f"{what} was written under version {context.fence.version} of the epoch znode"
+            self._violation(Rule.STALE_EPOCH, znode.group, f"{what}, which is at version {state.epoch_version}")
         elif state.epoch_session is not None and context.step.session_id != state.epoch_session:
-            self._violation(
-                Rule.STALE_EPOCH,
-                znode.group,
-                f"{what} was not written by the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}",
-            )
+            winner = f"the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}"
+            self._violation(Rule.STALE_EPOCH, znode.group, f"{what} was not written by {winner}")
 
     def _epoch(self, _: Znode, change: Change) -> None:
         state, node = self.state, change.new
@@ -189,9 +167,8 @@ class Auditor:
         elif change.old is not None and self._judging:
             state.epoch_session = None
             if state.names.is_instance(self._context.step.session_id):
-                self._violation(
-                    Rule.SPLIT_ELECTION, "", f"epoch {epoch} was not written together with the coordinator's znode"
-                )
+                what = f"epoch {epoch} was not written together with the coordinator's znode"
+                self._violation(Rule.SPLIT_ELECTION, "", what)
             if epoch < state.epoch:
                 self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {state.epoch}")
             else:
@@ -363,18 +340,12 @@ class Auditor:
         if self._judging:
             self._report.count("commands")
             if command.epoch != self.state.epoch:
-                self._violation(
-                    Rule.STALE_EPOCH,
-                    znode.group,
-                    f"{name} for {consumer} carries epoch {command.epoch}; the newest epoch is {self.state.epoch}",
-                )
+                what = f"{name} for {consumer} carries epoch {command.epoch}; the newest epoch is {self.state.epoch}"
+                self._violation(Rule.STALE_EPOCH, znode.group, what)
             highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
             if command.generation < highest:
-                self._violation(
-                    Rule.GENERATION_BACK,
-                    znode.group,
-                    f"{name} for {consumer} has generation {command.generation}; an earlier command had {highest}",
-                )
+                what = f"{name} for {consumer} has generation {command.generation}; an earlier command had {highest}"
+                self._violation(Rule.GENERATION_BACK, znode.group, what)
             self._context.commanded.append((znode.group, consumer, outstanding))
         group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
 
@@ -401,18 +372,11 @@ class Auditor:
         if self._judging:
             self._report.count("targets")
             if target.generation <= group.generation:
-                self._violation(
-                    Rule.GENERATION_BACK,
-                    znode.group,
-                    f"a target of generation {target.generation} was written after generation {group.generation}",
-                )
+                what = f"a target of generation {target.generation} was written after generation {group.generation}"
+                self._violation(Rule.GENERATION_BACK, znode.group, what)
             if target.epoch != self.state.epoch:
-                self._violation(
-                    Rule.STALE_EPOCH,
-                    znode.group,
-                    f"the target of generation {target.generation} carries epoch {target.epoch}; the newest epoch is"
-                    f" {self.state.epoch}",
-                )
+                what = f"the target of generation {target.generation} carries epoch {target.epoch}"
+                self._violation(Rule.STALE_EPOCH, znode.group, f"{what}; the newest epoch is {self.state.epoch}")
             self._aimed(group, target)
         group.target, group.target_since = target, self._context.instant
         group.generation = max(group.generation, target.generation)
@@ -478,11 +442,8 @@ class Auditor:
         if back:
             self._violation(Rule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
         if not committers:
-            self._violation(
-                Rule.UNFENCED_COMMIT,
-                group.name,
-                f"{tp} was set to {after} without checking a member's registration and token",
-            )
+            what = f"{tp} was set to {after} without checking a member's registration and token"
+            self._violation(Rule.UNFENCED_COMMIT, group.name, what)
         else:
             named = " or ".join(committers)
             self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
@@ -513,7 +474,7 @@ class Auditor:
         if self._judging:
             self._report.violation(self._finding(rule, group, what))
 
-    def _violations(self, group: str, faults: Iterable[tuple[Rule, str]]) -> None:
+    def _violations(self, group: str, faults: Iterable[Fault]) -> None:
         for rule, what in faults:
             self._violation(rule, group, what)
 

@@ -16,10 +16,8 @@ from kafka_coord.model import (
     TopicPartition,
     same_topic,
 )
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
-
-Fault = tuple[Rule, str]
 
 
 def command_faults(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
@@ -56,21 +54,15 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
         owned, stopping = repaired.held, repaired.held
     started = after.owned - owned - context.told(group.name, consumer, StartFetcher)
     if started:
-        yield (
-            Rule.SPLIT_UNIT,
-            f"the ledger of {consumer} gained {started} without a start-fetcher in the same transaction",
-        )
+        what = f"the ledger of {consumer} gained {started} without a start-fetcher in the same transaction"
+        yield Rule.SPLIT_UNIT, what
     stopped = after.stopping - stopping - context.told(group.name, consumer, StopFetcher)
     if stopped:
-        yield (
-            Rule.SPLIT_UNIT,
-            f"the ledger of {consumer} stops {stopped} without a stop-fetcher in the same transaction",
-        )
+        what = f"the ledger of {consumer} stops {stopped} without a stop-fetcher in the same transaction"
+        yield Rule.SPLIT_UNIT, what
     if before is not None and after.generation < before.generation:
-        yield (
-            Rule.GENERATION_BACK,
-            f"the generation of the ledger of {consumer} went back from {before.generation} to {after.generation}",
-        )
+        what = f"the generation of the ledger of {consumer} went back from {before.generation} to {after.generation}"
+        yield Rule.GENERATION_BACK, what
 
 
 def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
@@ -102,16 +94,11 @@ def _eager_order(group: GroupState, consumer: str, name: str) -> Iterator[Fault]
         for outstanding in group.outstanding(other):
             command = outstanding.command
             if isinstance(command, StopFetcher) and command.incarnation == registered.incarnation:
-                yield (
-                    Rule.EAGER_ORDER,
-                    f"{name} starts partitions on {consumer} before {other} has acknowledged {outstanding.id.name}",
-                )
+                what = f"{name} starts partitions on {consumer} before {other} has acknowledged {outstanding.id.name}"
+                yield Rule.EAGER_ORDER, what
         if other != consumer and ledger.owned and ledger.generation < generation:
-            yield (
-                Rule.EAGER_ORDER,
-                f"{name} starts partitions on {consumer} while {other} still owns {ledger.owned} of generation"
-                f" {ledger.generation}",
-            )
+            what = f"{name} starts partitions on {consumer} while {other} still owns {ledger.owned}"
+            yield Rule.EAGER_ORDER, f"{what} of generation {ledger.generation}"
 
 
 def _is_eager(group: GroupState, consumer: str) -> bool:
@@ -130,10 +117,8 @@ def _needless_stop(
         return
     stays = stays.filter(lambda topic: not _recreated(context, before, topic))
     if stays:
-        yield (
-            Rule.NEEDLESS_STOP,
-            f"{name} stops {stays} on {consumer}, which keeps it under the target of generation {target.generation}",
-        )
+        what = f"{name} stops {stays} on {consumer}, which keeps it under the target of generation {target.generation}"
+        yield Rule.NEEDLESS_STOP, what
 
 
 def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
@@ -159,19 +144,13 @@ def _start_point(
     meant = ledger.topic_ids.get(tp.topic, "") if ledger is not None else ""
     stored = group.identities.get(tp.topic, "")
     if tp in group.earlier_offsets or (meant and is_identity(stored) and not same_topic(stored, meant)):
-        yield (
-            Rule.EARLIER_TOPIC,
-            f"{name} starts {tp} on {consumer} at offset {command.starts[tp].offset}, which belongs to a deleted topic"
-            " of the same name",
-        )
+        what = f"{name} starts {tp} on {consumer} at offset {command.starts[tp].offset}"
+        yield Rule.EARLIER_TOPIC, f"{what}, which belongs to a deleted topic of the same name"
         return
     now, created = context.state.topics.get(tp.topic), context.state.topics_since.get(tp.topic)
     recreated = now is not None and meant and not same_topic(now.identity, meant)
     if recreated and created is not None and context.must_have_seen(created):
-        yield (
-            Rule.EARLIER_TOPIC,
-            f"{name} starts {tp} on {consumer}, although its topic has been recreated",
-        )
+        yield Rule.EARLIER_TOPIC, f"{name} starts {tp} on {consumer}, although its topic has been recreated"
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:

@@ -13,7 +13,7 @@ def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
     """Yields each group that has not reached its target, with the reasons. Skips paused groups and groups without
     members."""
     for name, group in sorted(state.groups.items()):
-        if state.all_paused or group.paused or not group.registrations:
+        if state.all_paused_since or group.paused_since or not group.registrations:
             continue
         reasons = list(_of_group(group, state.topics))
         if reasons:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import PartitionSet, RequestType, TopicPartition, same_topic
-from kafka_coord.monitor.audit.commands import Fault, held_by_anybody
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.commands import held_by_anybody
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
 
 CLOCKS_DIFFER_MS = 60_000
@@ -32,10 +32,8 @@ def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPart
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
     elif not group.removing and not _of_a_deleted_topic(context, group, tp):
         if group.registrations or group.ledgers or (group.target is not None and group.target.members):
-            yield (
-                Rule.OPERATOR_WRITE_UNASKED,
-                f"the coordinator deleted the offset of {tp} without an operator's request",
-            )
+            what = f"the coordinator deleted the offset of {tp} without an operator's request"
+            yield Rule.OPERATOR_WRITE_UNASKED, what
             yield from _while_held(group, tp, f"deleted the offset of {tp}")
         else:
             yield from removal_faults(context, group)
@@ -58,19 +56,15 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target listed {names}"
         return
     if settings is None:
-        yield (
-            Rule.RETENTION_BROKEN,
-            "the group was removed, although its settings, and therefore its retention, cannot be read",
-        )
+        what = "the group was removed, although its settings, and therefore its retention, cannot be read"
+        yield Rule.RETENTION_BROKEN, what
         return
     by_log = context.elapsed_ms(group.target_since) or 0
     empty_ms = max(by_log, context.step.time_ms - target.timestamp_ms)
     if empty_ms + CLOCKS_DIFFER_MS < settings.offsets_retention_ms:
-        yield (
-            Rule.RETENTION_BROKEN,
-            f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s; its offsets should have been"
-            f" kept for {settings.offsets_retention_ms / 1000:.0f} s",
-        )
+        what = f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s"
+        kept_s = settings.offsets_retention_ms / 1000
+        yield Rule.RETENTION_BROKEN, f"{what}; its offsets should have been kept for {kept_s:.0f} s"
 
 
 def _of_a_deleted_topic(context: StepContext, group: GroupState, tp: TopicPartition) -> bool:

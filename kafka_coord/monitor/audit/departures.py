@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.model import NO_PARTITIONS, PartitionSet, RequestType, StartFetcher, StopFetcher
-from kafka_coord.monitor.audit.commands import Fault
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import Evicted, GroupState, Instant, StepContext
 
 _TOLERANCE_MS = 200
@@ -23,11 +22,8 @@ def eviction_faults(context: StepContext, group: GroupState, consumer: str, evic
             what = f"{consumer} was evicted while the group was paused, although no operator requested it"
             yield Rule.PAUSE_IGNORED, what
         if not _is_overdue(context, group, consumer, oldest):
-            yield (
-                Rule.EVICTED_EARLY,
-                f"{consumer} was evicted, although no operator requested it, and none of its commands had been"
-                f" outstanding for the timeout of {group.shortest_timeout_ms / 1000:g} s",
-            )
+            what = f"{consumer} was evicted, although no operator requested it, and none of its commands had been"
+            yield Rule.EVICTED_EARLY, f"{what} outstanding for the timeout of {group.shortest_timeout_ms / 1000:g} s"
     if ledger is None:
         return
     after = group.ledgers.get(consumer)
@@ -67,11 +63,8 @@ def grace_faults(context: StepContext, group: GroupState, consumer: str) -> Iter
     since = group.gone_since.get((consumer, ledger.incarnation))
     elapsed = context.elapsed_ms(since) if since is not None else None
     if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
-        yield (
-            Rule.GRACE_BROKEN,
-            f"the place of {consumer} was given away {elapsed} ms after it left, but should have been kept for"
-            f" {ledger.place.rejoin_grace_ms} ms",
-        )
+        what = f"the place of {consumer} was given away {elapsed} ms after it left"
+        yield Rule.GRACE_BROKEN, f"{what}, but should have been kept for {ledger.place.rejoin_grace_ms} ms"
 
 
 def was_unreadable(context: StepContext, group: GroupState, consumer: str, other_than: int | None = None) -> bool:

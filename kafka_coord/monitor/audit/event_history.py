@@ -40,9 +40,6 @@ class Selection:
     consumer: str = ""
     partition: TopicPartition | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self.group or self.consumer or self.partition is not None)
-
 
 def parse_partition(written: str) -> TopicPartition:
     """Parses a partition such as ``flights-3``. Raises :class:`SettingsError`."""
@@ -144,10 +141,8 @@ class EventHistory:
         if self._selection.consumer or self._selection.partition is not None:
             return
         if at.change.new is None:
-            yield (
-                "the coordinator's znode is gone",
-                "its session ended" if at.context.step.session_ended else "it resigned",
-            )
+            why = "its session ended" if at.context.step.session_ended else "it resigned"
+            yield "the coordinator's znode is gone", why
         else:
             epoch = next((c.new for c in at.context.step.changes if c.path == layout.COORDINATOR_EPOCH), None)
             number = epoch.data.decode("ascii", "replace") if epoch is not None else "?"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, PartitionSet, StartFetcher, StopFetcher
-from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
-
-Fault = tuple[Rule, str]
 
 
 def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:

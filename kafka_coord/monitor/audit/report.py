@@ -92,6 +92,10 @@ class Rule(StrEnum):
     """Part of the log is missing, or its end is incomplete. A warning."""
 
 
+Fault = tuple[Rule, str]
+"""A violated rule, and what violates it."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
     """One violation or warning. ``time_ms`` is the server's wall clock (ms since 1970), or 0 if unknown."""
@@ -102,12 +106,6 @@ class AuditFinding:
     zxid: int = 0
     time_ms: int = 0
     who: str = ""
-
-    def __str__(self) -> str:
-        at = f"{clock_time(self.time_ms)} zxid {self.zxid:#x}: " if self.zxid else ""
-        return f"{at}{self.rule}: {f'group {self.group}: ' if self.group else ''}{self.what}" + (
-            f" (by {self.who})" if self.who else ""
-        )
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -103,10 +103,6 @@ class GroupState:
     removing: bool = False
     """Whether the coordinator has begun to remove the group."""
 
-    @property
-    def paused(self) -> bool:
-        return self.paused_since is not None
-
     def live(self, consumer: str) -> Ledger | None:
         """Returns the consumer's ledger if it belongs to the registered incarnation."""
         ledger, registered = self.ledgers.get(consumer), self.registrations.get(consumer)
@@ -203,10 +199,6 @@ class ZooKeeperState:
         if found is None:
             found = self.groups[name] = GroupState(name)
         return found
-
-    @property
-    def all_paused(self) -> bool:
-        return self.all_paused_since is not None
 
     def set_topic(self, name: str, node: Node | None) -> None:
         """Records a topic. Raises :class:`MalformedValue` if it cannot be decoded; the topic then counts as absent."""

@@ -17,7 +17,7 @@ from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow
-from kafka_coord.monitor.offsets import Committed, OffsetRow, rows_of
+from kafka_coord.monitor.offsets import Committed, rows_of
 from kafka_coord.monitor.ownership import Unowned
 from kafka_coord.monitor.sequences import parts
 from kafka_coord.wire.consumer_protocol import assignment, subscription
@@ -80,11 +80,6 @@ class ClientGroup:
     def _subscribed(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
         wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
         return PartitionSet({topic: topics[topic].partitions for topic in wanted})
-
-    def offsets(self, partitions: PartitionSet, ends: Mapping[TopicPartition, int]) -> tuple[OffsetRow, ...]:
-        """Returns one row per partition. ``ends`` are the known end offsets."""
-        held = {tp: (owner, "owned") for tp, owner in self.held.items()}
-        return rows_of(partitions, held, Committed(self.committed), ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,33 +210,26 @@ def described(
     partitions = [one.partitions(topics) for one in groups]
     if end_offsets is not None:
         ends, note = end_offsets(PartitionSet.union(partitions))
-    return tuple(_description(one, theirs, topics, ends, note) for one, theirs in zip(groups, partitions, strict=True))
-
-
-def _description(
-    found: ClientGroup,
-    partitions: PartitionSet,
-    topics: Mapping[str, TopicInfo],
-    ends: Mapping[TopicPartition, int],
-    note: str,
-) -> GroupDescription:
-    return GroupDescription(
-        group=found.group,
-        kind=GroupKind.CLIENT_ASSIGNED,
-        state=found.state,
-        status=_STATUS[found.kafka_state] + _of_type(found.protocol_type),
-        assignor=found.assignor,
-        coordinator=found.coordinator,
-        log_partition=found.log_partition,
-        members=found.members,
-        offsets=found.offsets(partitions, ends),
-        unowned=Unowned(found.unowned(topics)),
-        lag_note=note,
-    )
-
-
-def _of_type(protocol_type: str) -> str:
-    return f"; protocol type {protocol_type}" if protocol_type not in {"", CONSUMER} else ""
+    descriptions = []
+    for found, theirs in zip(groups, partitions, strict=True):
+        held = {tp: (owner, "owned") for tp, owner in found.held.items()}
+        of_type = f"; protocol type {found.protocol_type}" if found.protocol_type not in {"", CONSUMER} else ""
+        descriptions.append(
+            GroupDescription(
+                group=found.group,
+                kind=GroupKind.CLIENT_ASSIGNED,
+                state=found.state,
+                status=_STATUS[found.kafka_state] + of_type,
+                assignor=found.assignor,
+                coordinator=found.coordinator,
+                log_partition=found.log_partition,
+                members=found.members,
+                offsets=rows_of(theirs, held, Committed(found.committed), ends),
+                unowned=Unowned(found.unowned(topics)),
+                lag_note=note,
+            )
+        )
+    return tuple(descriptions)
 
 
 def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:

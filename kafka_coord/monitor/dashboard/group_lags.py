@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
+from kafka_coord.coordinator.observe import decode_assignment
 from kafka_coord.model import PartitionSet
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
@@ -17,7 +18,7 @@ from kafka_coord.monitor.groups import EndOffsets
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import LagTotal, lag_of, offset_rows, partitions_of, read_all_committed
 from kafka_coord.monitor.reading import Reading, group_of
-from kafka_coord.monitor.snapshot import decode_assignment, read_groups
+from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
 

@@ -172,17 +172,6 @@ class Live:
             "trouble", path, json.dumps(f"timed out after {timeout_s:g} s waiting for the document"), 503
         )
 
-    @property
-    def followed(self) -> list[str]:
-        """The paths of the documents that are kept up to date."""
-        with self._changed:
-            return sorted(self._documents)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a ZooKeeper session is open."""
-        return self._sources is not None
-
     # --- inside the lock ---------------------------------------------------------------------------------------------
 
     def _use(self, path: str, route: Route, parameters: Mapping[str, str]) -> _Document:

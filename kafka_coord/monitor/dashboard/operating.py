@@ -224,9 +224,7 @@ def _resume(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, A
 def _rebalance(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
     _require_managed(kind, "rebalanced by hand")
     return {
-        "answers": [
-            rebalance(instances.store, asked.group, asked.acting, lambda pause: f"by {pause.by or 'unknown'}"),
-        ]
+        "answers": [rebalance(instances.store, asked.group, asked.acting, lambda pause: f"by {pause.by or 'unknown'}")]
     }
 
 

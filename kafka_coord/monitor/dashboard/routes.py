@@ -60,22 +60,11 @@ TASKS = {
 """The reads shared by several documents."""
 
 ROUTES = (
-    Route(
-        "/overview",
-        Sources.overview,
-        every_s=2.0,
-        also=("/cluster", ROWS, LAGS, CLIENTS),
-        of_rows=True,
-    ),
+    Route("/overview", Sources.overview, every_s=2.0, also=("/cluster", ROWS, LAGS, CLIENTS), of_rows=True),
     Route("/cluster", Sources.cluster, watched=_of_cluster),
     Route("/cluster/history", Sources.cluster_history, watched=lambda: ((), (layout.HISTORY,))),
     Route("/cluster/requests", Sources.requests, every_s=2.0, watched=lambda: ((layout.REQUESTS,), ())),
-    Route(
-        "/cluster/unassigned",
-        Sources.unassigned,
-        also=("/cluster", ROWS, CLIENTS),
-        of_rows=True,
-    ),
+    Route("/cluster/unassigned", Sources.unassigned, also=("/cluster", ROWS, CLIENTS), of_rows=True),
     Route("/cluster/findings", Sources.findings, every_s=30.0, lane="doctor"),
     Route("/topics", Sources.topics, also=("/cluster",)),
     Route(

@@ -51,9 +51,6 @@ class LogFinding:
     group: str = ""
     time_ms: int = 0
 
-    def __str__(self) -> str:
-        return f"partition {self.partition} offset {self.offset}: {self.rule}: {self.what}"
-
     def to_json(self) -> dict[str, Any]:
         return {
             "rule": str(self.rule),

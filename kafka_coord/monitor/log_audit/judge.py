@@ -10,13 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.grouplog.records import (
-    Claim,
-    Entry,
-    GroupEntry,
-    OffsetEntry,
-    read_record,
-)
+from kafka_coord.grouplog.records import Claim, Entry, GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.term import is_reserved, term_of
 from kafka_coord.model import CommittedOffset
 from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule

@@ -118,7 +118,9 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
         else:
             evidence.add_decisions(path.name, path.stem, _decisions(path))
     if logs:
-        _read_logs(source or logs[0].name or str(logs[0]), logs, chroot, evidence)
+        witness = _Witness(source or logs[0].name or str(logs[0]))
+        audit(logs, chroot=chroot, running=True, watch=witness)
+        witness.end(evidence)
     return evidence
 
 
@@ -147,12 +149,6 @@ def _since_1970(written: Any, path: Path) -> int:
         return round(datetime.fromisoformat(written).timestamp() * 1000) if written is not None else 0
     except (TypeError, ValueError):
         raise MalformedValue(str(path), f"{str(written)[:60]!r} is not a time") from None
-
-
-def _read_logs(source: str, directories: Sequence[Path], chroot: str, evidence: Evidence) -> None:
-    witness = _Witness(source)
-    audit(directories, chroot=chroot, running=True, watch=witness)
-    witness.end(evidence)
 
 
 class _Witness:

@@ -113,13 +113,6 @@ def listener(front: Front, group: str) -> KafkaListener:
     return front.serving(group)
 
 
-@pytest.fixture
-def own_front(tmp_path: Path) -> Iterator[Front]:
-    """This test's own cluster, so that it may kill brokers."""
-    with started(tmp_path) as made:
-        yield made
-
-
 @pytest.fixture(scope="package")
 def tools() -> Iterator[KafkaTools]:
     with kafka_tools() as made:
@@ -132,7 +125,7 @@ def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorS
     made = CoordinatorService(front.store, ELECTED, endpoints, FAST, process=Process("here", 1, "test", 0))
     made.start()
     try:
-        assert made.wait_registered(15)
+        eventually(lambda: made.registered)
         yield made
     finally:
         made.stop()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
+from kafka_coord.dev.cluster.class_archive import archive_path, use
 from kafka_coord.dev.cluster.ivy import Artifact
 from kafka_coord.dev.cluster.jars import (
     KAFKA_VERSION,
@@ -53,12 +54,18 @@ class KafkaTools:
         return told
 
 
+def brokers_archive() -> tuple[str, ...]:
+    """The Java flags that use the brokers' class archive, for programs whose class path begins with the brokers'."""
+    archive = archive_path("kafka", find_java(), kafka_class_path())
+    return use(archive) if archive else ()
+
+
 @contextmanager
 def kafka_tools() -> Iterator[KafkaTools]:
     """One JVM that runs the tools. It ends when its standard input is closed."""
     jars = [*kafka_class_path(), *fetched_class_path(_RELEASE), *pyspark_jars_directory().glob("py4j-*.jar")]
     command = [
-        *(str(find_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx192m"),
+        *(str(find_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx192m", *brokers_archive()),
         *("-cp", os.pathsep.join(map(str, dict.fromkeys(jars)))),
         *("py4j.GatewayServer", "--die-on-broken-pipe", "0"),
     ]

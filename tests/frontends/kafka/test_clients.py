@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +10,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.classic_groups.errors import Error
@@ -58,38 +67,6 @@ def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Cal
     first.close()
 
     eventually(lambda: second.poll(0.05) or len(second.assignment()) == PARTITIONS)
-
-
-def test_offsets_outlive_the_instance_and_its_broker(own_front: Front) -> None:
-    """Instance and broker are killed: another broker leads the partition, and its instance loads the commits."""
-    front, topic = own_front, filled(own_front)
-    group = "survives"
-    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
-    one.subscribe([topic])
-    assert len(read([one], RECORDS)) == RECORDS
-    one.commit(asynchronous=False)
-    before = {one.partition: one.offset for one in one.committed(partitions, 30)}
-    assert sum(before.values()) == RECORDS
-    leader = front.coordinator(partition_of(group))
-    with Peer(front.listeners[leader]) as peer:
-        names = (f"held-{number}" for number in itertools.count())
-        member = Member(peer, next(name for name in names if partition_of(name) == partition_of(group)))
-        beat = member.beat()
-        front.stop(leader)
-        assert member.told() == (beat, Error.NOT_COORDINATOR)
-        assert peer.is_closed()
-    front.cluster.broker(leader).kill()
-
-    def committed() -> bool:
-        try:
-            found = one.committed(partitions, 10)
-        except KafkaException:
-            return False
-        return {each.partition: each.offset for each in found if not each.error} == before
-
-    eventually(committed, within_s=60)
-    one.close()
 
 
 def test_a_consumer_that_assigns_itself_commits_and_an_operator_moves_its_offsets(front: Front, topic: str) -> None:
@@ -201,3 +178,56 @@ def test_an_answer_that_is_not_read_stops_only_its_own_connection(front: Front, 
             assert got
             left -= len(got)
         assert length > 30 << 20
+
+
+@pytest.fixture(scope="module")
+def everything_runs_afterwards(front: Front) -> Iterator[None]:
+    """Starts what the last test killed, after that test: its processes and threads are the front's, not left behind."""
+    yield
+    front.cluster.start()
+    for broker in front.cluster.brokers:
+        if broker.broker_id not in front.listeners:
+            front.start(broker.broker_id)
+    admin = AdminClient({"bootstrap.servers": front.brokers})
+
+    def preferred_brokers_lead() -> bool:  # otherwise, Kafka would elect them during a later test
+        with contextlib.suppress(KafkaException):
+            admin.elect_leaders(ElectionType.PREFERRED).result(30)
+            topics = admin.list_topics(timeout=10).topics.values()
+            return all(one.leader == one.replicas[0] for topic in topics for one in topic.partitions.values())
+        return False
+
+    eventually(preferred_brokers_lead, within_s=60, every_s=0.2)
+    eventually(front.serves_every_group, within_s=60)
+
+
+@pytest.mark.usefixtures("everything_runs_afterwards")
+def test_offsets_outlive_the_instance_and_its_broker(front: Front, topic: str) -> None:
+    """Instance and broker are killed: another broker leads the partition, and its instance loads the commits."""
+    group = "survives"
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+    one.subscribe([topic])
+    assert len(read([one], RECORDS)) == RECORDS
+    one.commit(asynchronous=False)
+    before = {one.partition: one.offset for one in one.committed(partitions, 30)}
+    assert sum(before.values()) == RECORDS
+    leader = front.coordinator(partition_of(group))
+    with Peer(front.listeners[leader]) as peer:
+        names = (f"{group}-{number}" for number in itertools.count())
+        member = Member(peer, next(name for name in names if partition_of(name) == partition_of(group)))
+        beat = member.beat()
+        front.stop(leader)
+        assert member.told() == (beat, Error.NOT_COORDINATOR)
+        assert peer.is_closed()
+    front.cluster.broker(leader).kill()
+
+    def committed() -> bool:
+        try:
+            found = one.committed(partitions, 10)
+        except KafkaException:
+            return False
+        return {each.partition: each.offset for each in found if not each.error} == before
+
+    eventually(committed, within_s=60)
+    one.close()

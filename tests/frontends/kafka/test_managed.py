@@ -372,8 +372,9 @@ def test_a_member_that_keeps_partitions_beyond_its_rebalance_timeout_is_removed(
         assert beat(slow, "slow", joined.member_epoch, topic_partitions=owned).error_code == Error.NONE
         began = time.monotonic()
         told = [beat(other, "other", 0, **join)]
-        eventually(lambda: beat(slow, "slow", joined.member_epoch).error_code == Error.UNKNOWN_MEMBER_ID, within_s=20)
-        assert 1.4 < time.monotonic() - began < 15, "the client's timeout must apply, not the group's longer one"
+        # within less than the group's own timeout of 60 s
+        eventually(lambda: beat(slow, "slow", joined.member_epoch).error_code == Error.UNKNOWN_MEMBER_ID, within_s=30)
+        assert time.monotonic() - began > 1.4
 
         def gets_all() -> bool:
             told.append(beat(other, "other", told[-1].member_epoch, **join))

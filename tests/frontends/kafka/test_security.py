@@ -27,7 +27,6 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from cryptography.hazmat.primitives import serialization
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
@@ -44,6 +43,7 @@ from tests.conftest import _shared_servers
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, committing, join
 from tests.waiting import eventually
+from tests.zk.tls import pem_key_store
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 TOPIC, SECRET_TOPIC, GROUP = "flights", "salaries", "delays"
@@ -75,11 +75,8 @@ class Secured:
 
 
 def brokers_properties(directory: Path, authority: trustme.CA) -> dict[str, str]:
-    certificate = authority.issue_cert("127.0.0.1")
-    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     store = directory / "broker.pem"
-    store.write_bytes(key.private_bytes(*form) + b"".join(one.bytes() for one in certificate.cert_chain_pems))
+    store.write_bytes(pem_key_store(authority))
     users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"

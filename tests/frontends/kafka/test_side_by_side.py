@@ -79,6 +79,7 @@ def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
     with broker:
         _make_topics(broker.address)
         yield "127.0.0.1", broker.port
+        broker.kill()  # a clean stop takes seconds
 
 
 @pytest.fixture(scope="module")

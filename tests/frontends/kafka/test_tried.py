@@ -9,6 +9,7 @@ import pytest
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.java import brokers_archive
 from tests.frontends.kafka.tried.contenders import Contender, java_program
 from tests.frontends.kafka.tried.play import Play
 
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 @pytest.fixture(scope="module")
 def java() -> Contender:
     class_path = os.pathsep.join(map(str, kafka_class_path()))
-    return Contender(f"kafka-clients {KAFKA_VERSION}", lambda: java_program(class_path), static=True)
+    program = java_program(class_path, flags=brokers_archive())
+    return Contender(f"kafka-clients {KAFKA_VERSION}", lambda: program, static=True)
 
 
 def test_javas_client_joins_shares_leaves_and_resumes(front: Front, java: Contender) -> None:

@@ -56,6 +56,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
                 yield Alone(server, broker, listener)
         finally:
             _shared_servers.remove(broker)
+            broker.kill()  # a clean stop takes long after all this
 
 
 def commit(peer: Peer, offset: int, **who: object) -> int:

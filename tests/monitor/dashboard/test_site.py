@@ -122,10 +122,10 @@ def test_pages_share_reads_and_without_a_page_no_zookeeper_session_is_open(
     with served.follow(GROUP) as page, served.follow(GROUP) as other:
         page.until(lambda known: known)
         other.until(lambda known: known)
-        assert served.live.followed == [GROUP]
-        assert served.live.is_open
-    eventually(lambda: not served.live.is_open)
-    assert served.live.followed == []
+        assert list(served.live._documents) == [GROUP]
+        assert served.live._sources is not None
+    eventually(lambda: served.live._sources is None)
+    assert list(served.live._documents) == []
 
 
 def test_a_reader_that_is_too_slow_is_disconnected(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

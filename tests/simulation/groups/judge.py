@@ -169,5 +169,5 @@ class Judge:
         judge = PartitionJudge(self._log.partition, report)
         for batch in self._log.all:
             judge.take(batch)
-        if not report.clean:
-            self._break(f"audit: {report.violations[0]}")
+        for found in report.violations[:1]:
+            self._break(f"audit: offset {found.offset}: {found.rule}: {found.what}")

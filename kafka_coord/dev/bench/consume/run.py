@@ -52,7 +52,7 @@ class ConsumeOptions(BenchOptions):
     seconds: float = 20.0
 
 
-SMOKE = ConsumeOptions(records=5_000, partitions=3, repeat=1, warm_up=0, records_per_s=200, seconds=1.0, judged=False)
+SMOKE = ConsumeOptions(records=5_000, partitions=3, repeat=1, warm_up=0, records_per_s=200, seconds=0.5, judged=False)
 
 
 def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnProgress) -> BenchReport:

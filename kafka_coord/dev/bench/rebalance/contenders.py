@@ -121,10 +121,7 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
             Protocol.KIP848,
             EACH_SECOND,
             {"group.protocol": "consumer"},
-            {
-                "group.consumer.heartbeat.interval.ms": "1000",
-                "group.consumer.min.heartbeat.interval.ms": "1000",
-            },
+            {"group.consumer.heartbeat.interval.ms": "1000", "group.consumer.min.heartbeat.interval.ms": "1000"},
         ),
         Contender(
             Protocol.KIP848,

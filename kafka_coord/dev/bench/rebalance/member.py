@@ -184,7 +184,7 @@ class BenchMember:
     def __init__(self, place: Place, consumer: str, journal: Journal) -> None:
         self._consumer, self._journal = consumer, journal
         self._wakeup = threading.Event()
-        self._membership = plain_member(place.group, place.topic, consumer)
+        self._settings = plain_member(place.group, place.topic, consumer)
         self._connector: Connector | None = None
         self._thread: ConnectorThread | None = None
         open_way = self._open_socket if place.bootstrap else self._open_session
@@ -223,7 +223,7 @@ class BenchMember:
             self._connection,
             self._channel,
             fetchers,
-            registration_value=partial(self._membership.registration_value, self._connection),
+            registration_value=partial(self._settings.registration_value, self._connection),
             wake=self._wakeup.set,
             auto_commit_interval_s=None,
         )

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Owners, summary
-from kafka_coord.dev.bench.rebalance.testbed import (
-    STILL_S,
-    MeasuredGroup,
-    MembersChannel,
-    RebalanceTestbed,
-    testbed,
-)
+from kafka_coord.dev.bench.rebalance.testbed import STILL_S, MeasuredGroup, MembersChannel, RebalanceTestbed, testbed
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.cluster.process import OnProgress

@@ -27,7 +27,7 @@ from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
 from kafka_coord.model import Decision, Request, RequestType
-from kafka_coord.monitor.history import read_history
+from kafka_coord.monitor.history import read_trail
 from kafka_coord.monitor.requests import await_answer, submit
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -209,7 +209,7 @@ class Quiet:
         self._changed.clear()
         self._store.exists(layout.history(GROUP), lambda _event: self._changed.set())
         with contextlib.suppress(MalformedValue, NotFound):
-            return next(reversed(read_history(self._store, GROUP)), None)
+            return next(reversed(read_trail(self._store, GROUP)[0]), None)
         return None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:

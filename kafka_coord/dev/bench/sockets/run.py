@@ -57,6 +57,7 @@ SMOKE = SocketsOptions(
     consumers=40,
     groups=4,
     session_timeout_ms=20_000,
+    coordinator_session_timeout_ms=6_000,
     rest_s=0.5,
     steady_s=6.0,
     judged=False,

@@ -154,11 +154,7 @@ class Administration:
                 return
 
     async def set_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        by: str = _A_CLIENT,
-        reason: str = "",
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], by: str = _A_CLIENT, reason: str = ""
     ) -> Error:
         """Sets the offsets of partitions that no member holds. The group's history records ``by`` and ``reason``."""
         values = {tp: one.offset for tp, one in offsets.items()}

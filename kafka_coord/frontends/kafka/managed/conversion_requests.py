@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kafka_coord.coordinator.operator_requests import answer_op
-from kafka_coord.errors import MalformedValue, MultiFailed
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
@@ -57,7 +57,7 @@ class ConversionRequests:
         answered. Raises :class:`StoreError`."""
         fence = Check(layout.log_partition(partition_of(request.group)), term)
         stored = replace(request, unchanged_since=0)
-        with suppress(MultiFailed):
+        with suppress(Fenced, MultiFailed):
             write_fenced(self._store, fence, [(answer_op(stored, result, message),)])
 
 

@@ -36,11 +36,7 @@ class KafkaMembers:
     returns and clears the stimuli for the machine and the responses to clients."""
 
     def __init__(
-        self,
-        machine: MembershipMachine,
-        identity: Callable[[str], bytes | None],
-        *,
-        session_timeout_s: float,
+        self, machine: MembershipMachine, identity: Callable[[str], bytes | None], *, session_timeout_s: float
     ) -> None:
         self._machine, self.identity = machine, identity
         self.session_timeout_s, self.now = session_timeout_s, 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.grouplog.manager import Offsets
-from kafka_coord.model import CommittedOffset, Member, TopicPartition
+from kafka_coord.model import Member, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
@@ -38,11 +37,7 @@ class ManagedGroups:
     clients."""
 
     def __init__(
-        self,
-        terms: ManagedTerms,
-        administration: Administration,
-        broker_id: int,
-        limits: GroupLimits,
+        self, terms: ManagedTerms, administration: Administration, broker_id: int, limits: GroupLimits
     ) -> None:
         self._terms, self._broker_id = terms, broker_id
         self.classic = ClassicRequests(terms, broker_id, limits)
@@ -125,18 +120,16 @@ class ManagedGroups:
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all stored offsets of the group."""
-        error, found = await self._terms.fetch(group, None, None)
-        return error, {where: one for where, one in found.items() if one is not None}
+        return await self._terms.fetch(group, None, None)
 
-    async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
+    async def fetch(self, asked: Any) -> tuple[Error, Offsets]:
         """Returns the offsets that an OffsetFetch requests, or all offsets if it does not name any topics."""
         wanted = None
         if asked.topics is not None:
             wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
         member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
         member = None if member_id is None and epoch < 0 else (member_id or "", epoch)
-        error, found = await self._terms.fetch(asked.group_id, wanted, member)
-        return error, {where: one for where, one in found.items() if one is not None}
+        return await self._terms.fetch(asked.group_id, wanted, member)
 
 
 def invalid(request: Any, version: int) -> tuple[Error, str] | None:

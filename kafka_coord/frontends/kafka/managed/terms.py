@@ -31,7 +31,7 @@ from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
-from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import CommittedOffset, StartFetcher, TopicPartition
 from kafka_coord.model import Request as OperatorRequest
 from kafka_coord.zk import layout
@@ -41,7 +41,6 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Found = Mapping[TopicPartition, CommittedOffset | None]
 
 PROTOCOLS = (heartbeats.PROTOCOL, classic.PROTOCOL)
 """The protocols that members of managed groups may use."""
@@ -259,11 +258,11 @@ class ManagedTerms:
 
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
-    ) -> tuple[Error, Found]:
+    ) -> tuple[Error, Offsets]:
         """Returns the stored offsets of ``partitions``, or of all partitions if that is ``None``. ``member`` is the
         member id and the epoch, if the client sent them."""
 
-        def pass_on(served: Served, token: asyncio.Future[tuple[Error, Found]]) -> None:
+        def pass_on(served: Served, token: asyncio.Future[tuple[Error, Offsets]]) -> None:
             error = Error.NONE
             if member is not None:
                 member_id, epoch = member
@@ -426,20 +425,20 @@ class ManagedTerms:
         self,
         token: asyncio.Future[Any],
         known: ChainMap[TopicPartition, CommittedOffset],
-        outcome: Found | StoreError | MalformedValue,
+        outcome: Mapping[TopicPartition, CommittedOffset | None] | StoreError | MalformedValue,
     ) -> None:
         if isinstance(outcome, (StoreError, MalformedValue)):
             log.warning("cannot read stored offsets: %s", outcome)
             _resolve(token, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))  # librdkafka does not retry other errors
         else:
-            _resolve(token, (Error.NONE, {tp: _best(one, known.get(tp)) for tp, one in outcome.items()}))
+            stored = {tp: _best(one, known.get(tp)) for tp, one in outcome.items() if one is not None}
+            _resolve(token, (Error.NONE, stored))
 
 
-def _best(stored: CommittedOffset | None, known: CommittedOffset | None) -> CommittedOffset | None:
+def _best(stored: CommittedOffset, known: CommittedOffset | None) -> CommittedOffset:
     """Returns ``known``, which has a leader epoch, if the stored offset is the same but has no details. Otherwise,
     returns the stored offset."""
-    is_same = stored is not None and known is not None and known.offset == stored.offset and stored.is_bare
-    return known if is_same else stored
+    return known if known is not None and known.offset == stored.offset and stored.is_bare else stored
 
 
 def _resolve(token: object, value: object) -> None:

@@ -21,6 +21,7 @@ from tests.frontends.kafka.tried.connect import try_connect, try_console
 from tests.frontends.kafka.tried.contenders import CONTENDERS, Contender
 from tests.frontends.kafka.tried.older import OLDER, older_cluster
 from tests.frontends.kafka.tried.play import Instances, NotSeen, Play
+from tests.waiting import eventually
 
 OTHERS: dict[str, Callable[[Instances, Path], str]] = {
     "Kafka Connect 3.9.2": try_connect,
@@ -65,8 +66,7 @@ def elected(front: Front) -> Iterator[None]:
     service = CoordinatorService(front.store, next(iter(front.listeners)), {}, CoordinatorOptions())
     service.start()
     try:
-        if not service.wait_registered(15):
-            raise NotSeen("no coordinator is elected")
+        eventually(lambda: service.registered)
         yield
     finally:
         service.stop()

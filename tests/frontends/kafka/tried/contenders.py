@@ -45,9 +45,9 @@ def _python(library: str, *requirements: str) -> Callable[[], Program]:
     return make
 
 
-def java_program(class_path: str, program: str = "Member") -> Program:
-    java = [str(find_java().executable), "-Xmx128m", "-XX:TieredStopAtLevel=1"]
-    return Program([*java, "-cp", os.pathsep.join([str(java_classes(program, class_path)), class_path]), program])
+def java_program(class_path: str, program: str = "Member", flags: Sequence[str] = ()) -> Program:
+    java = [str(find_java().executable), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *flags]
+    return Program([*java, "-cp", os.pathsep.join([class_path, str(java_classes(program, class_path))]), program])
 
 
 def _java(artifact: str, program: str = "Member") -> Callable[[], Program]:
