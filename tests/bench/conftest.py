@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _own_signal_handlers() -> Iterator[None]:
-    """The command makes SIGTERM an interrupt, for its own process."""
+    """Restores the signal handler, because the command turns SIGTERM of its process into an interrupt."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

@@ -56,7 +56,7 @@ def test_the_report_says_on_what_it_ran_what_was_found_and_which_bars_that_meets
     assert not calls[0][1].exists(), "its directory is removed"
 
 
-def test_what_is_asked_for_is_what_is_measured(ending, tmp_path: Path) -> None:
+def test_the_bench_measures_what_its_options_say(ending, tmp_path: Path) -> None:
     calls = ending()
     directory = str(tmp_path / "bench")
 
@@ -67,7 +67,7 @@ def test_what_is_asked_for_is_what_is_measured(ending, tmp_path: Path) -> None:
     assert where == tmp_path / "bench"
 
 
-def test_a_failure_is_told_with_where_its_logs_are(ending, tmp_path: Path) -> None:
+def test_a_failure_is_reported_with_the_directory_of_the_logs(ending, tmp_path: Path) -> None:
     ending(DevClusterError("no Java"))
 
     ran = run("bench", "spark", "--dir", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The comparison with Kafka's own groups: its contenders, how it is judged, and a small run of it."""
+"""The comparison with Kafka's own groups: its contenders, its bars, and a small run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def owned(*counts: int) -> Owners:
     return {TopicPartition("flights", number): owner for number, owner in enumerate(owners)}
 
 
-def test_everybody_is_compared_once_and_those_of_one_broker_together():
+def test_each_contender_is_compared_once_and_those_of_one_broker_are_adjacent():
     found = contenders(PEERS, VARIANTS)
     assert sorted(one.name for one in found) == sorted([OURS.name, *(c.name for p in PEERS for c in CONTENDERS[p])])
     brokers = [(one.server, sorted(one.broker.items())) for one in found]
@@ -57,7 +57,7 @@ def test_everybody_is_compared_once_and_those_of_one_broker_together():
     assert {one.variant for one in found if one.server is Server.INSTANCE} == {DEFAULTS}
 
 
-def test_kafkas_own_client_is_compared_only_when_it_is_asked_for_beside_the_same_servers():
+def test_kafkas_own_client_is_compared_on_the_same_servers_only_if_requested():
     found = contenders([Protocol.MANAGED, Protocol.KIP848, *JAVA], [FASTEST])
     by_server = {server: {str(one.protocol) for one in found if one.server is server} for server in Server}
     assert by_server[Server.INSTANCE] == {"managed", *map(str, MANAGED_JAVA)}
@@ -111,7 +111,7 @@ def test_times_are_those_of_this_projects_consumer():
     [one for protocol in PEERS for one in CONTENDERS[protocol] if protocol not in MANAGED],
     ids=lambda c: c.name,
 )
-def test_the_bars_are_ten_times_or_less_against_what_is_tuned_to_its_limit(contender: Contender):
+def test_the_bars_against_contenders_tuned_to_the_limit_are_at_most_ten_times(contender: Contender):
     tuned = contender.protocol is Protocol.KIP848 and contender.variant == "fastest"
     assert judged(contender, costs(500, 200)) == [True] * 5
     assert judged(contender, costs(250, 60)) == ([True] * 5 if tuned else [False] * 4 + [True])
@@ -128,13 +128,15 @@ def test_stock_clients_in_managed_groups_have_bars_of_their_own_and_beside_kafka
     assert compared.met
 
 
-def test_an_unknown_protocol_is_refused_with_those_there_are():
+def test_an_unknown_protocol_is_refused_with_the_list_of_known_ones():
     ran = run("bench", "rebalance", "--compare", "classic,raft")
     assert ran.code == 2
     assert "'raft' is not one of classic, cooperative, kip848" in ran.err
 
 
-def test_a_newer_client_that_cannot_be_kept_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_newer_client_that_cannot_be_stored_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     in_the_way = tmp_path / "a-file"
     in_the_way.write_text("")
     monkeypatch.setenv("KAFKA_COORD_CACHE", str(in_the_way))
@@ -146,7 +148,7 @@ def test_a_newer_client_that_cannot_be_kept_is_told_with_what_to_do(monkeypatch:
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
-def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
+def test_a_small_run_has_the_same_events_for_all_contenders(tmp_path: Path):
     asked = ("--smoke", "--compare", "cooperative,kip848", "--dir", str(tmp_path), "-o", "json")
     found = run("bench", "rebalance", *asked).json()
     groups = {OURS.name, "cooperative, fastest"}
@@ -175,7 +177,7 @@ def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
         (["--compare", "kip848,classic,kip848", "--smoke"], (Protocol.KIP848, Protocol.CLASSIC)),
     ],
 )
-def test_it_is_compared_with_whom_it_was_asked_to_and_nobody_else(
+def test_it_is_compared_only_with_the_requested_protocols(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[str], against: tuple[Protocol, ...]
 ):
     seen: list[compare.CompareOptions] = []

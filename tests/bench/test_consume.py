@@ -15,7 +15,7 @@ def read(way: ReadMode, records_per_s: float) -> Read:
     return Read(way, 1_000, 1_000 / records_per_s, 0.002)
 
 
-def test_each_way_is_told_as_a_share_of_the_bare_client():
+def test_the_rate_of_each_way_is_reported_as_a_share_of_the_bare_client():
     found = [
         read(ReadMode.BARE, 1_000),
         read(ReadMode.BARE, 3_000),
@@ -42,7 +42,7 @@ def test_a_way_that_was_not_measured_meets_and_misses_nothing():
     assert [bar.met for bar in bars([read(ReadMode.BARE, 1_000)])] == [None, None, None, None]
 
 
-def test_latency_is_told_of_each_record():
+def test_latency_is_measured_for_each_record():
     (row,) = latency([Read(ReadMode.BARE, 4, 1.0, 0.1, [1.0, 2.0, 3.0, 50.0])]).rows
     assert (row["records"], row["median_ms"], row["p99_ms"]) == (4, 2.5, 50.0)
 

@@ -12,7 +12,7 @@ from tests.cli.running import run
 NOBODY = Watched(0, 4.0, 0, 20.0, 30.0)
 
 
-def test_the_dearest_page_and_the_latest_decision_decide():
+def test_the_highest_cpu_use_per_page_and_the_greatest_delay_determine_the_verdict():
     assert [one.met for one in bars([NOBODY, Watched(1, 4.9, 100, 25.0, 90.0), Watched(11, 8.0, 100, 30.0, 90.0)])] == [
         True,
         True,

@@ -19,7 +19,7 @@ def met(*failovers: Failover, idle: tuple[Idle, ...] = (IDLE, SMALL)) -> list[bo
     return [bar.met for bar in bars(failovers, idle)]
 
 
-def test_the_worst_of_all_repeats_decides():
+def test_the_worst_repeat_determines_the_verdict():
     assert met(FAILOVER, FAILOVER) == [True] * 5
     assert met(FAILOVER, replace(FAILOVER, looked_ms=5_001.0)) == [False, True, True, True, True]
     assert met(FAILOVER, replace(FAILOVER, rewritten=1, groups=10)) == [True, False, True, True, True]
@@ -31,7 +31,7 @@ def test_what_was_not_measured_meets_and_misses_nothing():
     assert met(replace(FAILOVER, groups=10), idle=()) == [None, True, None, None, None]
 
 
-def test_endings_are_told_apart():
+def test_stopped_and_killed_coordinators_are_reported_separately():
     clean = replace(FAILOVER, ending=Ending.CLEAN, elected_ms=90.0)
     failover, idle = tables([FAILOVER, clean, replace(clean, elected_ms=110.0)], [IDLE])
     assert [(row["ending"], row["n"], row["elected_p50_ms"]) for row in failover.rows] == [

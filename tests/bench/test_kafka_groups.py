@@ -22,7 +22,7 @@ def test_a_request_may_cost_twice_what_it_costs_the_broker(cpu_s: float, met: bo
     assert p99.met is True
 
 
-def test_without_kafka_beside_it_nothing_is_judged():
+def test_without_kafka_for_comparison_nothing_is_judged():
     assert request_bars([Answered("Heartbeat", INSTANCE, 1, 1.0, 1.0, 0.0, [1.0])], 1_000) == []
 
 
@@ -35,7 +35,7 @@ def test_names_of_groups_are_in_the_partition_wanted():
 @pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.zookeeper
-def test_a_small_run_measures_what_it_says(tmp_path: Path):
+def test_a_small_run_measures_all_requests_on_both_servers(tmp_path: Path):
     found = run("bench", "groups", "--smoke", "--compare", "kafka", "--dir", str(tmp_path), "-o", "json").json()
     assert {(row["request"], row["answered_by"]) for row in found["requests"]} == {
         (request, by) for request in ("OffsetCommit", "OffsetFetch", "Heartbeat") for by in (INSTANCE, KAFKA)

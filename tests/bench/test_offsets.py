@@ -10,7 +10,7 @@ from kafka_coord.dev.bench.offsets import Committing, bar, table
 from tests.cli.running import run
 
 
-def test_offsets_per_second_are_those_of_whole_commits():
+def test_offsets_per_second_count_whole_commits():
     found = Committing(100, [2.0, 3.0, 4.0, 1.0], 0.5, 0.25, 0.1)
     (row,) = table([found]).rows
     assert row["offsets_per_s"] == 800
@@ -26,7 +26,7 @@ def test_the_bar_is_about_the_best_size(seconds: float, met: bool):
 
 
 @pytest.mark.zookeeper
-def test_a_small_run_commits_what_it_says(tmp_path: Path):
+def test_a_small_run_commits_the_reported_offsets(tmp_path: Path):
     found = run("bench", "offsets", "--smoke", "--dir", str(tmp_path), "-o", "json").json()
     assert [row["partitions"] for row in found["offsets"]] == [1, 20]
     assert all(row["offsets_per_s"] > 0 for row in found["offsets"])

@@ -34,7 +34,7 @@ def test_bars_are_as_long_as_what_they_show():
     assert 0 < small < middle < large < 10 * middle, "logarithms where lengths would vanish"
 
 
-def test_everything_is_told_and_nothing_is_markup():
+def test_the_page_contains_every_result_and_escapes_text():
     page = picture(report(2, 4))
     for told in ("latency", "way 1", "median ms", "met", "missed", "not measured", "at most 5"):
         assert told in page
@@ -42,7 +42,7 @@ def test_everything_is_told_and_nothing_is_markup():
     assert page.count("<section") == 2, "bars and one table: an empty one is left out"
 
 
-def test_a_bench_writes_its_page_where_it_is_told_and_says_where_it_cannot(tmp_path: Path):
+def test_a_bench_writes_its_page_to_the_given_path_or_reports_that_it_cannot(tmp_path: Path):
     where = tmp_path / "planner.html"
     asked = ("bench", "planner", "--smoke", "--size", "20x5", "--assignor", "sticky")
     assert run(*asked, "--html", str(where)).code == 0

@@ -91,7 +91,7 @@ def test_the_slowest_case_decides_whether_a_bar_is_met():
     assert found(bars([timed(1_000, 500, event=Event.FIRST)])) == [None, None, None, None]
 
 
-def test_growth_is_told_of_sizes_of_which_one_is_twice_the_other():
+def test_growth_is_reported_for_pairs_of_sizes_of_which_one_is_twice_the_other():
     (row,) = tables([timed(100, 10), timed(150, 11), timed(200, 25)])[1].rows
     assert row["members"] == "100 to 200"
     assert row["times_as_long"] == 2.5
@@ -105,5 +105,5 @@ def test_the_command_prints_one_json_object():
 
 
 @pytest.mark.parametrize("size", ["", "x", "10", "0x5", "5x0", "-1x5", "1000000x1", "²x3"])
-def test_a_size_that_is_none_is_refused(size: str):
+def test_an_invalid_size_is_refused(size: str):
     assert "is not MEMBERSxEACH" in run("bench", "planner", "--size", size).err

@@ -43,7 +43,7 @@ def test_a_moved_partition_has_no_owner_from_its_stop_to_its_start():
     assert after == owned(c1="0-1", c2="2-3")
 
 
-def test_what_goes_on_with_the_same_owner_was_interrupted_for_nothing():
+def test_a_partition_that_stops_and_starts_at_the_same_owner_was_interrupted_needlessly():
     lines = [line(5, "c1", What.STOPPED, "0-1"), line(9, "c1", What.STARTED, "0")]
     found, after = cost(Event.REBALANCE, 0, lines, owned(c1="0-3"), answered_ns=12 * MS)
     assert (found.interrupted_not_moved, found.moved, found.left) == (1, 0, 1)
@@ -51,7 +51,7 @@ def test_what_goes_on_with_the_same_owner_was_interrupted_for_nothing():
     assert after == owned(c1="0,2-3")
 
 
-def test_what_a_killed_member_owned_is_nobodys_from_then_on():
+def test_the_partitions_of_a_killed_member_have_no_owner_from_then_on():
     lines = [line(6_050, "c1", What.STARTED, "2-3"), line(6_055, "c1", What.ACKNOWLEDGED)]
     found, after = cost(Event.KILL, 50 * MS, lines, owned(c1="0-1", c2="2-3"), killed="c2")
     assert found == Cost(Event.KILL, 6_005.0, (6_000.0, 6_000.0), 2, 0, 0, 0)
@@ -65,13 +65,13 @@ def test_new_partitions_count_from_the_event_on():
     assert len(after) == 5
 
 
-def test_a_stop_of_what_is_another_members_already_changes_nothing():
+def test_a_stop_of_a_partition_that_another_member_owns_already_changes_nothing():
     lines = [line(3, "c1", What.STARTED, "0"), line(4, "gone", What.STOPPED, "0")]
     _, after = cost(Event.COLD, 0, lines, {})
     assert after == owned(c1="0")
 
 
-def test_a_summary_pools_the_gaps_and_counts_what_must_never_be():
+def test_a_summary_pools_the_gaps_and_counts_violations():
     made = [
         Cost(Event.JOIN, settle, gaps, 2, 0, needless, 0)
         for settle, gaps, needless in [(40, (5.0, 9.0), 0), (60, (7.0,), 1)]

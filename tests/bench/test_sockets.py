@@ -47,7 +47,7 @@ def test_a_crowd_is_spread_over_all_groups():
 
 
 @pytest.mark.zookeeper
-def test_a_small_crowd_comes_back_with_what_it_had(tmp_path: Path):
+def test_in_a_small_run_all_consumers_come_back_with_their_partitions(tmp_path: Path):
     found = run("bench", "sockets", "--smoke", "--dir", str(tmp_path), "-o", "json").json()
     (registering,), (steady,), (failover,) = found["registering"], found["steady"], found["failover"]
     assert (registering["consumers"], registering["groups"]) == (40, 4)

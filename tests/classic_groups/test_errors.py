@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from kafka_coord.classic_groups.errors import named
 
 OF_KAFKA = {6: "NOT_LEADER_OR_FOLLOWER", 10: "MESSAGE_TOO_LARGE"}
-"""librdkafka has names of its own for these."""
+"""Codes for which librdkafka uses other names."""
 
 
 @pytest.mark.parametrize("code", [1, 5, 6, 7, 10, 16, 19, 20, 29, 31, 33, 34, 37, 38, 40, 41, 44, 45, 47, 56, 58, 89])

@@ -1,4 +1,4 @@
-"""How long a heartbeat may be held, and what its client is told at the end."""
+"""How long a heartbeat may be held, and with which error it is answered at the end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def joined() -> Beats:
 
 def test_a_hold_ends_just_before_librdkafka_sends_the_next_heartbeat() -> None:
     assert Beats(99.0).arrived(100.0, "librdkafka", SESSION_S) == pytest.approx(8.75)
-    assert Beats(99.0).arrived(100.0, JAVA, SESSION_S) == pytest.approx(6.0), "its interval begins anew"
+    assert Beats(99.0).arrived(100.0, JAVA, SESSION_S) == pytest.approx(6.0), "its interval starts again"
     assert Beats(99.0).arrived(100.0, "librdkafka", 10.0) == pytest.approx(2.75), "the session is short"
     assert Beats(99.0).arrived(100.0, "librdkafka", 6.0) == pytest.approx(2.0), "shorter than to the next tick"
 
@@ -61,7 +61,8 @@ def test_a_commit_makes_librdkafka_send_its_heartbeat_again() -> None:
 
 
 def test_a_client_is_answered_without_an_error_in_each_term() -> None:
-    """The terms before may have answered with errors only, and it leaves the group after a session of them."""
+    """In the earlier terms, it may have received errors only, and a client leaves the group after a session timeout
+    of errors."""
     for software in ("librdkafka", JAVA):
         beats = Beats(99.0)
         beats.arrived(100.0, software, SESSION_S)
@@ -72,7 +73,7 @@ def test_a_client_is_answered_without_an_error_in_each_term() -> None:
 
 @pytest.mark.parametrize("software", ["kafka-python 3.0.12", "aiokafka 0.14.0"])
 @pytest.mark.parametrize(("interval_s", "held"), [(3.0, 0.9), (1.0, 0.7), (10.0, 0.25)])
-def test_a_client_that_must_be_answered_before_its_next_heartbeat_is(
+def test_a_client_that_waits_for_its_answer_is_answered_before_its_next_heartbeat(
     software: str, interval_s: float, held: float
 ) -> None:
     beats, at, beyond_s, held_s = joined(), 100.0, 0.0, 0.0
@@ -94,7 +95,8 @@ def test_other_clients_do_not_send_heartbeats_again() -> None:
 
 @dataclass
 class Librdkafka:
-    """Its heartbeats for a minute, in steps of 0.1 s: ``sent``, and the times without one under way."""
+    """The heartbeats of a librdkafka client for a minute, in steps of 0.1 s: the number ``sent``, and in ``silent`` the
+    times at which none was under way."""
 
     sent: int = 0
     silent: list[int] = field(default_factory=list)
@@ -123,7 +125,7 @@ class Librdkafka:
         return self
 
 
-def test_a_client_with_automatic_commits_is_hardly_ever_silent() -> None:
+def test_a_client_with_automatic_commits_nearly_always_has_a_heartbeat_under_way() -> None:
     client = Librdkafka().commits_every(50)
     assert client.sent <= 20, "as many heartbeats as to Kafka"
     assert len(client.silent) < 600 * 0.06
@@ -132,12 +134,12 @@ def test_a_client_with_automatic_commits_is_hardly_ever_silent() -> None:
 
 @pytest.mark.parametrize("period", [1, 3, 7, 10, 20, 30, 40])
 def test_a_client_that_commits_often_sends_no_more_heartbeats_than_to_kafka(period: int) -> None:
-    assert Librdkafka().commits_every(period).sent <= 20 + 3, "three in hand"
+    assert Librdkafka().commits_every(period).sent <= 20 + 3, "three more are allowed"
 
 
 @pytest.mark.parametrize("session_s", [6.0, 10.0, 45.0])
 def test_a_client_that_commits_often_is_never_answered_with_errors_for_a_session(session_s: float) -> None:
-    """It would leave the group."""
+    """If it received errors only for a session timeout, it would leave the group."""
     for seed in range(100):
         choose = random.Random(seed)
         times = set(choose.sample(range(1020, 1620), 600 // choose.choice((1, 2, 5, 10, 20, 40))))
@@ -155,7 +157,7 @@ class Java:
     fine: list[int] = field(default_factory=list)
     """When an answer had no error."""
     idle_until: int = 0
-    """Until then, each commit repeats the one before."""
+    """Until this step, each commit is equal to the one before."""
     commits: AutoCommits = field(default_factory=AutoCommits)
 
     def commit_waits(self, now: int, *, is_held: bool) -> bool:
@@ -184,7 +186,7 @@ class Java:
         return self
 
 
-def test_a_java_client_with_automatic_commits_is_hardly_ever_silent() -> None:
+def test_a_java_client_with_automatic_commits_nearly_always_has_a_heartbeat_under_way() -> None:
     client = Java().commits_every(50)
     assert client.sent <= 10 * 24, "4 a minute more than to Kafka"
     assert len(client.silent) < 6000 * 0.03
@@ -215,7 +217,7 @@ def test_an_application_that_waits_for_its_commits_does_so_once_in_ten_minutes()
     ("software", "after_s", "request_hash"),
     [("librdkafka", 5.0, 1), (JAVA, 4.0, 1), (JAVA, 6.0, 1), (JAVA, 0.1, 1), (JAVA, 5.0, 2)],
 )
-def test_the_answer_to_no_other_commit_waits(software: str, after_s: float, request_hash: int) -> None:
+def test_other_commits_are_answered_without_delay(software: str, after_s: float, request_hash: int) -> None:
     commits = AutoCommits()
     assert not commits.may_wait(100.0, software, 1), "nothing is known about it"
     commits.arrived(100.0, 1, waits=False)

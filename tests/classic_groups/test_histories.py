@@ -38,14 +38,14 @@ class Client:
 
 
 class Histories(RuleBasedStateMachine):
-    """Clients join, sync, send heartbeats, leave, vanish and come back; stores succeed, fail and are answered late."""
+    """Clients join, sync, send heartbeats, leave, disappear and return. Writes succeed, fail, or are answered late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.group = Group(GroupMetadata("g"), GroupLimits(initial_rebalance_delay_s=0))
         self.now, self.numbers = 0.0, 0
         self.waiting: dict[object, tuple[Client, str, int]] = {}
-        """By token: the process that asks, with its member id and generation."""
+        """The unanswered requests, by token: the client process, its member id and its generation."""
         self.clients: dict[str, Client] = {}
         self.stores: list[Store] = []
         self.newest = 0
@@ -84,7 +84,7 @@ class Histories(RuleBasedStateMachine):
                 client.member_id = ""
             elif isinstance(one, Synced) and one.error is Error.NONE:
                 told = self.stored[generation].get(member_id, b"")
-                assert one.assignment == told, "told what is not stored"
+                assert one.assignment == told, "it received an assignment that is not stored"
 
     @rule(client=CLIENTS, protocols=st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range")]))
     def join(self, client: str, protocols: tuple[str, ...]) -> None:
@@ -117,7 +117,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(lost=st.booleans(), by_client=st.booleans())
     def end_holds(self, lost: bool, by_client: bool) -> None:
-        """Ends their limits, or their connections."""
+        """Ends all holds of heartbeats, because their time is over or because their connections are lost."""
         for token, one in list(self.held.items()):
             if lost:
                 del self.held[token], self.waiting[token]
@@ -150,8 +150,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(clients=st.lists(CLIENTS, min_size=1, max_size=3, unique=True), sync=st.booleans())
     def rebalance(self, clients: list[str], sync: bool) -> None:
-        """Lets these join (twice if an id is required), and perhaps sync and be stored: mostly the result is a stable
-        group."""
+        """Lets these clients join (twice if a member id is required), and with ``sync`` also sync and have their
+        assignments stored. The result is mostly a stable group."""
         for client in clients * 2:
             self.join(client, ("range",))
         for client in clients if sync else ():
@@ -200,7 +200,7 @@ class Histories(RuleBasedStateMachine):
             assert not {one.member_id for one in self.held.values()} & group.unsynced
 
     @invariant()
-    def whoever_waits_is_answered_some_day(self) -> None:
+    def every_waiting_request_will_be_answered(self) -> None:
         """For every waiting request, a timer or a store is pending."""
         if self.waiting:
             assert self.group.due < math.inf or self.stores

@@ -1,4 +1,4 @@
-"""The state machine of a client-assigned group: what it tells a client, and when."""
+"""The state machine of a client-assigned group: how and when it answers clients."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_second_member_waits_until_the_first_has_joined_again() -> None:
     assert played.answers[second].members == ()
 
 
-def test_who_does_not_join_in_time_is_removed_and_the_others_go_on() -> None:
+def test_a_member_that_does_not_join_in_time_is_removed_and_the_others_go_on() -> None:
     played = Played().stable("m1", "m2")
     third = played.join(fresh="m3")
     played.join("m1", fresh="m1")
@@ -143,7 +143,7 @@ def test_who_does_not_join_in_time_is_removed_and_the_others_go_on() -> None:
     assert played.answers[third].error is Error.NONE
 
 
-def test_syncs_of_followers_wait_for_the_leaders() -> None:
+def test_syncs_of_followers_wait_for_the_sync_of_the_leader() -> None:
     played = Played().stable("m1")
     second, first = played.join(fresh="m2"), played.join("m1", fresh="m1")
     assert played.answers[first].leader_id == "m1"
@@ -157,7 +157,7 @@ def test_syncs_of_followers_wait_for_the_leaders() -> None:
     assert second in played.answers
 
 
-def test_nothing_is_told_before_the_assignment_is_stored() -> None:
+def test_a_sync_is_not_answered_before_the_assignment_is_stored() -> None:
     played = Played()
     played.join(fresh="m1")
     played.holds_stores = True
@@ -171,7 +171,7 @@ def test_nothing_is_told_before_the_assignment_is_stored() -> None:
     assert played.state is GroupState.STABLE
 
 
-def test_an_assignment_that_could_not_be_stored_is_not_told_and_the_group_rebalances() -> None:
+def test_an_assignment_that_could_not_be_stored_is_not_returned_and_the_group_rebalances() -> None:
     played = Played()
     played.join(fresh="m1")
     played.store_error = Error.NOT_COORDINATOR
@@ -229,7 +229,7 @@ def test_a_new_member_whose_join_is_held_for_minutes_is_forgotten() -> None:
     assert set(played.group.metadata.members) == {"m1"}
 
 
-def test_an_id_is_asked_for_before_a_member_is_made() -> None:
+def test_a_new_client_gets_a_member_id_before_it_becomes_a_member() -> None:
     played = Played()
     first = played.join(fresh="m1", must_know_id=True)
     assert played.answers[first].error is Error.MEMBER_ID_REQUIRED
@@ -239,7 +239,7 @@ def test_an_id_is_asked_for_before_a_member_is_made() -> None:
     assert (played.answers[second].error, played.answers[second].member_id) == (Error.NONE, "m1")
 
 
-def test_an_id_that_was_asked_for_and_never_used_is_forgotten() -> None:
+def test_a_member_id_that_is_never_used_is_forgotten() -> None:
     played = Played()
     played.join(fresh="m1", must_know_id=True)
     played.pass_time(SESSION_S + 1)
@@ -247,7 +247,7 @@ def test_an_id_that_was_asked_for_and_never_used_is_forgotten() -> None:
     assert played.answers[late].error is Error.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_that_returns_gets_its_assignment_and_nobody_is_disturbed() -> None:
+def test_a_returning_static_member_gets_its_assignment_without_a_rebalance() -> None:
     played = Played()
     played.join(fresh="s1", instance_id="i1")
     token = 901
@@ -266,7 +266,7 @@ def test_a_static_member_that_returns_gets_its_assignment_and_nobody_is_disturbe
     assert played.answers[synced].assignment == b"mine"
 
 
-def test_a_static_return_that_could_not_be_stored_is_taken_back() -> None:
+def test_the_return_of_a_static_member_that_could_not_be_stored_is_undone() -> None:
     played = Played()
     played.join(fresh="s1", instance_id="i1")
     played.do(Sync(901, "s1", "i1", 1, assignments={"s1": b"mine"}))
@@ -280,7 +280,8 @@ def test_a_static_return_that_could_not_be_stored_is_taken_back() -> None:
 
 
 def held_static_return() -> tuple[Played, int, Store]:
-    """Members ``m1``, which leads, and ``s1`` are stable. ``s1`` is back as ``s2``, which is still being written."""
+    """A stable group of the leader ``m1`` and the static member ``s1``. ``s1`` has returned as ``s2``, and this is not
+    stored yet."""
     played = Played()
     played.join(fresh="m1")
     played.join(fresh="s1", instance_id="i1")
@@ -348,7 +349,7 @@ def test_a_static_return_is_answered_when_the_group_moves() -> None:
     assert played.answers[back].error is Error.NOT_COORDINATOR
 
 
-def test_the_protocol_is_what_all_support_and_most_vote_for() -> None:
+def test_the_chosen_protocol_is_supported_by_all_and_preferred_by_most_members() -> None:
     played = Played()
     played.join(fresh="m1", protocols="sticky range")
     second = played.join(fresh="m2", protocols="range roundrobin sticky")
@@ -392,7 +393,7 @@ def test_a_static_leader_that_does_not_join_in_time_keeps_its_place_and_another_
     assert set(played.group.metadata.members) == {"s1", "m2"}
 
 
-def test_in_an_empty_group_anybody_commits_without_a_generation() -> None:
+def test_any_client_may_commit_to_an_empty_group_without_a_generation() -> None:
     assert Played().may_commit("somebody", -1) is Error.NONE
 
 
@@ -433,7 +434,7 @@ def test_a_commit_that_arrives_late_on_an_earlier_connection_is_refused() -> Non
     assert group.may_commit("m1", None, 1, now, connection=2) is Error.NONE
 
 
-def test_nobody_commits_between_join_and_sync() -> None:
+def test_a_commit_between_join_and_sync_is_refused() -> None:
     played = Played()
     played.join(fresh="m1")
     assert played.may_commit("m1", 1) is Error.REBALANCE_IN_PROGRESS
@@ -449,7 +450,7 @@ def test_the_last_member_that_leaves_leaves_an_empty_group_that_is_stored() -> N
     assert played.stores[-1].assignments == {}
 
 
-def test_a_group_that_moves_tells_everybody_who_waits() -> None:
+def test_a_group_that_moves_answers_all_waiting_requests() -> None:
     played = Played().stable("m1")
     waiting = played.join(fresh="m2")
     played._take(played.group.end(Error.NOT_COORDINATOR))
@@ -478,7 +479,7 @@ def test_held_heartbeats_are_answered_when_a_rebalance_begins() -> None:
     assert [played.answers[one].error for one in beats] == [Error.REBALANCE_IN_PROGRESS] * 2
 
 
-def test_a_member_that_is_removed_is_told_so_in_its_held_heartbeat() -> None:
+def test_the_held_heartbeat_of_a_removed_member_is_answered_with_unknown_member_id() -> None:
     played = Played().stable("m1", "m2")
     first, second = held(played, "m1"), held(played, "m2")
 
@@ -488,7 +489,7 @@ def test_a_member_that_is_removed_is_told_so_in_its_held_heartbeat() -> None:
     assert played.answers[first].error is Error.REBALANCE_IN_PROGRESS
 
 
-def test_a_held_heartbeat_is_told_where_the_group_has_gone() -> None:
+def test_a_held_heartbeat_is_answered_with_not_coordinator_when_the_group_moves() -> None:
     played = Played().stable("m1")
     beat = held(played, "m1")
 
@@ -497,7 +498,7 @@ def test_a_held_heartbeat_is_told_where_the_group_has_gone() -> None:
     assert played.answers[beat].error is Error.NOT_COORDINATOR
 
 
-def test_a_heartbeat_that_is_released_has_nothing_to_say_once() -> None:
+def test_a_released_heartbeat_is_answered_only_once_and_without_an_error() -> None:
     played = Played().stable("m1")
     beat = held(played, "m1")
 
@@ -507,7 +508,7 @@ def test_a_heartbeat_that_is_released_has_nothing_to_say_once() -> None:
     assert played.answers[beat].error is Error.NONE
 
 
-def test_a_heartbeat_of_a_member_that_has_gone_is_released_without_harm() -> None:
+def test_the_release_of_a_removed_members_heartbeat_changes_nothing() -> None:
     played = Played().stable("m1")
     beat = held(played, "m1")
     played.do(Leave("by an operator", (("m1", None),)))
@@ -525,7 +526,7 @@ def test_a_later_heartbeat_of_a_member_releases_the_earlier() -> None:
     assert later not in played.answers
 
 
-def test_nobody_waits_for_a_lost_connection() -> None:
+def test_a_heartbeat_of_a_lost_connection_no_longer_keeps_its_member() -> None:
     played = Played().stable("m1")
     beat = held(played, "m1")
 
@@ -536,7 +537,7 @@ def test_nobody_waits_for_a_lost_connection() -> None:
     assert "m1" not in played.group.metadata.members
 
 
-def test_a_member_that_owes_something_is_not_held() -> None:
+def test_the_heartbeat_of_a_member_that_has_not_synced_is_not_held() -> None:
     played = Played()
     played.join(fresh="m1")
 
@@ -547,7 +548,7 @@ def test_a_member_that_owes_something_is_not_held() -> None:
 
 
 def test_librdkafka_sends_its_heartbeat_again_when_it_has_sent_something_else() -> None:
-    """Whatever it has done since: the answer must not make it give up a membership that is newer."""
+    """The client may have joined again or left since, so the answer must not end a newer membership."""
     played = Played().stable("m1", "m2")
     generation = played.group.metadata.generation_id
     beat = held(played, "m1", "librdkafka")

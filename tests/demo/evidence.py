@@ -1,4 +1,4 @@
-"""A small run in which everything went well; each test changes it in one respect."""
+"""The evidence of a small, faultless run; each test changes it in one respect."""
 
 from __future__ import annotations
 

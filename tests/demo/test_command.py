@@ -23,7 +23,7 @@ from tests.demo.evidence import SmallRun, timeline
 
 @pytest.fixture(autouse=True)
 def _own_signal_handlers() -> Iterator[None]:
-    """The command makes SIGTERM an interrupt, for its own process."""
+    """Restores the signal handler, because the command turns SIGTERM of its process into an interrupt."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -48,7 +48,7 @@ def demo(tmp_path: Path, *arguments: str) -> Any:
     return CliRunner().invoke(cli, ["demo", *report, *arguments])
 
 
-def test_verified_is_exit_code_0_with_every_rebalance_and_check_told(
+def test_a_verified_run_ends_with_exit_code_0_and_lists_every_rebalance_and_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = ends_with(monkeypatch, SmallRun())
@@ -80,7 +80,7 @@ def test_a_lost_record_is_exit_code_10_with_what_differs_and_keeps_the_journals(
     assert calls[0][1].is_dir()
 
 
-def test_a_cluster_that_does_not_start_is_told_with_where_its_logs_are(
+def test_a_cluster_that_does_not_start_is_reported_with_the_directory_of_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Outcome:

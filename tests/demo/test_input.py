@@ -44,7 +44,7 @@ def test_flights_written_again_are_counted_again() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"records": 10}, {"records": FLIGHTS + 1}, {"brokers": 1}, {"clients": "kafka", "spark": True}]
 )
-def test_what_cannot_be_played_is_refused_with_the_reason(wrong: dict[str, object]) -> None:
+def test_impossible_options_are_refused_with_the_reason(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=str(next(iter(wrong.values())))):
         chosen(**wrong)  # type: ignore[arg-type]
 

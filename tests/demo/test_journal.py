@@ -25,7 +25,7 @@ def write(path: Path) -> Journal:
     return Journal("c1", runs, handed, (Acknowledged(4_500, {tp(0): 9, tp(1): 2}),))
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_a_journal_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     written = write(tmp_path / "c1")
 
     assert read_journal(tmp_path / "c1", "c1") == written
@@ -47,7 +47,7 @@ def test_a_consumer_that_never_wrote_has_an_empty_journal(tmp_path: Path) -> Non
     assert read_journal(tmp_path / "nobody", "nobody") == Journal("nobody")
 
 
-def test_writing_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_reopened_journal_continues_after_its_last_run(tmp_path: Path) -> None:
     write(tmp_path / "c1")
     with JournalWriter(tmp_path / "c1") as journal:
         journal.records(9_000, [run(0, range(9, 10))])
@@ -66,7 +66,7 @@ def test_writing_goes_on_where_it_ended(tmp_path: Path) -> None:
         b'{"event":"committed","offsets":[]}',
     ],
 )
-def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "c1"
     path.write_bytes(b'{"at_ms":1,"event":"committed","offsets":[]}\n' + line + b"\n")
 

@@ -43,7 +43,7 @@ def text(page: str) -> str:
     return " ".join(" ".join(parsed(page).itertext()).split())
 
 
-def test_the_page_is_well_formed_and_tells_the_verdict() -> None:
+def test_the_page_is_well_formed_and_states_the_verdict() -> None:
     shown = text(render(report()))
 
     assert "Verified" in shown
@@ -58,7 +58,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
     assert not re.search(r"https?://|//[a-z]|url\(|@import|<script|<link|<img|<iframe", page)
 
 
-def test_a_failure_is_told_before_everything_else() -> None:
+def test_a_failure_is_stated_at_the_top_of_the_page() -> None:
     world = SmallRun()
     world.c1.pop()
 

@@ -42,7 +42,7 @@ def test_a_hold_runs_from_start_to_stop_and_counts_what_was_consumed_meanwhile()
     )
 
 
-def test_what_nobody_ended_lasts_until_the_end() -> None:
+def test_a_hold_that_was_never_ended_lasts_until_the_end_of_the_run() -> None:
     journal = Journal("c1", handed=(Handed(START_MS, Change.STARTED, ONE),))
 
     assert spans_of([journal], [], START_MS + 70) == (Span(tp(1), "c1", START_MS, START_MS + 70, Ending.OPEN),)
@@ -54,13 +54,13 @@ def test_a_lost_membership_ends_a_hold() -> None:
     assert spans_of([journal], [], START_MS + 70)[0].ending is Ending.LOST
 
 
-def test_a_stop_for_what_was_never_started_is_no_hold() -> None:
+def test_a_stop_of_a_partition_that_never_started_is_no_hold() -> None:
     journal = Journal("c1", handed=(Handed(START_MS, Change.STOPPED, ONE),))
 
     assert spans_of([journal], [], START_MS + 70) == ()
 
 
-def test_handovers_tell_the_gap_and_whether_a_killing_was_behind_it() -> None:
+def test_handovers_have_their_gap_and_whether_a_killed_consumer_caused_them() -> None:
     spans = [
         span("c1", 0, 100),
         span("c2", 130, 500, Ending.KILLED),
@@ -130,7 +130,7 @@ def test_a_committed_offset_beyond_the_end_is_no_negative_lag() -> None:
     assert Sample(0, {tp(0): 12}, {tp(0): 10}).total_lag == 0
 
 
-def test_what_a_consumer_could_not_write_down_is_taken_from_the_samples():
+def test_what_is_missing_in_a_consumers_journal_is_taken_from_the_samples():
     def sample(at_ms: int, *owned: int) -> Sample:
         return Sample(START_MS + at_ms, {}, {}, {tp(number): "query" for number in owned} | {tp(9): "c1"})
 
@@ -147,6 +147,6 @@ def test_what_a_consumer_could_not_write_down_is_taken_from_the_samples():
     assert (span.from_ms, span.to_ms) == (START_MS + 10, START_MS + 12), "it may have ended while it was being read"
 
 
-def test_what_a_consumer_wrote_down_counts_more_than_the_samples():
+def test_a_consumers_journal_takes_precedence_over_the_samples():
     journal = Journal("c1", handed=(Handed(START_MS, Change.STARTED, PartitionSet.of({tp(1)})),))
     assert with_seen_changes(journal, [Sample(START_MS, {}, {}, {tp(2): "c1"})]) is journal

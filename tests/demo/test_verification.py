@@ -38,7 +38,7 @@ def test_a_run_in_which_only_the_killed_consumer_repeated_passes() -> None:
     assert sum(total.flights for total in found.consumed.values()) == 200
 
 
-def test_records_nobody_consumed_are_named() -> None:
+def test_records_that_no_consumer_received_are_named() -> None:
     world = SmallRun()
     world.c1[0] = run(0, range(97))
 
@@ -97,7 +97,7 @@ def test_without_a_killing_no_repetition_is_allowed() -> None:
     assert "offsets 50-59 (10)" in differences(found, TWICE)
 
 
-def test_uncommitted_work_taken_for_done_is_found_although_somebody_did_it() -> None:
+def test_uncommitted_records_that_the_next_owner_skipped_are_found_although_they_were_consumed() -> None:
     world = SmallRun()
     world.c1[1] = run(1, range(60, 100))
 
@@ -157,7 +157,7 @@ def test_an_offset_not_committed_to_the_end_is_found() -> None:
     assert "flights-1: committed 99, end offset 100" in differences(found, COMMITTED)
 
 
-def test_a_partition_nothing_was_committed_for_is_found() -> None:
+def test_a_partition_without_any_committed_offset_is_found() -> None:
     world = SmallRun()
     del world.committed[tp(0)]
 
@@ -199,7 +199,7 @@ def test_consuming_what_the_topic_does_not_have_is_found() -> None:
     assert "c1 consumed flights-7 up to offset 0, which the topic does not have" in differences(found, CONSUMED)
 
 
-def test_a_thousand_differences_are_told_in_a_few_lines() -> None:
+def test_a_thousand_differences_are_summarized_in_a_few_lines() -> None:
     world = SmallRun()
     for partition in range(2, 100):
         world.ends[tp(partition)] = 10

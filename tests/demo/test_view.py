@@ -73,7 +73,7 @@ def test_every_line_of_progress_says_how_long_is_left() -> None:
     assert all(re.search(r"about \d+ s left$", line) for line in lines)
 
 
-def test_the_second_group_is_told_of_beside_the_first() -> None:
+def test_the_progress_of_the_second_group_is_shown_beside_the_first() -> None:
     for view in (PlainView(console(), DemoOptions()), LiveView(console(), DemoOptions())):
         view.aside = "delays-spark: 12 of 48 rows"
         with view.playing():
@@ -83,7 +83,7 @@ def test_the_second_group_is_told_of_beside_the_first() -> None:
         assert "delays-spark: 12 of 48 rows" in written(view.console)
 
 
-def test_what_happens_after_the_picture_has_gone_is_told_as_well() -> None:
+def test_events_without_a_live_picture_are_printed() -> None:
     view = LiveView(console(), DemoOptions())
     view.event(Event(1, EventKind.FINISHED, "the table is complete"))
 
@@ -97,7 +97,7 @@ class Clock:
         return self.now
 
 
-def test_the_countdown_is_what_is_expected_until_the_pace_is_known() -> None:
+def test_the_countdown_uses_expected_times_until_the_real_speed_is_known() -> None:
     clock = Clock()
     options = DemoOptions(spark=False)
     left = Countdown(options, clock)
@@ -148,7 +148,7 @@ def test_the_picture_shows_owner_lag_and_coordinator_at_any_width() -> None:
         assert "consumer-4 joins" in shown
 
 
-def test_commands_too_quick_to_be_seen_waiting_are_told_as_obeyed() -> None:
+def test_commands_that_were_never_seen_waiting_are_shown_as_obeyed() -> None:
     acknowledged = Acknowledged()
     acknowledged.notice({tp(0): "c1", tp(1): "c1"}, 0.0)
     acknowledged.notice({tp(0): "c1", tp(1): "c2"}, 10.0)

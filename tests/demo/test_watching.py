@@ -1,4 +1,4 @@
-"""Watches a cluster whose ZooKeeper is away for a while."""
+"""The watcher of the demo while ZooKeeper is unavailable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.errors import NotFound, StoreUnavailable
 from kafka_coord.zk import connect
 
 
-def test_who_needs_an_answer_waits_for_zookeeper_to_be_back(
+def test_the_watcher_waits_until_zookeeper_is_back_and_then_answers(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()

@@ -201,7 +201,7 @@ def test_a_cluster_left_running_is_seen_and_ended_by_the_next_process(
 
 
 @pytest.mark.long
-def test_what_is_left_of_a_cluster_half_of_which_was_killed_is_ended_before_it_comes_up_again(
+def test_the_surviving_processes_of_a_half_killed_cluster_are_ended_before_it_starts_again(
     dev_cluster: Callable[..., DevCluster], tmp_path: Path
 ) -> None:
     subprocess.run([sys.executable, "-c", OWNER, str(tmp_path / "cluster"), "detach"], check=True, timeout=120)
@@ -263,7 +263,7 @@ def test_a_process_that_was_given_the_number_of_an_earlier_server_is_left_alone(
         ),
     ],
 )
-def test_a_record_that_makes_no_sense_is_reported_with_the_processes_that_may_be_meant(
+def test_an_invalid_cluster_file_is_reported_with_the_processes_that_may_belong_to_it(
     dev_cluster: Callable[..., DevCluster], tmp_path: Path, content: str
 ) -> None:
     directory = tmp_path / "cluster"
@@ -296,7 +296,7 @@ def test_another_shape_of_cluster_does_not_take_over_the_data(
         dev_cluster(brokers=2, zookeepers=3).up()
 
 
-def test_a_directory_that_cannot_be_is_reported(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(DevClusterError, match=r"file/cluster cannot be used: .*use another directory"):
         DevCluster(tmp_path / "file" / "cluster").up()

@@ -42,7 +42,7 @@ def test_zookeeper_needs_nothing_fetched(cache: Path, no_network: None) -> None:
     assert not cache.exists()
 
 
-def test_what_was_fetched_once_is_used_offline(cached_jars: Path, cache: Path, no_network: None) -> None:
+def test_fetched_jars_are_used_offline(cached_jars: Path, cache: Path, no_network: None) -> None:
     shutil.copytree(cached_jars, cache / f"jars-{KAFKA_VERSION}")
     assert cache / f"jars-{KAFKA_VERSION}" / f"kafka_2.13-{KAFKA_VERSION}.jar" in kafka_class_path()
 
@@ -67,7 +67,7 @@ def with_a_manifest_of_nonsense(jars: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [without_manifest, with_a_truncated_jar, with_a_jar_missing, with_a_manifest_of_nonsense]
 )
-def test_a_damaged_cache_is_fetched_again_and_offline_that_is_said(
+def test_a_damaged_cache_is_fetched_again_or_reported_when_offline(
     cached_jars: Path, cache: Path, no_network: None, damage: Callable[[Path], None]
 ) -> None:
     jars = cache / f"jars-{KAFKA_VERSION}"

@@ -54,7 +54,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_bound(tmp_path: Path) 
     assert not child.running
 
 
-def test_a_paused_child_runs_and_obeys_once_it_is_to_stop(tmp_path: Path) -> None:
+def test_a_paused_child_is_resumed_to_obey_a_stop(tmp_path: Path) -> None:
     child = started(SLEEPER, tmp_path)
     child.pause()
     assert child.identity is not None
@@ -82,7 +82,7 @@ def test_a_program_that_does_not_exist_is_an_error_of_this_project(tmp_path: Pat
         child.start()
 
 
-def test_what_does_not_run_cannot_be_paused(tmp_path: Path) -> None:
+def test_a_process_that_does_not_run_cannot_be_paused(tmp_path: Path) -> None:
     child = ChildProcess("server", SLEEPER, tmp_path / "log")
     with pytest.raises(DevClusterError, match="cannot pause server: it is not running"):
         child.pause()

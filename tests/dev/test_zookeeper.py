@@ -46,7 +46,7 @@ def test_the_shared_server_serves_below_a_chroot_of_the_tests_own(zookeeper: Zoo
     assert read(zookeeper.connect_string, f"/{zk_hosts.partition('/')[2]}/hello") == b"there"
 
 
-def test_what_was_written_survives_a_kill_and_a_start_on_the_same_port(
+def test_written_znodes_survive_a_kill_and_a_start_on_the_same_port(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()
@@ -103,7 +103,7 @@ def test_an_ensemble_elects_another_leader_and_takes_the_old_one_back(zookeeper_
     assert read(old.connect_string, "/kept") == b"1"
 
 
-def test_an_ephemeral_znode_is_there_or_not_or_nobody_says(
+def test_an_ephemeral_znode_exists_or_not_or_is_unknown_while_the_server_is_silent(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()

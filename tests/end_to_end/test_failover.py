@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, listening, store, make_topic, reader, numbered):
+def test_the_next_coordinator_takes_over_without_interrupting_any_consumer(
+    how, listening, store, make_topic, reader, numbered
+):
     topic = make_topic(partitions=6)
     producer = numbered(topic, 6).start()
     readers = [reader(f"failover-{how}", topic, name) for name in ("r1", "r2")]
@@ -25,7 +27,7 @@ def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, listenin
 
     after = eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now, within_s=30)
     assert after.broker_id != before.broker_id
-    assert store.get(layout.assignment(f"failover-{how}")).stat.mzxid == target, "nothing is decided anew"
+    assert store.get(layout.assignment(f"failover-{how}")).stat.mzxid == target, "the target assignment did not change"
     readers.append(reader(f"failover-{how}", topic, "r3"))
     eventually(lambda: owners(readers) == [2, 2, 2])
     written = producer.stop()
@@ -34,4 +36,4 @@ def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, listenin
         one.stop()
     given = all_given(readers)
     assert set(given) == expected(written)
-    assert set(given.values()) == {1}, "nothing is given twice"
+    assert set(given.values()) == {1}, "no record was delivered twice"

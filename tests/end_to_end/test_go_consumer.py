@@ -54,7 +54,7 @@ def owned(store: Store, group: str, consumer: str) -> int:
     return len(Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path).owned)
 
 
-def test_it_joins_a_group_of_both_kinds_and_the_records_add_up(
+def test_the_go_consumer_joins_a_group_of_both_kinds_and_each_record_is_received_once(
     program, listening, store, make_topic, reader, numbered, tmp_path
 ):
     topic, group = make_topic(partitions=6), "three-kinds"
@@ -86,4 +86,4 @@ def test_it_joins_a_group_of_both_kinds_and_the_records_add_up(
         one.stop()
     given = all_given(readers) + Counter(given_to(go))
     assert set(given) == expected(written)
-    assert set(given.values()) == {1}, "nothing is given twice"
+    assert set(given.values()) == {1}, "no record was delivered twice"

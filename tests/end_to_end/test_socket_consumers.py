@@ -31,11 +31,11 @@ def test_a_group_of_both_kinds_hands_over_cleanly(listening, make_topic, reader,
     readers[2].stop()
     given = all_given(readers)
     assert set(given) == expected(written)
-    assert set(given.values()) == {1}, "nothing is given twice"
+    assert set(given.values()) == {1}, "no record was delivered twice"
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_when_the_coordinator_goes_they_find_the_next_one_and_go_on_where_they_were(
+def test_when_the_coordinator_stops_consumers_find_the_next_one_and_keep_their_partitions(
     how, listening, store, make_topic, reader, numbered
 ):
     topic, group = make_topic(partitions=6), f"socket-failover-{how}"
@@ -56,19 +56,21 @@ def test_when_the_coordinator_goes_they_find_the_next_one_and_go_on_where_they_w
     for one in readers:
         one.consumer.commit()  # answered by the next coordinator
     assert [one.consumer.assignment() for one in readers] == had, "not one partition changes hands"
-    assert store.get(layout.assignment(group)).stat.mzxid == target, "nothing is decided anew"
+    assert store.get(layout.assignment(group)).stat.mzxid == target, "the target assignment did not change"
     written = producer.stop()
     wait_for_all(readers, written)
     stats = [one.consumer.stats for one in readers]
     for one in readers:
         one.stop()
-    assert [(one.registrations, one.losses) for one in stats] == [(1, 0), (1, 0)], "nobody began anew"
+    assert [(one.registrations, one.losses) for one in stats] == [(1, 0), (1, 0)], "no consumer registered again"
     given = all_given(readers)
     assert set(given) == expected(written)
-    assert set(given.values()) == {1}, "nothing is given twice"
+    assert set(given.values()) == {1}, "no record was delivered twice"
 
 
-def test_one_that_was_away_too_long_starts_over(listening, store, make_topic, reader, numbered):
+def test_a_consumer_that_was_away_longer_than_its_session_registers_again(
+    listening, store, make_topic, reader, numbered
+):
     topic, group = make_topic(partitions=6), "socket-lost"
     producer = numbered(topic, 6).start()
     readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=3_000)]

@@ -28,7 +28,7 @@ targets = pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
 
 
 @targets
-def test_its_own_samples_are_taken(target: Target):
+def test_each_decoder_accepts_its_own_samples(target: Target):
     for sample in target.samples:
         if target.name not in {"log-file", "snapshot-file"}:  # a sample cannot contain its own checksum
             target.decode(sample)
@@ -38,20 +38,20 @@ def test_its_own_samples_are_taken(target: Target):
 @targets
 @settings(max_examples=12)
 @given(random=st.randoms(use_true_random=False))
-def test_spoilt_input_is_taken_as_promised(target: Target, random: Random):
+def test_damaged_input_is_decoded_or_refused_as_documented(target: Target, random: Random):
     raw = spoilt(random, target.samples, target.form)
     assert len(raw) <= MAX_INPUT_BYTES
     assert Judge().fault(target, raw) is None, raw[:1_000]
 
 
-def test_a_seed_gives_the_same_input_again_and_spoils_most_of_it():
+def test_the_same_seed_gives_the_same_input_and_damages_most_of_it():
     for target in ALL:
         made = [case(target, 7, number) for number in range(5)]
         assert made == [case(target, 7, number) for number in range(5)]
         assert len({*made, *target.samples}) > 3
 
 
-def test_a_fault_is_shortened_to_what_it_takes():
+def test_the_input_of_a_fault_is_shortened_to_the_necessary_part():
     (target,) = (one for one in planted.TARGETS if one.name == "raises")
     assert shortened(Judge(), target, b"many words, and then 9, and more") == b"9,"
 
@@ -79,7 +79,7 @@ def test_decoders_that_raise_hang_die_hoard_or_talk_too_much_are_found_and_their
     assert again.returncode == 1
 
 
-def test_interrupted_it_says_what_was_done_and_leaves_no_process_behind(tmp_path: Path):
+def test_an_interrupted_run_reports_its_progress_and_leaves_no_process_behind(tmp_path: Path):
     ran = fuzz("--minutes", "5", "--jobs", "2", "--target", "is-good", "--failures", str(tmp_path))
     children = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
     # waits until it works: a starting process that loses its parent prints a traceback

@@ -73,7 +73,7 @@ def log() -> Log:
     return made
 
 
-def test_what_a_coordinator_writes_is_clean(log: Log) -> None:
+def test_the_log_that_a_coordinator_writes_is_clean(log: Log) -> None:
     log.append(5, offset(8, 40), group(2, members=0))
     log.append(5, offset(None), group_removal("g"))
     log.append(5, group(1), offset(1, 50))
@@ -83,7 +83,7 @@ def test_what_a_coordinator_writes_is_clean(log: Log) -> None:
     assert (report.figures["terms"], report.figures["claims"], report.figures["commits"]) == (2, 2, 5)
 
 
-def test_what_compaction_leaves_of_it_is_clean(log: Log) -> None:
+def test_a_compacted_log_is_clean(log: Log) -> None:
     log.batches[0] = Batch(100, 101, *producer_of(PARTITION, 4), 0, False, ())
     log.batches[1] = Batch(101, 104, *producer_of(PARTITION, 4), 1, False, log.batches[1].records[:1])
     del log.batches[2:4]
@@ -160,10 +160,10 @@ def test_a_planted_violation_is_named_with_its_offset(log: Log, plant, rule: Log
     assert all(before <= one.offset < log.end for one in violations)
 
 
-def test_a_term_that_nobody_can_have_claimed_is_a_violation(log: Log) -> None:
+def test_a_term_that_was_never_claimed_is_a_violation(log: Log) -> None:
     assert [one.rule for one in log.report(znode=4).violations] == [LogRule.UNCLAIMED_TERM]
 
 
-def test_offsets_of_topics_nobody_subscribes_to_may_go(log: Log) -> None:
+def test_offsets_of_topics_without_subscribers_may_be_deleted(log: Log) -> None:
     log.append(5, group(2), offset(None, topic="other"))
     assert log.report().clean

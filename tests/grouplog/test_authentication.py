@@ -39,7 +39,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
         b"x",
     ],
 )
-def test_a_challenge_that_is_none_is_not_answered(challenge: bytes) -> None:
+def test_an_invalid_challenge_is_not_answered(challenge: bytes) -> None:
     exchange = answers_to(USER, NONCE)
     next(exchange)
     with pytest.raises((ValueError, KeyError)):

@@ -39,7 +39,7 @@ async def silent_broker() -> AsyncIterator[BrokerConnection]:
         await server.wait_closed()
 
 
-def test_a_late_answer_ends_the_connection_and_whatever_else_is_under_way_on_it() -> None:
+def test_a_late_answer_ends_the_connection_and_its_other_requests() -> None:
     async def play() -> None:
         async with silent_broker() as connection:
             patient = asyncio.create_task(connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=600))
@@ -53,7 +53,7 @@ def test_a_late_answer_ends_the_connection_and_whatever_else_is_under_way_on_it(
     asyncio.run(play())
 
 
-def test_a_later_request_is_late_by_its_own_time() -> None:
+def test_each_request_has_its_own_deadline() -> None:
     async def play() -> None:
         async with silent_broker() as connection:
             given_up = asyncio.create_task(connection.ask("ApiVersions", 0, API_VERSIONS, timeout_s=0.05))

@@ -12,7 +12,7 @@ from kafka_coord.grouplog.cluster import Cluster
 
 
 @pytest.mark.parametrize("bootstrap", ["broker1", "broker1:9092,:1", "SSL://broker1"])
-def test_addresses_that_are_none_are_an_operators_mistake(bootstrap: str) -> None:
+def test_invalid_addresses_are_reported_as_a_mistake_in_the_settings(bootstrap: str) -> None:
     with pytest.raises(SettingsError, match=r"kafka\.bootstrap\.servers: .* expected HOST:PORT"):
         Cluster.of(bootstrap, {})
 

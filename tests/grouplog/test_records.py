@@ -57,7 +57,7 @@ def test_a_value_of_another_version_is_read_as_well():
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 20])
-def test_a_cut_off_key_or_value_is_refused(cut: int):
+def test_a_truncated_key_or_value_is_refused(cut: int):
     record = offset_record(OffsetEntry("group", "topic", 1, CommittedOffset(7, 1, "metadata", 9)))
     assert record.key is not None
     assert record.value is not None

@@ -101,7 +101,7 @@ def results(tmp_path: Path) -> Path:
     return file
 
 
-def test_what_was_tried_on_this_commit_is_not_tried_again_and_is_in_the_summary(results: Path) -> None:
+def test_changes_tried_on_this_commit_are_not_tried_again_and_are_in_the_summary(results: Path) -> None:
     known = run.told_before(results, "now")
     assert [name[-7:] for name in known] == ["1:1:not", "2:1:not"]
     told = "\n".join(run.summary(known.values()))

@@ -55,7 +55,7 @@ def doctor(command: Run, **more: str) -> list[tuple[str, str]]:
     return findings(type(ran)(0, ran.out, ran.err))
 
 
-def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_, zk_hosts: str):
+def test_check_and_doctor_report_open_znodes_and_apply_closes_them(world: World, as_, zk_hosts: str):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
@@ -120,7 +120,7 @@ def test_the_plan_is_printed_with_and_without_identities_and_shows_no_hash(as_, 
     assert as_("operator")("acl", "plan", "consumers").code == 2
 
 
-def test_an_identity_is_made_of_the_setting_or_of_a_password_on_standard_input():
+def test_an_identity_is_computed_from_the_setting_or_from_a_password_on_stdin():
     made = run("acl", "identity", KAFKA_COORD_ZOOKEEPER_DIGEST="delays:three")
     assert made.out.strip() == str(digest_identity("delays", "three"))
     assert run("acl", "identity", "delays", stdin="three\n").out == made.out
@@ -136,7 +136,7 @@ def test_an_identity_is_made_of_the_setting_or_of_a_password_on_standard_input()
         ("mallory", "x", "has no role among the identities"),
     ],
 )
-def test_who_cannot_be_meant_by_the_identities_is_told_before_anything_is_asked(
+def test_a_user_who_is_not_among_the_identities_is_refused_before_any_request(
     as_, user: str, password: str, words: str
 ):
     ran = as_("operator")("groups", "list", KAFKA_COORD_ZOOKEEPER_DIGEST=f"{user}:{password}")

@@ -68,7 +68,7 @@ def test_an_operator_pauses_resets_evicts_and_removes_a_group_that_comes_back(wo
     assert not deviations(open_as(identified("coordinator")))
 
 
-def test_a_consumer_under_anothers_identity_is_told_so_and_gets_nothing(world: World, open_as: OpenAs):
+def test_a_consumer_with_the_identity_of_another_group_is_refused(world: World, open_as: OpenAs):
     world.instance(1, zk=identified("coordinator")).start_elected()
     world.consumer("c1", zk=identified("delays")).join()
     world.settles("c1", partitions=4)
@@ -92,7 +92,7 @@ def test_leaving_for_good_works_without_the_right_to_ask_the_coordinator(world: 
     assert world.store.get(layout.offset("delays", "flights", 0)).data == b"5"
 
 
-def test_an_open_tree_is_closed_while_everybody_works_on_it(world: World, open_as: OpenAs):
+def test_an_open_tree_is_closed_while_all_clients_use_it(world: World, open_as: OpenAs):
     # given: an installation without identities, in use
     world.instance(1).start_elected()
     nobody = world.consumer("c1").join()
@@ -134,7 +134,7 @@ def test_an_open_tree_is_closed_while_everybody_works_on_it(world: World, open_a
         world.store.set(layout.assignment("delays"), b"")
 
 
-def test_what_is_foreign_is_left_alone_and_what_one_may_not_change_is_told(world: World, open_as: OpenAs):
+def test_foreign_znodes_are_left_unchanged_and_refused_changes_are_listed(world: World, open_as: OpenAs):
     world.store.ensure_path("/consumers/a-group-of-0.8/offsets/flights/0")
     done = apply(open_as(identified("coordinator")), plan())
     assert not done.refused
@@ -149,7 +149,7 @@ def test_what_is_foreign_is_left_alone_and_what_one_may_not_change_is_told(world
     assert all("ACL does not allow it" in why for _, why in refused)
 
 
-def test_a_tree_of_many_groups_is_surveyed_by_samples(world: World, open_as: OpenAs):
+def test_of_a_tree_with_many_groups_only_a_sample_is_checked(world: World, open_as: OpenAs):
     for number in range(30):
         world.store.ensure_path(layout.ids(f"g{number}"))
     sampled = read_tree_acls(open_as(identified("operator")), most_of_a_kind=10)

@@ -116,12 +116,12 @@ def works_by_the_plan(hosts: str, plan: AclPlan, coordinator: ZkOptions, consume
         made.close()
 
 
-def test_users_of_sasl_are_identities(server: Server):
+def test_sasl_users_are_identities(server: Server):
     plan = AclPlan((Identity("sasl", "coordinator"),), consumers={"delays": (Identity("sasl", "delays"),)})
     works_by_the_plan(server.plain, plan, sasl("coordinator", "one", plan), sasl("delays", "three", plan))
 
 
-def test_a_wrong_password_is_told_before_anything_is_asked(server: Server):
+def test_a_wrong_password_is_reported_before_any_request(server: Server):
     with pytest.raises(StoreUnavailable, match="was reached, but it refused the connection: check the credentials"):
         connect(server.plain, session_timeout_ms=5_000, options=sasl("delays", "not-three"))
 

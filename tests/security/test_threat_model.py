@@ -84,7 +84,7 @@ def by_plan(acl_plan: AclPlan, identity: Identity, row: Row) -> bool:
 
 
 def is_allowed(store: KazooStore, row: Row) -> bool:
-    """Asks the server without changing anything: the operation is part of a multi that fails after it."""
+    """Asks the server and changes nothing, because the operation is part of a multi that always fails afterwards."""
     try:
         match row.operation:
             case "get":

@@ -84,7 +84,7 @@ def test_a_partition_moves_without_a_record_lost_or_repeated(cluster: Cluster, t
     assert not rest or rest[-1].value == values[-1]
 
 
-def test_what_may_be_committed(cluster: Cluster, topic: str, fill: Fill) -> None:
+def test_which_offsets_may_be_committed(cluster: Cluster, topic: str, fill: Fill) -> None:
     fill(5)
     partition = TopicPartition(topic, 0)
     with opened(cluster, topic) as consumer:
@@ -104,7 +104,7 @@ def test_what_may_be_committed(cluster: Cluster, topic: str, fill: Fill) -> None
     assert cluster.committed(topic, topic) == {0: 2}
 
 
-def test_a_lost_membership_is_told_and_what_was_not_committed_comes_again(
+def test_a_lost_membership_is_reported_and_uncommitted_records_are_delivered_again(
     cluster: Cluster, topic: str, fill: Fill
 ) -> None:
     fill(5)
@@ -122,7 +122,7 @@ def test_a_lost_membership_is_told_and_what_was_not_committed_comes_again(
         assert lost == [{TopicPartition(topic, 0), TopicPartition(topic, 1)}]
 
 
-def test_where_it_begins(cluster: Cluster, topic: str, fill: Fill) -> None:
+def test_where_a_consumer_begins_without_a_usable_committed_offset(cluster: Cluster, topic: str, fill: Fill) -> None:
     fill(3)
     partition = TopicPartition(topic, 0)
     with opened(cluster, topic, auto_offset_reset="error") as consumer:

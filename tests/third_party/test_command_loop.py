@@ -116,7 +116,7 @@ def test_a_stop_is_not_acknowledged_before_the_application_is_done(consumer, gro
     assert {number for _, number, _, _ in after} == {1 - taken[1]}, "only the other partition goes on"
 
 
-def test_commands_for_earlier_incarnations_are_removed_unobeyed(consumer, group, log):
+def test_commands_for_earlier_incarnations_are_removed_and_not_obeyed(consumer, group, log):
     old = group.start({0: 0}, incarnation=group.incarnation - 1)
     eventually(lambda: consumer.poll(0.1) is None and gone(group, old))
     assert log.asked == []
@@ -137,7 +137,7 @@ def test_a_command_for_a_later_incarnation_is_left_in_the_channel(consumer, grou
 
 
 @pytest.mark.parametrize("changed", [{"version": 2}, {"type": "pause-fetcher"}, {"partitions": 7}])
-def test_what_cannot_be_read_is_neither_obeyed_nor_removed_nor_passed_over(consumer, group, log, caplog, changed):
+def test_an_unreadable_command_is_neither_obeyed_nor_removed_nor_skipped(consumer, group, log, caplog, changed):
     unreadable = group.start({0: 0}, **changed)
     behind = group.start({1: 0})
     eventually(lambda: consumer.poll(0.1) or "cannot obey" in caplog.text)
@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_neither_obeyed_nor_removed_nor_passed_over(consu
     eventually(lambda: consumer.poll(0.1) == ("t", 1, 40, b""))
 
 
-def test_nothing_is_handed_out_or_committed_once_the_server_cannot_be_reached(zookeeper, zk_hosts, group, log):
+def test_without_its_server_a_consumer_neither_hands_out_records_nor_commits(zookeeper, zk_hosts, group, log):
     chroot = zk_hosts.partition("/")[2]
     with Wire(zookeeper.port) as wire:
         consumer = ThirdPartyConsumer(f"{wire.hosts}/{chroot}", "g", ["t"], log.fetch, name="c", session_timeout=1.0)
@@ -206,7 +206,7 @@ def test_a_session_that_outlived_the_consumers_own_clock_does_not_keep_its_name(
     eventually(lambda: consumer.poll(0) is None and group.client.exists(IDS) and group.incarnation > before)
 
 
-def test_leaving_commits_what_the_application_is_done_with(zk_hosts, group, log):
+def test_leaving_commits_the_records_that_the_application_has_processed(zk_hosts, group, log):
     with ThirdPartyConsumer(zk_hosts, "g", ["t"], log.fetch, name="c", session_timeout=4.0) as consumer:
         assert consumer.poll(0) is None
         group.start({0: -1, 1: 30})

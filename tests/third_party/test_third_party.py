@@ -123,7 +123,7 @@ def test_the_next_coordinator_commands_both_kinds_as_the_one_before_did(
     assert_in_order(readers)
 
 
-def test_one_whose_kazoo_gave_up_comes_back(coordinators, client, make_topic, third_party, numbered):
+def test_a_consumer_whose_kazoo_thread_ended_comes_back(coordinators, client, make_topic, third_party, numbered):
     """An unexpected reply ends kazoo's connection thread for good."""
     topic = make_topic(partitions=PARTITIONS)
     producer = numbered(topic, PARTITIONS).start()
@@ -141,7 +141,7 @@ def test_one_whose_kazoo_gave_up_comes_back(coordinators, client, make_topic, th
     assert set(all_given([one])) == expected(written)
 
 
-def test_an_evicted_one_comes_back_as_a_new_incarnation_and_nothing_is_lost(
+def test_an_evicted_consumer_comes_back_as_a_new_incarnation_and_no_record_is_lost(
     coordinators, client, make_topic, reader, third_party, numbered
 ):
     topic = make_topic(partitions=PARTITIONS)

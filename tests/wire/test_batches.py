@@ -25,7 +25,7 @@ def test_a_batch_comes_back_as_it_was(records: list[LogRecord], producer: int, e
     assert batch.end == len(records)
 
 
-def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
+def test_a_truncated_batch_is_left_for_the_next_fetch() -> None:
     data = encode_batch([LogRecord(b"k", b"v")], now_ms=7)
     assert len(list(decode_batches(data + data[:-1]))) == 1
 

@@ -1,4 +1,4 @@
-"""What the first request of a connection tells about its client."""
+"""How the kind of a client is found from the first request of its connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's messages: our encoding is decoded by us and by kio. Bad bytes are refused, and cause nothing else."""
+"""Kafka's messages: our decoder and kio's read our encoding. Bad bytes are refused, and have no other effect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KNOWN_TO_KIO = [name for name in NAMES if name.endswith(("Request", "Response"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_message_comes_back_as_it_was(name: str) -> None:
+def test_an_encoded_message_decodes_to_an_equal_one(name: str) -> None:
     for version, chance in _repeated("back", name, 20):
         value = random_message(name, version, chance)
         data = bytes(message(name).encode(value, version))
@@ -60,7 +60,7 @@ def test_kio_reads_and_writes_the_same_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_cut_off_is_refused(name: str) -> None:
+def test_a_truncated_message_is_refused(name: str) -> None:
     for version, chance in _repeated("cut", name, 1):
         data = bytes(message(name).encode(random_message(name, version, chance), version))
         for length in sorted({chance.randrange(len(data)) for _ in range(30)} if data else set()):
@@ -69,7 +69,7 @@ def test_what_is_cut_off_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_spoilt_bytes_are_read_or_refused_and_nothing_else(name: str) -> None:
+def test_damaged_bytes_are_read_or_refused_with_the_documented_error(name: str) -> None:
     for version, chance in _repeated("spoilt", name, 50):
         data = bytearray(message(name).encode(random_message(name, version, chance), version))
         for _ in range(chance.choice((1, 2, 5))):
@@ -104,7 +104,7 @@ def test_text_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
 
 
 def _repeated(test: str, name: str, times: int) -> Iterator[tuple[int, random.Random]]:
-    """Each version this many times, from its own seed, so that a failure repeats."""
+    """Tests each version this many times, with its own seed, so that a failure can be repeated."""
     for version in message(name).versions:
         chance = random.Random(f"{test} {name} {version}")
         for _ in range(times):
