@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -270,8 +271,9 @@ def make_topic(topics: TopicAdmin) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(autouse=True)
 def _nothing_outlives_the_test() -> Iterator[None]:
-    """Fails a test that leaves a thread or a child process behind. Shared servers do not count."""
-    threads = set(threading.enumerate())
+    """Fails a test that leaves a thread or a child process behind. Shared servers do not count, and may replace a
+    thread by one of the same name, as an instance does when it is elected."""
+    threads = _threads()
     children = _child_pids()
     yield
     for server in _shared_servers:  # a test that failed half-way must not make later ones fail
@@ -281,15 +283,20 @@ def _nothing_outlives_the_test() -> Iterator[None]:
             server.resume()
     deadline = time.monotonic() + 20
     while True:
-        # The threads of librdkafka show up as dummies when they call back; they end with their client.
-        new = (thread for thread in threading.enumerate() if thread not in threads and not _is_sparks(thread))
-        left = [f"thread {thread.name}" for thread in new if not isinstance(thread, threading._DummyThread)]
+        left = [f"thread {name}" for name in _threads() - threads]
         left += [f"process {pid} ({_command_line(pid)})" for pid in _child_pids() - children]
         if not left:
             return
         if time.monotonic() > deadline:
             pytest.fail(f"the test left behind: {', '.join(left)}")
         time.sleep(0.02)
+
+
+def _threads() -> Counter[str]:
+    """The names of the running threads. librdkafka's show up as dummies when they call back; they end with their
+    client."""
+    running = (thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread))
+    return Counter(thread.name for thread in running if not _is_sparks(thread))
 
 
 def _is_sparks(thread: threading.Thread) -> bool:

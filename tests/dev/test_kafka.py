@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -78,6 +79,12 @@ def test_records_go_in_and_come_out_by_a_plain_group_consumer(
     values = [f"{number}".encode() for number in range(1000)]
     produce(kafka_cluster, topic, values)
     assert sorted(consume(kafka_cluster, topic, 1000)) == sorted(values)
+
+
+def test_retention_deletes_no_records_with_old_timestamps(kafka_cluster: KafkaCluster, make_topic: MakeTopic) -> None:
+    resource = ConfigResource("topic", make_topic())
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    assert admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "-1"
 
 
 def test_a_killed_broker_comes_back_on_its_port_with_its_records(

@@ -131,6 +131,7 @@ class KafkaBroker(JvmServer):
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "3",
             "group.initial.rebalance.delay.ms": "0",
+            "log.retention.ms": "-1",  # otherwise, Kafka deletes records whose timestamp is more than a week ago
             # Small buffers and few threads, because three brokers share a laptop.
             "log.cleaner.dedupe.buffer.size": "2097152",
             "log.index.size.max.bytes": "1048576",
