@@ -49,7 +49,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The processes of a run inherit these.
 if spark_jvm.OPTIONS not in os.environ:
     os.environ[spark_jvm.OPTIONS] = spark_jvm.options()
-os.environ.setdefault("KAFKA_COORD_TEST_PYTHON", sys.executable)
+os.environ.setdefault("WORKER_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_PYTHON", str(Path(__file__).with_name("spark_python")))
 
 _chroot_numbers = itertools.count(1)
