@@ -145,8 +145,7 @@ class Member:
     def to_json(self) -> dict[str, Any]:
         """Returns the registration's value. Leaves out fields with default values."""
         value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
-        found = ((name, getattr(self, name), default) for name, default in _OPTIONAL)
-        return value | {name: one for name, one, default in found if one != default}
+        return value | {name: one for name, default in _OPTIONAL if (one := getattr(self, name)) != default}
 
     @classmethod
     def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:

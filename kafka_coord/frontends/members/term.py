@@ -14,6 +14,7 @@ from functools import partial
 
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order, look_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.coordinator.observe import decode_ledger
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
@@ -24,8 +25,7 @@ from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
 from kafka_coord.frontends.members.recovery import find_members
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
 from kafka_coord.frontends.members.writes import MemberZnodes, Write, Writer
-from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model import CommandId, CommandType, StartFetcher, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, GetChildren, GetData, Node, Op, Store
@@ -339,8 +339,7 @@ def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[
 
     Raises :class:`MalformedValue` if the ledger cannot be read.
     """
-    path = layout.ledger(member.group, member.consumer)
-    ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)
+    ledger = decode_ledger(layout.ledger(member.group, member.consumer), node)
     if ledger.incarnation != member.incarnation:
         return frozenset(), 0
     return frozenset(ledger.held if stops else ledger.owned), ledger.generation

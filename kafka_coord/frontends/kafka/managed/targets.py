@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from kafka_coord.coordinator.observe import decode_assignment
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Assignment, PartitionSet
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model import PartitionSet
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node, Store
 from kafka_coord.zk.watches import Watches
@@ -41,7 +41,7 @@ class Targets:
         target: Target = {}
         if node is not None:
             try:
-                target = Assignment.from_json(fields.load(node.data, path), node.stat.version, path).members
+                target = decode_assignment(path, node).members
             except MalformedValue as error:
                 log.warning("cannot read the target of group=%s: %s", group, error)
         self._tell(group, target)
