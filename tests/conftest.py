@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, settings
 from kazoo.client import KazooClient
 from xdist.scheduler import LoadScopeScheduling
@@ -265,8 +264,7 @@ def make_topic(topics: TopicAdmin) -> Iterator[Callable[..., str]]:
 
     yield make
     if made:  # no test waits until they are deleted, and a topic that stays does no harm
-        client = AdminClient({"bootstrap.servers": topics.bootstrap_servers, "log_level": 0})
-        concurrent.futures.wait(client.delete_topics(made).values(), 10)
+        concurrent.futures.wait(topics._admin.delete_topics(made).values(), 10)
 
 
 @pytest.fixture(autouse=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.imported import imported
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,25 +127,12 @@ def test_a_new_package_that_no_contract_names_is_refused(refusals: str) -> None:
     assert f"not listed as layers: - {new}" in refusals
 
 
-def imported(module: Path, naming: str) -> Iterator[str]:
-    """What a module imports, as dotted names; of ``from a import b`` both ``a`` and ``a.b``. Nothing if the pattern
-    does not match its text, because parsing takes long."""
-    text = module.read_text()
-    if not re.search(naming, text):
-        return
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
-
-
 def test_no_module_imports_a_test() -> None:
     modules = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "kafka_coord").rglob("*.py")]
     found = {
         f"{module.relative_to(ROOT)} imports {name}"
         for module in modules
-        for name in imported(module, r"(?<!def )\btest_")
+        for name in imported(module.read_text(), r"(?<!def )\btest_")
         if any(part.startswith("test_") for part in name.split("."))
     }
     assert not found, "what several tests need belongs into a module of its own"
@@ -155,7 +142,7 @@ def test_nothing_that_is_installed_imports_what_is_not() -> None:
     found = {
         f"{module.relative_to(ROOT)} imports {name}"
         for module in (ROOT / "kafka_coord").rglob("*.py")
-        for name in imported(module, r"\btests\b")
+        for name in imported(module.read_text(), r"\btests\b")
         if name.split(".")[0] == "tests"
     }
     assert not found

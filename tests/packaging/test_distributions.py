@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.running import Ran, environment
+from tests.imported import imported
 from tests.packaging.build import Built
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,22 +41,12 @@ def test_each_module_is_in_one_distribution_and_tests_in_none(wheels: dict[str, 
     assert modules(wheels["dev"]) == dev - {"kafka_coord/dev/setup.py"}
 
 
-def imported(source: str) -> Iterator[str]:
-    """All imports of a module, at any depth."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
 def test_what_an_operator_installs_imports_nothing_that_he_does_not(wheels: dict[str, Path]) -> None:
     with zipfile.ZipFile(wheels["main"]) as wheel:
         found = {
             name
             for name in modules(wheels["main"])
-            if re.search(r"\b(dev|tests)\b", source := wheel.read(name).decode())  # parsing takes long
-            for what in imported(source)
+            for what in imported(wheel.read(name).decode(), r"\b(dev|tests)\b")
             if f"{what}.".startswith(("kafka_coord.dev.", "tests."))
         }
     assert found == MAY_IMPORT_DEV
