@@ -300,7 +300,7 @@ class ServeSettings:
     kafka_max_idle_ms: int = _ms(600_000, 1_000, 86_400_000)
     kafka_initial_rebalance_delay_ms: int = _ms(3_000, 0, 600_000)
     kafka_consumer_session_timeout_ms: int = _ms(45_000, 1_000, 1_800_000)
-    managed_groups: str | None = _setting(None, "a regular expression (RE2) for group names; a comma means |", _text)
+    managed_groups: str | None = _setting(None, "a regular expression (RE2) for whole group names", _text)
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     trace_rebalances: bool = _flag(False)
     log_format: str = _setting("text", "text or json", _one_of("text", "json"))

@@ -44,13 +44,8 @@ _NOTE_EVERY_S = 5.0
 @click.command()
 @click.option("--group", type=GROUP, required=True, help="The group to join.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
-@click.option(
-    "--include",
-    "--white-list",
-    metavar="REGEX",
-    help="Subscribe to every topic whose full name matches; a comma separates alternatives.",
-)
-@click.option("--exclude", "--black-list", metavar="REGEX", help="Subscribe to every topic whose name does not match.")
+@click.option("--include", metavar="REGEX", help="Subscribe to every topic whose full name matches (RE2).")
+@click.option("--exclude", metavar="REGEX", help="Subscribe to every topic whose full name does not match (RE2).")
 @click.option(
     "--consumer-id", type=CONSUMER, default=None, help="The consumer's name in the group. [default: generated]"
 )

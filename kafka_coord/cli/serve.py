@@ -21,7 +21,7 @@ from kafka_coord.cli.settings import listed
 from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError, StoreUnavailable
 from kafka_coord.model import Process
-from kafka_coord.model.pattern import topic_pattern
+from kafka_coord.model.pattern import group_pattern
 from kafka_coord.settings import ServeSettings, Settings
 from kafka_coord.version import __version__
 from kafka_coord.zk.options_from_settings import connect_with
@@ -161,7 +161,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
             "the broker.id of the broker beside this instance"
         )
     if settings.serve.managed_groups is not None:
-        topic_pattern(settings.serve.managed_groups)
+        group_pattern(settings.serve.managed_groups)
     logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
     if settings.serve.log_format == "json":
         from kafka_coord.monitor.json_log import JsonFormatter

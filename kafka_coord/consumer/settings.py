@@ -58,8 +58,6 @@ def member_settings(
     topics: Iterable[str] | Mapping[str, int] | None = None,
     include: str | None = None,
     exclude: str | None = None,
-    white_list: str | None = None,
-    black_list: str | None = None,
     consumer_id: str | None = None,
     streams: int = 1,
     assignor: str | None = None,
@@ -68,8 +66,7 @@ def member_settings(
     mode: str = "incremental",
     rejoin_grace_ms: int = 0,
 ) -> MemberSettings:
-    """Checks the arguments and returns the settings. ``white_list`` and ``black_list`` are the earlier names of
-    ``include`` and ``exclude``.
+    """Checks the arguments and returns the settings.
 
     Raises :class:`SettingsError`, which names the argument at fault.
     """
@@ -77,7 +74,7 @@ def member_settings(
     between("streams", streams, 1, MAX_STREAMS)
     between("capacity", capacity, 1, 1_000_000)
     between("rejoin_grace_ms", rejoin_grace_ms, 0, MAX_GRACE_MS)
-    patterns = {"include": include, "exclude": exclude, "white_list": white_list, "black_list": black_list}
+    patterns = {"include": include, "exclude": exclude}
     member = Member(
         consumer=legal("consumer", consumer_id) if consumer_id is not None else generated_id(group),
         incarnation=0,
@@ -100,7 +97,7 @@ def subscription(
         raise SettingsError(f"give one of topics, include and exclude, not {' and '.join(given) or 'none'}")
     pattern = patterns.get(given[0])
     if pattern is not None:
-        return Subscription.matching(pattern, black_list=given[0] in {"exclude", "black_list"}, streams=streams)
+        return Subscription.matching(pattern, exclude=given[0] == "exclude", streams=streams)
     if isinstance(topics, str):
         raise SettingsError(f"topics={topics!r} is one string; give a list, topics=[{topics!r}]")
     selected = Subscription.to(topics or (), streams)

@@ -11,16 +11,31 @@ from typing import Any
 from kafka_coord.errors import InvalidPattern, MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal, legal
-from kafka_coord.model.pattern import topic_pattern
+from kafka_coord.model.pattern import topic_filter, topic_pattern
 from kafka_coord.model.streams import MAX_STREAMS
 
 MAX_GRACE_MS = 7 * 24 * 3600 * 1000
 
 
+INTERNAL_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__kafka_coord_groups"}
+)
+"""Kafka's internal topics and this project's groups log. Their records are not an application's."""
+
+
 class SubscriptionKind(StrEnum):
+    """``include`` and ``exclude`` are regular expressions as written. ``white_list`` and ``black_list`` are those of
+    Kafka 0.8's consumers, in which a comma means ``|`` (:func:`~kafka_coord.model.pattern.topic_filter`)."""
+
     STATIC = "static"
+    INCLUDE = "include"
+    EXCLUDE = "exclude"
     WHITE_LIST = "white_list"
     BLACK_LIST = "black_list"
+
+
+_EXCLUDING = frozenset({SubscriptionKind.EXCLUDE, SubscriptionKind.BLACK_LIST})
+_OF_0_8 = frozenset({SubscriptionKind.WHITE_LIST, SubscriptionKind.BLACK_LIST})
 
 
 class Mode(StrEnum):
@@ -33,8 +48,8 @@ class Mode(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """The topics that a consumer subscribes to. For a static subscription, ``topics`` maps each topic to its number of
-    streams. For a white or black list, ``pattern`` is a regular expression that must match whole topic names (a comma
-    means ``|``), and each topic gets ``streams`` streams."""
+    streams. For all other kinds, ``pattern`` is a regular expression that must match whole topic names, and each topic
+    gets ``streams`` streams."""
 
     kind: SubscriptionKind
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -50,35 +65,40 @@ class Subscription:
         return cls(SubscriptionKind.STATIC, counted)
 
     @classmethod
-    def matching(cls, pattern: str, *, black_list: bool = False, streams: int = 1) -> Subscription:
+    def matching(cls, pattern: str, *, exclude: bool = False, streams: int = 1) -> Subscription:
         """Returns a pattern subscription. Raises :class:`InvalidPattern`."""
         topic_pattern(pattern)
-        kind = SubscriptionKind.BLACK_LIST if black_list else SubscriptionKind.WHITE_LIST
-        return cls(kind, pattern=pattern, streams=streams)
+        return cls(SubscriptionKind.EXCLUDE if exclude else SubscriptionKind.INCLUDE, pattern=pattern, streams=streams)
 
     def __str__(self) -> str:
         if self.kind is SubscriptionKind.STATIC:
             return f"topics {', '.join(sorted(self.topics))}"
-        return f"topics that {'do not ' * (self.kind is SubscriptionKind.BLACK_LIST)}match {self.pattern!r}"
+        return f"topics that {'do not ' * (self.kind in _EXCLUDING)}match {self.pattern!r}"
 
     @property
     def is_wildcard(self) -> bool:
         return self.kind is not SubscriptionKind.STATIC
 
+    @property
+    def expression(self) -> str:
+        """The pattern as RE2 runs it."""
+        return topic_filter(self.pattern) if self.kind in _OF_0_8 else self.pattern
+
     def wants(self, topic: str) -> bool:
-        """Returns whether the consumer subscribes to ``topic``. A black-list subscription never includes Kafka's
-        internal topics (``__…``)."""
+        """Returns whether the consumer subscribes to ``topic``. A pattern includes an internal topic only if its name
+        is one of the pattern's alternatives, as in ``flights|__consumer_offsets``."""
         if self.kind is SubscriptionKind.STATIC:
             return topic in self.topics
-        matched = topic_pattern(self.pattern).matches(topic)
-        if self.kind is SubscriptionKind.WHITE_LIST:
-            return matched
-        return not matched and not topic.startswith("__")
+        wanted = topic_pattern(self.expression).matches(topic) is not (self.kind in _EXCLUDING)
+        return wanted and (topic not in INTERNAL_TOPICS or self._names(topic))
+
+    def _names(self, topic: str) -> bool:
+        return self.kind not in _EXCLUDING and topic in self.expression.split("|")
 
     def knows(self, topic: str) -> bool:
         """Returns whether :meth:`wants` can answer without matching the pattern, which may take tens of
         milliseconds."""
-        return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
+        return self.kind is SubscriptionKind.STATIC or topic_pattern(self.expression).knows(topic)
 
     def to_json(self) -> dict[str, Any]:
         written = dict(sorted(self.topics.items())) if not self.is_wildcard else {self.pattern: self.streams}
@@ -100,11 +120,12 @@ class Subscription:
         if len(written) != 1:
             raise MalformedValue(where, f"a {kind} subscription must contain exactly one pattern, not {len(written)}")
         ((pattern, streams),) = written.items()
+        found = cls(kind, pattern=pattern, streams=streams)
         try:
-            topic_pattern(pattern)
+            topic_pattern(found.expression)
         except InvalidPattern as error:
             raise MalformedValue(where, str(error)) from None
-        return cls(kind, pattern=pattern, streams=streams)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

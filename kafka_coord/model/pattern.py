@@ -4,6 +4,7 @@ topic."""
 from __future__ import annotations
 
 import itertools
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -35,12 +36,9 @@ class TopicPattern:
     __slots__ = ("_answers", "_written")
 
     def __init__(self, pattern: str) -> None:
-        # as in kafka.consumer.TopicFilter: a comma means |, unless a backslash precedes it, and surrounding quotes are
-        # dropped
-        parts = (part.replace(",", "|") for part in pattern.strip().replace(" ", "").strip("\"'").split("\\,"))
-        self._written = ",".join(parts)
+        self._written = pattern
         try:
-            re2.compile(self._written, _options(MAX_PROGRAM_BYTES))
+            re2.compile(pattern, _options(MAX_PROGRAM_BYTES))
         except re2.error as error:
             shown = error.args[0] if error.args else error
             shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
@@ -82,6 +80,30 @@ def topic_pattern(pattern: str) -> TopicPattern:
     if isinstance(found, InvalidPattern):
         raise InvalidPattern(str(found))
     return found
+
+
+_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^{}]*\}|,", re.DOTALL)
+"""An escape, a character class, a repetition, or a comma in none of them."""
+
+
+def group_pattern(pattern: str) -> TopicPattern:
+    """Like :func:`topic_pattern`, for the setting ``managed_groups``. Refuses a comma that a list of alternatives may
+    have meant: no group that Kafka's tools accept has a comma in its name, so the expression would match nothing."""
+    if any(part[0] == "," for part in _PARTS.finditer(pattern)):
+        instead = _PARTS.sub(lambda part: "|" if part[0] == "," else part[0], pattern)
+        raise InvalidPattern(
+            f'managed_groups is {pattern[:80]!r}, and a comma is not an "or": write {instead[:80]!r}'
+            " (or '[,]' for a comma in a group's name)"
+        )
+    return topic_pattern(pattern)
+
+
+@lru_cache(maxsize=4096)
+def topic_filter(written: str) -> str:
+    """Translates the pattern of a Kafka 0.8 consumer (``kafka.consumer.TopicFilter``) into a regular expression: a
+    comma means ``|`` unless a backslash precedes it, blanks are dropped, and so are surrounding quotes."""
+    parts = (part.replace(",", "|") for part in written.strip().replace(" ", "").strip("\"'").split("\\,"))
+    return ",".join(parts)
 
 
 @lru_cache(maxsize=4096)

@@ -392,7 +392,7 @@ def _assignor(snapshot: GroupSnapshot) -> str:
 
 def _subscription(found: Subscription) -> str:
     """Formats topics as ``flights, routes(2)``, with the number of streams if it is not 1, and a pattern as
-    ``white_list fl.*``."""
+    ``include fl.*``."""
     if found.is_wildcard:
         return f"{found.kind} {found.pattern}"
     topics = sorted(found.topics.items())

@@ -8,9 +8,9 @@ def member(name: str, subscription: Subscription) -> Member:
     return Member(consumer=name, incarnation=1, subscription=subscription)
 
 
-def matched(pattern: str, *topics: str, black_list: bool = False) -> Subscription:
+def matched(pattern: str, *topics: str, exclude: bool = False) -> Subscription:
     """A subscription with a pattern that has been matched with these topics, as after a pass."""
-    subscription = Subscription.matching(pattern, black_list=black_list)
+    subscription = Subscription.matching(pattern, exclude=exclude)
     for topic in topics:
         subscription.wants(topic)
     return subscription
@@ -26,16 +26,16 @@ def test_a_group_with_a_static_subscription_is_found_only_by_its_topics():
 
 def test_a_pattern_makes_the_group_a_wildcard_group():
     registry = GroupRegistry()
-    registry.update("audit", [member("c1", matched("fl.*,routes", "flights", "routes", "myflights"))])
+    registry.update("audit", [member("c1", matched("fl.*|routes", "flights", "routes", "myflights"))])
     assert registry.groups_with_wildcard_topics == {"audit"}
     assert registry.groups_for_topic("flights") == {"audit"}
     assert registry.groups_for_topic("routes") == {"audit"}
     assert registry.groups_for_topic("myflights") == set()
 
 
-def test_a_black_list_matches_all_topics_except_its_own_and_internal_ones():
+def test_an_exclude_pattern_matches_all_topics_except_its_own_and_internal_ones():
     registry = GroupRegistry()
-    subscription = matched("private.*", "flights", "private-1", "__consumer_offsets", black_list=True)
+    subscription = matched("private.*", "flights", "private-1", "__consumer_offsets", exclude=True)
     registry.update("all", [member("c1", subscription)])
     assert registry.groups_for_topic("flights") == {"all"}
     assert registry.groups_for_topic("private-1") == set()

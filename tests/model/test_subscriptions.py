@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -9,18 +10,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_coord.errors import InvalidName, InvalidPattern, MalformedValue
+from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Member, Subscription
+from kafka_coord.model.member import INTERNAL_TOPICS
+from kafka_coord.model.pattern import group_pattern
 from tests.model import values
 
 
-def test_a_comma_separates_alternatives():
-    subscription = Subscription.matching("flights,planes.*")
+def of_0_8(pattern: str, kind: str = "white_list") -> Subscription:
+    """The subscription of a Kafka 0.8 consumer."""
+    return Subscription.from_json({"subscription": {pattern: 1}, "pattern": kind}, "/x")
 
-    assert [topic for topic in ("flights", "planes", "planes2", "trains") if subscription.wants(topic)] == [
+
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [("flights-[0-9]{1,3}", "flights-17"), ("a[,b]c", "abc"), ('"?a"?', "a"), (" ?a", "a")],
+)
+def test_a_pattern_is_the_regular_expression_that_was_written(pattern, topic):
+    assert Subscription.matching(pattern).wants(topic)
+    assert not Subscription.matching(pattern, exclude=True).wants(topic)
+
+
+def test_a_comma_is_no_or_except_in_the_znodes_of_old_consumers():
+    assert not Subscription.matching("flights,planes.*").wants("flights")
+    old = of_0_8("flights,planes.*")
+    assert [topic for topic in ("flights", "planes", "planes2", "trains") if old.wants(topic)] == [
         "flights",
         "planes",
         "planes2",
     ]
+    assert of_0_8(r"flights-[0-9]{1\,3}").wants("flights-17")
+    assert not of_0_8("flights,planes.*", "black_list").wants("planes2")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"), [("payments,orders-.*", "payments|orders-.*"), ("a{1,2},b[,]", "a{1,2}|b[,]")]
+)
+def test_a_list_of_group_names_in_the_old_form_is_refused_with_the_new_spelling(pattern, instead):
+    with pytest.raises(InvalidPattern, match=re.escape(repr(instead))):
+        group_pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["orders-[0-9]{1,3}", "a[^],]b", r"a\,b", "payments|orders-.*"])
+def test_a_comma_that_re2_reads_as_part_of_an_element_is_not_a_list(pattern):
+    group_pattern(pattern)
 
 
 @pytest.mark.parametrize("topic", ["myflights", "flights2", "flight", "xflightsx"])
@@ -29,7 +62,7 @@ def test_the_whole_name_must_match(topic):
 
 
 def test_every_alternative_must_match_the_whole_name():
-    subscription = Subscription.matching("a,b")
+    subscription = Subscription.matching("a|b")
 
     assert subscription.wants("a")
     assert subscription.wants("b")
@@ -38,24 +71,32 @@ def test_every_alternative_must_match_the_whole_name():
 
 
 def test_blanks_and_quotes_are_removed_as_in_kafka_0_8():
-    assert Subscription.matching(' "flights, planes" ').wants("planes")
+    assert of_0_8(' "flights, planes" ').wants("planes")
 
 
-def test_a_black_list_matches_other_topics_but_never_internal_ones():
-    subscription = Subscription.matching("planes.*", black_list=True)
+def test_an_exclude_pattern_matches_other_topics():
+    subscription = Subscription.matching("planes.*", exclude=True)
 
     assert subscription.wants("flights")
     assert not subscription.wants("planes1")
-    assert not subscription.wants("__consumer_offsets")
 
 
-def test_a_white_list_may_match_internal_topics():
-    assert Subscription.matching("__consumer_offsets").wants("__consumer_offsets")
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+def test_internal_topics_are_taken_only_by_name(topic):
+    assert TOPIC in INTERNAL_TOPICS
+    for pattern in (".*", "__.*", f"{topic}?", f"({topic}|a)x?"):
+        assert not Subscription.matching(pattern).wants(topic), pattern
+        assert not of_0_8(pattern).wants(topic), pattern
+    assert not Subscription.matching("planes.*", exclude=True).wants(topic)
+    assert not of_0_8("planes.*", "black_list").wants(topic)
+    assert Subscription.matching(f"flights|{topic}").wants(topic)
+    assert of_0_8(f"flights,{topic}").wants(topic)
+    assert Subscription.to([topic]).wants(topic)
 
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(a+)+$", "(a|a)*b", "(a*)*(a*)*(a*)*b", "(.*a){12}x", "((a?){20}a{20},)*c"],
+    ["(a+)+$", "(a|a)*b", "(a*)*(a*)*(a*)*b", "(.*a){12}x", "((a?){20}a{20}|)*c"],
     ids=lambda pattern: pattern,
 )
 def test_a_hostile_pattern_takes_linear_time_or_is_refused(pattern):
@@ -91,9 +132,9 @@ def test_an_unsupported_pattern_is_refused_with_the_reason(pattern, why):
 
 @settings(max_examples=200)
 @given(st.text(max_size=30), st.booleans(), values.names)
-def test_any_text_is_either_a_pattern_or_refused(pattern, black_list, topic):
+def test_any_text_is_either_a_pattern_or_refused(pattern, exclude, topic):
     try:
-        subscription = Subscription.matching(pattern, black_list=black_list)
+        subscription = Subscription.matching(pattern, exclude=exclude)
     except InvalidPattern:
         return
     subscription.wants(topic)

@@ -42,8 +42,8 @@ subscriptions = st.one_of(
     st.builds(Subscription.to, st.dictionaries(names, counts, max_size=4)),
     st.builds(
         Subscription.matching,
-        st.sampled_from(["fl.*", "a,b", "(x|y)+", "[a-z]+\\.log", "", "é"]),
-        black_list=st.booleans(),
+        st.sampled_from(["fl.*", "a|b", "(x|y)+", "[a-z]+\\.log", "", "é"]),
+        exclude=st.booleans(),
         streams=counts,
     ),
 )

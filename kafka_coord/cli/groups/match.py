@@ -26,7 +26,7 @@ def match(regex: str, exclude: bool, output: Format) -> None:
     kafka-coord groups match 'fl.*'
     kafka-coord groups match 'flights|routes' --exclude
     """
-    subscription = Subscription.matching(regex, black_list=exclude)
+    subscription = Subscription.matching(regex, exclude=exclude)
     with open_store() as store:
         topics = read_cluster(store).topics
     taken = [

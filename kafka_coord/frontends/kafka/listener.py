@@ -37,7 +37,7 @@ from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.pattern import topic_pattern
+from kafka_coord.model.pattern import group_pattern
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -117,7 +117,7 @@ class KafkaListener:
             statistics=self.clients.statistics,
             managed=managed,
             holds=holds,
-            is_managed_by_name=topic_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
+            is_managed_by_name=group_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
         )
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()

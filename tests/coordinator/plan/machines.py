@@ -34,7 +34,7 @@ subscriptions = st.one_of(
         st.sets(topics, min_size=1),
         st.integers(1, 3),
     ),
-    st.sampled_from([Subscription.matching("fl.*,planes"), Subscription.matching("planes", black_list=True)]),
+    st.sampled_from([Subscription.matching("fl.*|planes"), Subscription.matching("planes", exclude=True)]),
 )
 
 

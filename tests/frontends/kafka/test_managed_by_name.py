@@ -25,7 +25,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 WITHOUT = 2
 """The broker id of the instance that does not have the setting."""
-PATTERN = "named-.*,other"
+PATTERN = "named-.*|other"
 OFFSETS = {number: number + 1 for number in range(PARTITIONS)}
 
 

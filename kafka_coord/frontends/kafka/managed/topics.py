@@ -29,11 +29,9 @@ class Topics(NamedTuple):
         names = sorted(self.names or ())
         if not self.regex:
             return Subscription.to(names)
-        # commas and spaces have a meaning of their own in topic patterns
-        regex = self.regex.replace(",", "\\,").replace(" ", "\\x20")
         if not names:
-            return Subscription.matching(regex)
-        return Subscription.matching("|".join([*(name.replace(".", "\\.") for name in names), f"(?:{regex})"]))
+            return Subscription.matching(self.regex)
+        return Subscription.matching("|".join([*(name.replace(".", "\\.") for name in names), f"(?:{self.regex})"]))
 
 
 UNCHANGED = Topics()
