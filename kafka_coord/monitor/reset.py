@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, TopicPartition
@@ -19,6 +20,9 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.documents import iso_time
 from kafka_coord.monitor.lag import BrokerLog, BrokerOffsets
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
 _MAX_OFFSET = (1 << 63) - 1
@@ -180,22 +184,19 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
     :class:`MalformedValue` for a malformed line, or for a group without any line.
     """
     found: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
-    for at, line in enumerate(lines, 1):
-        fields = _fields(line, f"{where}:{at}")
-        if not any(fields):
-            continue
+    for here, fields in _rows_of(lines, where):
         if len(fields) == 3 and len(groups) == 1:
             fields.insert(0, groups[0])
         if len(fields) != 4:
             form = "topic,partition,offset" if len(groups) == 1 else "group,topic,partition,offset"
-            raise MalformedValue(f"{where}:{at}", f"{line.strip()[:80]!r} is not {form}")
+            raise MalformedValue(here, f"{','.join(fields).strip()[:80]!r} is not {form}")
         group, *rest = fields
         if groups and group not in found:
             continue
-        tp, offset = _partition_offset(rest, f"{where}:{at}")
+        tp, offset = _partition_offset([field.strip() for field in rest], here)
         offsets = found.setdefault(group, {})
         if tp in offsets:
-            raise MalformedValue(f"{where}:{at}", f"{tp} is listed twice")
+            raise MalformedValue(here, f"{tp} is listed twice")
         offsets[tp] = offset
     missing = [group for group in groups if not found[group]]
     if missing or not found:
@@ -205,11 +206,27 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
     return found
 
 
-def _fields(line: str, where: str) -> list[str]:
-    try:
-        return [field.strip() for field in next(csv.reader([line]), [])]
-    except csv.Error as error:
-        raise MalformedValue(where, str(error)) from None
+def write_csv(rows: Iterable[tuple[str | int, ...]], file: SupportsWrite[str]) -> None:
+    """Writes rows that :func:`read_csv` reads back, quoted only where necessary."""
+    for row in rows:
+        odd = any(mark in str(field) for field in row for mark in "\r\n")  # the writer would not quote a lone \r
+        quoting = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
+        csv.writer(file, lineterminator="\n", quoting=quoting).writerow(row)
+
+
+def _rows_of(lines: Iterable[str], where: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields each row that is not empty, with its place. A group's name may contain a line break, and may begin or end
+    with a blank, so its field is kept as it is."""
+    reader = csv.reader(lines)
+    while True:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise MalformedValue(f"{where}:{reader.line_num}", str(error)) from None
+        if fields is None:
+            return
+        if any(field.strip() for field in fields):
+            yield f"{where}:{reader.line_num}", fields
 
 
 def _partition_offset(fields: Sequence[str], where: str) -> tuple[TopicPartition, int]:

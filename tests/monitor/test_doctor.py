@@ -197,8 +197,11 @@ def test_ledgers_and_commands_of_former_consumers_are_reported(healthy: Tree, zk
     assert any("1 command for dead, which is gone" in one.what for one in findings)
 
 
-def test_a_persistent_registration_is_reported(healthy: Tree, zk_hosts: str) -> None:
+def test_a_persistent_registration_that_no_instance_serves_is_reported(healthy: Tree, zk_hosts: str) -> None:
     healthy.value(layout.registration("delays", "p1"), {"version": 1, "subscription": {"flights": 1}})
+    served = {"subscription": {"flights": 1}, "session_timeout_ms": 10_000, "gateway": 1}
+    healthy.value(layout.registration("delays", "s1"), served | {"version": 1})
+    healthy.value(layout.registration("delays", "k1"), served | {"version": 1, "protocol": "consumer"})
     assert "of p1 is persistent" in only(examined(healthy, zk_hosts), "registrations").what
 
 

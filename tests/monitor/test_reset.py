@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import BrokerOffsets
-from kafka_coord.monitor.reset import Rule, RuleKind, compute, duration_ms, read_csv, time_ms
+from kafka_coord.monitor.reset import Rule, RuleKind, compute, duration_ms, read_csv, time_ms, write_csv
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOTH = PartitionSet.of([P0, P1])
@@ -148,6 +149,14 @@ def test_csv_of_several_groups_from_kafkas_tool_is_read() -> None:
             read_csv(["flights,0,5"], groups, "f.csv")
     with pytest.raises(MalformedValue, match="lists no partitions of group later"):
         read_csv(lines, ["delays", "later"], "f.csv")
+
+
+def test_what_is_exported_can_be_imported_whatever_the_groups_are_called() -> None:
+    groups = ["delays ", " delays", "a\nb", 'q"u,o', "c\r", "tab\t", "é\u2028"]
+    file = io.StringIO(newline="")
+    write_csv(((group, "flights", 0, 5) for group in groups), file)
+    file.seek(0)
+    assert read_csv(file, [], "f.csv") == {group: {P0: 5} for group in groups}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,17 @@ from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.operate import change_settings
 from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import FileOffsets, ResetRow, Rule, RuleKind, before_now_ms, compute, read_csv, time_ms
+from kafka_coord.monitor.reset import (
+    FileOffsets,
+    ResetRow,
+    Rule,
+    RuleKind,
+    before_now_ms,
+    compute,
+    read_csv,
+    time_ms,
+    write_csv,
+)
 from kafka_coord.monitor.resetting import Plan, Resettable, read_resettable, reset, reset_documents
 from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk import layout
@@ -249,7 +258,8 @@ def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:
     try:
         if name == "-":
             return read_csv(sys.stdin, groups, "standard input")
-        return read_csv(Path(name).read_text(encoding="utf-8").splitlines(), groups, name)
+        with Path(name).open(encoding="utf-8", newline="") as file:  # a group's name may contain any line break
+            return read_csv(file, groups, name)
     except OSError as error:
         raise SettingsError(f"--from-file {name!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -258,10 +268,9 @@ def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:
 
 def _show(output: Format, plans: Sequence[Plan], *, with_group: bool, export: bool) -> None:
     if export:
-        lines = csv.writer(sys.stdout, lineterminator="\n")
         for found, rows in plans:
             group = (found.group,) if with_group else ()
-            lines.writerows((*group, row.topic, row.partition, row.new_offset) for row in rows)
+            write_csv(((*group, row.topic, row.partition, row.new_offset) for row in rows), sys.stdout)
         return
     documents = [document for found, rows in plans for document in reset_documents(found, rows)]
     show(output, documents, [Section("offsets", _COLUMNS, documents)])

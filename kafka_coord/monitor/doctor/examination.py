@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
 
 _MOMENT_S = 1.0
 """A working coordinator releases a departed consumer's partitions within this many seconds."""
@@ -163,7 +166,12 @@ def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[st
 
 
 def _made(check: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Runs one check. Nothing that others wrote may end the examination, so a defect in a check is a finding too."""
     try:
         yield from findings()
     except StoreError as failure:
         yield error(check, f"could not be checked: {failure}", "check that ZooKeeper answers, then try again")
+    except Exception as failure:
+        log.exception("could not run a check check=%s", check)
+        what = f"could not be checked: {type(failure).__name__}: {failure}"
+        yield error(check, what, "this is a bug in the check: report it with the log. The other checks were made")

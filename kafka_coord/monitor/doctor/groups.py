@@ -52,7 +52,11 @@ def _check_group(
     group, seen = snapshot.group, snapshot.observation
     for one in seen.unreadable:
         yield unreadable_finding(one)
-    persistent = [c for c, stat in snapshot.registrations.items() if not stat.ephemeral_owner]
+    persistent = [  # an instance expires the members that it serves
+        consumer
+        for consumer, stat in snapshot.registrations.items()
+        if not stat.ephemeral_owner and (consumer not in seen.members or seen.members[consumer].gateway is None)
+    ]
     if persistent:
         what = (
             f"group {group}: the registration of {some(persistent, 5)} is persistent, so it does not end with a session"
