@@ -210,8 +210,8 @@ def write_csv(rows: Iterable[tuple[str | int, ...]], file: SupportsWrite[str]) -
     """Writes rows that :func:`read_csv` reads back, quoted only where necessary."""
     for row in rows:
         odd = any(mark in str(field) for field in row for mark in "\r\n")  # the writer would not quote a lone \r
-        quoting = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
-        csv.writer(file, lineterminator="\n", quoting=quoting).writerow(row)
+        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL)
+        writer.writerow(row)
 
 
 def _rows_of(lines: Iterable[str], where: str) -> Iterator[tuple[str, list[str]]]:

@@ -90,6 +90,14 @@ class Access:
     async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:
         return await self._denied(operation, False, topics)
 
+    async def operations(self, groups: Iterable[str]) -> dict[str, int]:
+        """Returns the operations that the client may perform on each group, as bits (KIP-430)."""
+        bits = dict.fromkeys(groups, 0)
+        for operation in Operation:
+            for group in bits.keys() - await self.denied_groups(operation, bits):
+                bits[group] |= 1 << operation
+        return bits
+
     async def may_describe_cluster(self) -> bool:
         if await self._everything():
             return True

@@ -197,16 +197,23 @@ def _offsets(
     return topics
 
 
-def described(group_id: str, error: Error, group: Group | None) -> Any:
-    """Describes a client-assigned group for DescribeGroups. A group that does not exist is reported as Dead."""
+OPERATIONS_NOT_ASKED = -(1 << 31)
+"""The authorized operations in the description of a group if the client did not ask for them (KIP-430)."""
+
+
+def described(group_id: str, error: Error, group: Group | None, operations: int = OPERATIONS_NOT_ASKED) -> Any:
+    """Describes a client-assigned group for DescribeGroups. A group that does not exist is reported as Dead.
+    ``operations`` are those that the client may perform on it, as bits."""
     form = message("DescribeGroupsResponse")
     of_group = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:
         state = GroupState.DEAD.value if error is Error.NONE else ""
-        return of_group(error_code=error, group_id=group_id, group_state=state)
+        allowed = OPERATIONS_NOT_ASKED if error else operations
+        return of_group(error_code=error, group_id=group_id, group_state=state, authorized_operations=allowed)
     metadata = group.metadata
     stable = metadata.state is GroupState.STABLE
     return of_group(
+        authorized_operations=operations,
         group_id=group_id,
         group_state=metadata.state.value,
         protocol_type=metadata.protocol_type or "",

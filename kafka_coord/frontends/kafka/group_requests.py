@@ -57,6 +57,8 @@ _GROUP, _TRANSACTION = 0, 1
 _LOADED_WITHIN_S = 5.0
 """How long commits and offset fetches may wait while their group is being loaded, in seconds. They do not fail at once
 (ADR 36): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
+_SYNC_WITH_PROTOCOL = 5
+"""The first version of SyncGroup that must name the group's protocol type and protocol."""
 _FIND_COORDINATOR = 1
 """A version that all brokers since 0.11 support."""
 
@@ -183,6 +185,8 @@ class GroupCoordinator:
 
     async def handle_sync_group(self, call: Call) -> Any:
         request = call.request
+        if call.version >= _SYNC_WITH_PROTOCOL and None in {request.protocol_type, request.protocol_name}:
+            return answers.synced(Synced(None, Error.INCONSISTENT_GROUP_PROTOCOL))
         error, outcome = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.REBALANCE_IN_PROGRESS  # as in Kafka: the client rejoins instead of giving up
@@ -360,6 +364,8 @@ class GroupCoordinator:
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
+        if not group_id and error is not Error.GROUP_AUTHORIZATION_FAILED:
+            error = Error.INVALID_GROUP_ID
         managed = self.kinds.managed(group_id)
         subscribed: frozenset[str] = frozenset()
         if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:

@@ -27,19 +27,25 @@ class GroupViews:
 
     async def handle_describe_groups(self, call: Call) -> Any:
         errors = await self._errors(call, call.request.groups)
-        managed = await self._managed(errors)
+        operations = await _operations(call, errors)
+        managed = await self._managed(errors, operations)
         groups = []
         for group_id, error in errors.items():
             if group_id in managed:
                 groups.append(views.described_as_classic(managed[group_id]))
             else:
-                groups.append(answers.described(group_id, error, self._manager.group(group_id)))
+                allowed = operations.get(group_id, answers.OPERATIONS_NOT_ASKED)
+                groups.append(answers.described(group_id, error, self._manager.group(group_id), allowed))
         return message("DescribeGroupsResponse")(groups=tuple(groups))
 
     async def handle_consumer_group_describe(self, call: Call) -> Any:
         errors = await self._errors(call, call.request.group_ids)
         errors |= dict.fromkeys(errors.keys() & {""}, Error.INVALID_GROUP_ID)
-        managed = await self._managed(errors)
+        managed = await self._managed(errors, await _operations(call, errors))
+        for one in [*managed.values()]:
+            shown = _topics(one)
+            if shown and await call.client.access.denied_topics(Operation.DESCRIBE, shown):
+                managed[one.group] = views.GroupView(one.group, Error.TOPIC_AUTHORIZATION_FAILED)
         missing = (views.GroupView(one, error or Error.GROUP_ID_NOT_FOUND) for one, error in errors.items())
         groups = tuple(views.described(managed.get(one.group, one)) for one in missing)
         return message("ConsumerGroupDescribeResponse")(groups=groups)
@@ -52,12 +58,15 @@ class GroupViews:
         failed = Error.GROUP_AUTHORIZATION_FAILED
         return {one: failed if one in denied else self._kinds.availability(one) for one in group_ids}
 
-    async def _managed(self, errors: dict[str, Error]) -> dict[str, views.GroupView]:
-        """Returns the managed groups that have no error."""
+    async def _managed(self, errors: dict[str, Error], operations: dict[str, int]) -> dict[str, views.GroupView]:
+        """Returns the managed groups that have no error. ``operations`` are those that the client may perform."""
         owners = {one: self._kinds.managed(one) for one, error in errors.items() if error is Error.NONE}
         names = [group_id for group_id, owner in owners.items() if owner is not None]
         owner = owners[names[0]] if names else None
-        return {} if owner is None else await owner.administration.views(names)
+        if owner is None:
+            return {}
+        found = await owner.administration.views(names)
+        return {name: view._replace(operations=operations.get(name, view.operations)) for name, view in found.items()}
 
     async def handle_list_groups(self, call: Call) -> Any:
         loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
@@ -85,3 +94,17 @@ class GroupViews:
         if call.version >= _WITH_STATES:
             states = await owner.administration.states(names)
         return [answers.Listed(name, CONSUMER, states.get(name, ""), CONSUMER) for name in names]
+
+
+async def _operations(call: Call, errors: dict[str, Error]) -> dict[str, int]:
+    """Returns the operations that the client may perform on each group without an error, if it asks for them."""
+    if not getattr(call.request, "include_authorized_operations", False):
+        return {}
+    return await call.client.access.operations(one for one, error in errors.items() if error is Error.NONE)
+
+
+def _topics(view: views.GroupView) -> set[str]:
+    """Returns the topics that a description of the group names."""
+    if view.seen is None:
+        return set()
+    return views.topics_of(view.seen).union(*(one.subscription.topics for one in view.seen.members.values()))

@@ -256,6 +256,21 @@ def test_a_members_malformed_metadata_does_not_block_the_group(
         peer.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
 
 
+@pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
+def test_a_sync_must_name_protocol_type_and_protocol_from_version_5_on(
+    listener: KafkaListener, group: str, missing: str
+) -> None:
+    names = {"protocol_type": "consumer", "protocol_name": "range", missing: None}
+    with Peer(listener) as peer:
+        synced = peer.ask("SyncGroup", 5, group_id=group, member_id="x", generation_id=1, **names)
+        assert synced.error_code == Error.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_offsets_of_the_empty_group_id_cannot_be_deleted(listener: KafkaListener) -> None:
+    with Peer(listener) as peer:
+        assert peer.ask("OffsetDelete", 0, group_id="", topics=()).error_code == Error.INVALID_GROUP_ID
+
+
 def test_metrics_show_requests_errors_bytes_and_the_log(listener: KafkaListener, group: str, topic: str) -> None:
     before = values(listener)
     with Peer(listener) as peer:

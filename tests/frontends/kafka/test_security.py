@@ -236,6 +236,18 @@ def test_every_request_for_a_group_without_the_right_is_refused(asking: Callable
         assert GROUP in {one.group_id for one in peer.ask("ListGroups", 2).groups}
 
 
+def test_descriptions_contain_the_operations_that_the_client_may_perform(asking: Callable[[str], Peer]) -> None:
+    def operations(user: str, **asked: bool) -> int:
+        with asking(user) as peer:
+            (found,) = peer.ask("DescribeGroups", 4, groups=(GROUP,), **asked).groups
+            return int(found.authorized_operations)
+
+    read, delete, describe = 1 << 3, 1 << 6, 1 << 8
+    assert operations("alice", include_authorized_operations=True) == read | describe
+    assert operations("instance", include_authorized_operations=True) == read | delete | describe
+    assert operations("alice") == -(1 << 31)
+
+
 def test_the_right_to_each_topic_of_a_request_is_checked_separately(asking: Callable[[str], Peer]) -> None:
     refused = Error.TOPIC_AUTHORIZATION_FAILED
     with asking("instance") as super_user:

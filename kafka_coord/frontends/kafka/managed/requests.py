@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.errors import InvalidPattern
+from kafka_coord.errors import InvalidPattern, StoreError
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.classic_requests import ClassicRequests
@@ -22,9 +24,11 @@ from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.grouplog.manager import Offsets
-from kafka_coord.model import Member, TopicPartition
+from kafka_coord.model import CommittedOffset, Member, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
+
+log = logging.getLogger(__name__)
 
 _WITH_IDS_OF_CLIENTS = 1
 """The first version of ConsumerGroupHeartbeat in which clients generate their own member ids."""
@@ -104,7 +108,7 @@ class ManagedGroups:
         by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
-            return await self.administration.set_offsets(group, by_partition) if offsets else Error.NONE, {}
+            return await self._commit_of_tool(group, by_partition) if offsets else Error.NONE, {}
         if version < _WITH_EPOCHS:
             protocols = {one.member_id: one.protocol for one in self._terms.heard_of(group)}
             if protocols.get(request.member_id) == PROTOCOL:
@@ -117,6 +121,15 @@ class ManagedGroups:
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
         return committed.error, gone
+
+    async def _commit_of_tool(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Error:
+        """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does."""
+        try:
+            members = (await self.administration.registered(group)).protocols
+        except StoreError as error:
+            log.warning("cannot read the members of group=%s: %s", group, error)
+            return Error.COORDINATOR_NOT_AVAILABLE
+        return Error.UNKNOWN_MEMBER_ID if members else await self.administration.set_offsets(group, offsets)
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all stored offsets of the group."""

@@ -12,11 +12,12 @@ from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.answers import OPERATIONS_NOT_ASKED
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.model import NO_PARTITIONS, Observation, PartitionSet
-from kafka_coord.wire.consumer_protocol import encoded_assignment
+from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
@@ -47,13 +48,15 @@ class KnownMember(NamedTuple):
 
 class GroupView(NamedTuple):
     """One group. ``seen`` is ``None`` if the group does not exist or cannot be read (see ``error``). ``served``
-    contains the members that this instance serves, by consumer name."""
+    contains the members that this instance serves, by consumer name. ``operations`` are those that the client may
+    perform on the group, as bits."""
 
     group: str
     error: Error
     seen: Observation | None = None
     served: Mapping[str, KnownMember] = {}
     ids: TopicIds | None = None
+    operations: int = OPERATIONS_NOT_ASKED
 
     @property
     def state(self) -> State:
@@ -95,7 +98,7 @@ def described(view: GroupView) -> Any:
     of_group, seen = form.struct("DescribedGroup"), view.seen
     if view.error is not Error.NONE or seen is None or view.ids is None:
         error = view.error or Error.GROUP_ID_NOT_FOUND
-        words = f"Group {view.group} not found." if error is Error.GROUP_ID_NOT_FOUND else None
+        words = _WORDS.get(error, "").format(view.group) or None
         return of_group(error_code=error, error_message=words, group_id=view.group)
     target, generation = seen.assignment, _generation(seen)
     return of_group(
@@ -105,7 +108,17 @@ def described(view: GroupView) -> Any:
         assignment_epoch=generation,
         assignor_name=_KAFKAS_NAMES.get(target.assignor, target.assignor) if target is not None else "",
         members=tuple(_member(form, view, seen, view.ids, consumer) for consumer in sorted(seen.members)),
+        authorized_operations=view.operations,
     )
+
+
+_WORDS = {
+    Error.GROUP_ID_NOT_FOUND: "Group {} not found.",
+    Error.TOPIC_AUTHORIZATION_FAILED: (
+        "The described group uses topics that the client is not authorized to describe."
+    ),
+}
+"""The messages of Kafka's ConsumerGroupDescribe."""
 
 
 def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consumer: str) -> Any:
@@ -163,17 +176,21 @@ def described_as_classic(view: GroupView) -> Any:
         protocol_type=CONSUMER,
         protocol_data=seen.assignment.assignor if seen.assignment is not None and is_settled else "",
         members=tuple(_classic_member(form, view, seen, consumer) for consumer in sorted(seen.members)),
+        authorized_operations=view.operations,
     )
 
 
 def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str) -> Any:
     member = seen.members[consumer]
     served = view.served.get(consumer, KnownMember(consumer, 0))
-    owned = ((topic, number) for topic, numbers in _owned(seen, consumer).by_topic() for number in numbers)
+    held = _owned(seen, consumer)
+    owned = ((topic, number) for topic, numbers in held.by_topic() for number in numbers)
+    subscribed = {*held.topics, *_wanted(seen, consumer).topics, *member.subscription.topics}
     return form.struct("DescribedGroupMember")(
         member_id=served.member_id,
         group_instance_id=consumer if served.is_static else None,
         client_id=member.client or "",
         client_host=f"/{member.host or ''}",
+        member_metadata=encoded_subscription(*sorted(subscribed)),
         member_assignment=encoded_assignment(owned),
     )
