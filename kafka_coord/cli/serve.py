@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
+    from kafka_coord.frontends.socket.access import UsersFile
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
     from kafka_coord.frontends.socket.server import GatewayServer
+    from kafka_coord.frontends.tls import Certificate
     from kafka_coord.monitor.dashboard.site import Site
     from kafka_coord.monitor.lag_metrics import LagSampler
     from kafka_coord.monitor.lag_rings import LagRings
@@ -190,8 +193,9 @@ def run_service(settings: Settings, broker_id: int) -> None:
         with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
             parts.callback(store.close)
             leadership_view = LeadershipView()
-            gateway = _gateway(settings.serve, broker_id, leadership_view, store)
-            kafka = _kafka_listener(settings, broker_id, store)
+            renewed = _Renewed.of(settings.serve)
+            gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
+            kafka = _kafka_listener(settings, broker_id, store, renewed)
             published = endpoints(settings.serve, gateway)
             process = Process(socket.gethostname(), os.getpid(), __version__, round(time.time() * 1000))
             service = CoordinatorService(
@@ -205,15 +209,17 @@ def run_service(settings: Settings, broker_id: int) -> None:
             leadership_view.service = service
             rings = LagRings()  # shared by the lag sampler and the dashboard
             lags, site = _lags(settings, service, rings), _dashboard(settings, rings)
-            metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site)
+            metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site, renewed)
             for part in (tracing, lags, metrics, site, kafka, gateway):
                 if part is not None:
                     parts.callback(part.close)
             parts.callback(service.stop)
             parts.callback(notify_systemd, "STOPPING=1")
             service.start()
+            parts.enter_context(renewed.looked_at_on_sighup())
             ready = False
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
+                renewed.look_if_asked()
                 if gateway is not None:
                     gateway.raise_failure()
                 if not ready and service.registered:
@@ -226,6 +232,58 @@ def run_service(settings: Settings, broker_id: int) -> None:
                     )
                     notify_systemd(f"READY=1\nSTATUS=registered as instance {broker_id}")
         log.info("stopped broker_id=%d", broker_id, extra={"event": "stopped"})
+
+
+@dataclasses.dataclass
+class _Renewed:
+    """The files that others renew: the listeners' certificates, by endpoint, and the users of the socket channel. New
+    connections look at them by themselves, SIGHUP looks at them at once."""
+
+    certificates: dict[str, Certificate]
+    users: UsersFile | None
+    asked: bool = False
+
+    @classmethod
+    def of(cls, settings: ServeSettings) -> _Renewed:
+        """Raises :class:`SettingsError` for a file that cannot be used."""
+        if not (settings.listen_http or settings.listen_channel or settings.listen_kafka):
+            return cls({}, None)
+        from kafka_coord.frontends.socket.access import UsersFile
+        from kafka_coord.frontends.tls import Certificate
+
+        made = {}
+        if settings.listen_http is not None and settings.http_cert_file is not None:
+            http = settings.http_cert_file, settings.http_key_file, settings.http_client_ca_file
+            made["https"] = Certificate(*http, optional=True)
+        if settings.listen_channel is not None and settings.channel_cert_file is not None:
+            channel = settings.channel_cert_file, settings.channel_key_file, settings.channel_client_ca_file
+            made["channel"] = Certificate(*channel)
+        if settings.listen_kafka is not None and settings.kafka_certificate is not None:
+            made["kafka"] = Certificate(settings.kafka_certificate, settings.kafka_key)
+        users = settings.channel_users_file if settings.listen_channel is not None else None
+        return cls(made, UsersFile(users) if users is not None else None)
+
+    def context(self, endpoint: str) -> ssl.SSLContext | None:
+        found = self.certificates.get(endpoint)
+        return found.context if found is not None else None
+
+    @contextlib.contextmanager
+    def looked_at_on_sighup(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGHUP, self._ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def look_if_asked(self) -> None:
+        if self.asked:
+            self.asked = False
+            log.info("received SIGHUP: looking at the certificates and users again", extra={"event": "reload"})
+            for one in (*self.certificates.values(), *([self.users] if self.users is not None else ())):
+                one.look()
 
 
 def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:
@@ -267,10 +325,10 @@ def _metrics(
     kafka: KafkaListener | None,
     lags: LagSampler | None,
     site: Site | None,
+    renewed: _Renewed,
 ) -> MetricsServer | None:
     if serve_settings.listen_http is None:
         return None
-    from kafka_coord.frontends.tls import tls_context
     from kafka_coord.monitor.metrics import MetricsServer
 
     server = MetricsServer(
@@ -281,12 +339,8 @@ def _metrics(
         kafka,
         lags,
         site,
-        tls=tls_context(
-            serve_settings.http_cert_file,
-            serve_settings.http_key_file,
-            serve_settings.http_client_ca_file,
-            optional=True,
-        ),
+        tls=renewed.context("https"),
+        certificates=renewed.certificates,
         host_names=serve_settings.host_names,
         threads=[thread for one in (gateway, kafka) if one is not None for thread in one.threads],
     )
@@ -312,37 +366,31 @@ def _dashboard(settings: Settings, rings: LagRings) -> Site | None:
 
 
 def _gateway(
-    serve_settings: ServeSettings, broker_id: int, leadership_view: LeadershipView, store: Store
+    serve_settings: ServeSettings, broker_id: int, leadership_view: LeadershipView, store: Store, renewed: _Renewed
 ) -> GatewayServer | None:
     if serve_settings.listen_channel is None:
         return None
-    from kafka_coord.frontends.socket.access import Access
     from kafka_coord.frontends.socket.server import GatewayServer
-    from kafka_coord.frontends.tls import tls_context
 
-    users = serve_settings.channel_users_file
     server = GatewayServer(
         serve_settings.listen_channel,
         store,
         broker_id,
         leadership_view,
-        tls=tls_context(
-            serve_settings.channel_cert_file, serve_settings.channel_key_file, serve_settings.channel_client_ca_file
-        ),
-        access=Access.load(users) if users is not None else None,
+        tls=renewed.context("channel"),
+        access=renewed.users,
     )
     log.info("serving consumers over sockets address=%s", server.address)
     return server
 
 
-def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaListener | None:
+def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _Renewed) -> KafkaListener | None:
     serve_settings = settings.serve
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
     from kafka_coord.classic_groups.machine import GroupLimits
     from kafka_coord.frontends.kafka.limits import ClientLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.frontends.tls import tls_context
     from kafka_coord.grouplog.authentication import BrokerSecurity
 
     limits = ClientLimits(
@@ -363,7 +411,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         broker_id,
         limits=limits,
         security=BrokerSecurity.of(settings.kafka.properties),
-        tls=tls_context(serve_settings.kafka_certificate, serve_settings.kafka_key),
+        tls=renewed.context("kafka"),
         rewrite=serve_settings.kafka_rewrite,
         group_limits=group_limits,
         holds=serve_settings.kafka_hold_heartbeats,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from ssl import SSLContext
@@ -25,6 +25,7 @@ from kafka_coord.zk.store import SessionState, Store
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener
+    from kafka_coord.frontends.tls import Certificate
     from kafka_coord.monitor.lag_metrics import LagSampler
 
 
@@ -38,8 +39,10 @@ class ServiceCollector:
         gateway: Gateway | None = None,
         kafka: KafkaListener | None = None,
         lags: LagSampler | None = None,
+        certificates: Mapping[str, Certificate] | None = None,
     ) -> None:
         self._lags = lags
+        self._certificates = dict(certificates or {})
         self._service = service
         self._store = store
         self._gateway = gateway
@@ -66,6 +69,8 @@ class ServiceCollector:
             "1 if something prevents every election. The log and /health name the cause and the remedy.",
             int(bool(self._service.obstacle)),
         )
+        if self._certificates:
+            yield from _of_certificates(self._certificates)
         if self._gateway is not None:
             yield from _of_gateway(self._gateway)
         if self._kafka is not None:
@@ -77,6 +82,15 @@ class ServiceCollector:
         coordinator = self._service.coordinator
         if coordinator is not None:
             yield from _of_coordinator(coordinator)
+
+
+def _of_certificates(certificates: Mapping[str, Certificate]) -> Iterator[Metric]:
+    ends = {(endpoint,): one.ends_at for endpoint, one in certificates.items()}
+    about = "When the certificate of each endpoint ends, in seconds since 1970."
+    yield labelled(GaugeMetricFamily, "certificate_ends_seconds", about, "endpoint", ends)
+    unusable = {(endpoint,): int(bool(one.problem)) for endpoint, one in certificates.items()}
+    about = "1 if the endpoint's files have changed, but cannot be used, so the earlier ones stay. The log says why."
+    yield labelled(GaugeMetricFamily, "certificate_unusable", about, "endpoint", unusable)
 
 
 def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
@@ -248,8 +262,9 @@ class MetricsServer(Exposition):
         tls: SSLContext | None = None,
         host_names: Iterable[str] = (),
         threads: Sequence[Thread] = (),
+        certificates: Mapping[str, Certificate] | None = None,
     ) -> None:
-        collector = ServiceCollector(service, store, gateway, kafka, lags)
+        collector = ServiceCollector(service, store, gateway, kafka, lags, certificates)
         serves_members = gateway is not None or kafka is not None
         pages = {PRESENCES: partial(_presences, gateway, kafka)} if serves_members else None
         super().__init__(

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import trustme
 
 from kafka_coord.cli.serve import log_dead_thread
 from kafka_coord.dev.cluster.ports import free_port
@@ -87,6 +88,23 @@ def test_a_signal_sets_the_log_level_to_debug_and_back(world: World, zk_hosts: s
         ran = process.ended(by=signal.SIGTERM)
     quiet, _, after = re.split(".* log level: .*\n", ran.err)
     assert " DEBUG " not in quiet + after
+
+
+def test_sighup_looks_at_renewed_files_and_does_not_end_the_instance(
+    world: World, zk_hosts: str, tmp_path: Path
+) -> None:
+    authority, own, address = trustme.CA(), tmp_path / "own.pem", f"127.0.0.1:{free_port()}"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    arguments = ("serve", "--broker-id", "1", "--listen-channel", address, "--channel-cert-file", str(own))
+    with started(*arguments, "-z", zk_hosts) as process:
+        eventually(lambda: read_cluster(world.store).coordinator)
+        own.write_text("half written")
+        process.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "still using the earlier certificate" in process.err.read_text())
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+        process.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "read a renewed certificate" in process.err.read_text())
+        assert process.ended(by=signal.SIGTERM).code == 0
 
 
 def test_serve_measures_the_lag_for_the_metrics_only_if_it_is_configured(world: World, zk_hosts: str) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Refused
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
-from kafka_coord.frontends import handshakes
+from kafka_coord.frontends import handshakes, tls
 from kafka_coord.frontends.socket import server
-from kafka_coord.frontends.socket.access import Access
+from kafka_coord.frontends.socket.access import Access, UsersFile
 from kafka_coord.frontends.socket.options import GatewayOptions
-from kafka_coord.frontends.tls import tls_context
+from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk.clock import SystemClock
@@ -47,9 +48,7 @@ def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLCon
     authority.cert_pem.write_to_path(ca)
 
     def make(mutual: bool) -> ssl.SSLContext:
-        found = tls_context(certificate, None, ca if mutual else None)
-        assert found is not None
-        return found
+        return Certificate(certificate, None, ca if mutual else None).context
 
     return make
 
@@ -230,4 +229,79 @@ def test_files_that_contain_no_certificate_are_refused_at_startup(tmp_path: Path
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
     with pytest.raises(SettingsError, match=r"bad\.pem"):
-        tls_context(bad, None)
+        Certificate(bad, None)
+
+
+def presented(context: ssl.SSLContext, authority: trustme.CA) -> str:
+    """The serial number of the certificate that a server with this context presents. No socket is needed."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting(authority).wrap_bio(back, there, server_hostname="127.0.0.1")
+    server = context.wrap_bio(there, back, server_side=True)
+    for _ in range(5):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return str((client.getpeercert() or {})["serialNumber"])
+
+
+@pytest.fixture
+def renewable(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificate:
+    monkeypatch.setattr(tls, "LOOK_S", 0.0)
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "own.key")
+    return Certificate(tmp_path / "own.pem", tmp_path / "own.key")
+
+
+def test_a_renewed_certificate_is_used_for_new_connections(
+    renewable: Certificate, authority: trustme.CA, tmp_path: Path
+) -> None:
+    before = presented(renewable.context, authority)
+    assert presented(renewable.context, authority) == before
+    renewed = authority.issue_cert("127.0.0.1")
+    renewed.private_key_pem.write_to_path(tmp_path / "own.key")
+    assert presented(renewable.context, authority) == before, "the pair does not fit yet"
+    assert "own.pem" in renewable.problem
+    renewed.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
+    assert presented(renewable.context, authority) != before
+    assert renewable.problem == ""
+
+
+@pytest.mark.parametrize("fault", ["half", "gone", "other key", "expired"])
+def test_files_that_cannot_be_used_change_nothing(
+    renewable: Certificate, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    before, ends_at = presented(renewable.context, authority), renewable.ends_at
+    file = tmp_path / "own.pem"
+    other = authority.issue_cert("127.0.0.1", not_after=datetime(2020, 1, 1, tzinfo=UTC))
+    if fault == "half":
+        file.write_bytes(file.read_bytes()[:300])
+    elif fault == "gone":
+        file.unlink()
+    elif fault == "other key":
+        other.private_key_pem.write_to_path(tmp_path / "own.key")
+    else:
+        other.private_key_and_cert_chain_pem.write_to_path(tmp_path / "own.key")
+        other.private_key_and_cert_chain_pem.write_to_path(file)
+    for _ in range(3):
+        assert presented(renewable.context, authority) == before
+    assert renewable.ends_at == ends_at
+    assert renewable.problem
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def test_changed_users_count_from_the_next_registration_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def of(secret: str) -> str:
+        return f'[users.etl]\nsecret_sha256 = "{hashlib.sha256(secret.encode()).hexdigest()}"\ngroups = ["g"]\n'
+
+    file = tmp_path / "users.toml"
+    file.write_text(of("old"))
+    users = UsersFile(file)
+    assert users.why_not("g", "old", None) is None
+    file.write_text(of("renewed"))
+    assert users.why_not("g", "renewed", None) is None
+    assert users.why_not("g", "old", None) is not None
+    file.write_text("[users")
+    assert users.why_not("g", "renewed", None) is None
+    assert users.why_not("g", "renewed", None) is None
+    assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == ["WARNING"]

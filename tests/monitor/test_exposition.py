@@ -16,7 +16,7 @@ import pytest
 import trustme
 from prometheus_client.core import Metric
 
-from kafka_coord.frontends.tls import tls_context
+from kafka_coord.frontends.tls import Certificate
 from kafka_coord.monitor import exposition
 from kafka_coord.monitor.exposition import Exposition, gauge
 from kafka_coord.monitor.http_host import is_own, own_names
@@ -170,7 +170,7 @@ def test_over_tls_a_certificate_is_optional_and_plain_text_is_not_answered(
     own, ca = tmp_path / "own.pem", tmp_path / "ca.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
     authority.cert_pem.write_to_path(ca)
-    tls = tls_context(own, None, ca, optional=True)
+    tls = Certificate(own, None, ca, optional=True).context
     made = Exposition("127.0.0.1:0", None, lambda: (True, {}), setting="--listen-http", site=told, tls=tls)
     try:
         for name, said in ((None, b"https None"), ("alice", b"https alice")):

@@ -33,7 +33,7 @@ from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
-from kafka_coord.frontends.socket.access import Access, DenialLog
+from kafka_coord.frontends.socket.access import Access, DenialLog, UsersFile
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
@@ -70,7 +70,7 @@ class Gateway:
         leadership_view: LeadershipView,
         wake: Callable[[], None],
         options: GatewayOptions | None = None,
-        access: Access | None = None,
+        access: Access | UsersFile | None = None,
         nonce: Callable[[], str] | None = None,
     ) -> None:
         """``nonce`` returns a unique value for each registration."""

@@ -35,7 +35,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.frontends.tls import tls_context
+from kafka_coord.frontends.tls import Certificate
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run
@@ -136,7 +136,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 "sasl.password": PASSWORDS["instance"],
             }
         )
-        tls = tls_context(own, None)
+        tls = Certificate(own, None).context
         try:
             with serving_beside(broker, server.connect_string, security=security, tls=tls) as listener:
                 yield Secured(broker, listener, ca, server.connect_string)
