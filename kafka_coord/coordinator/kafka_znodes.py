@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import TopicInfo
+from kafka_coord.model import TopicInfo, is_topic_id
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node
 
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""Matches a result of :func:`_identity`, or Kafka's topic id alone. The pattern is strict, because offsets stored under
-a different identity are removed."""
+_CZXID = re.compile(r"[0-9]{1,19}")
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
@@ -45,21 +42,21 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
         number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)
         for number, brokers in (replicas.items() if broker_racks else ())
     }
+    topic_id, czxid = _topic_id(value.get("topic_id")), str(node.stat.czxid)
     return TopicInfo(
         name=name,
         partitions=frozenset(replicas),
-        identity=_identity(value.get("topic_id"), node),
+        identity=topic_id or czxid,
         replica_racks={number: found for number, found in racks.items() if found},
+        former_identity=czxid if topic_id else "",
     )
 
 
-def _identity(topic_id: Any, node: Node) -> str:
-    """Returns the topic's identity; see :func:`kafka_coord.model.same_topic`."""
-    if isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id):
-        return f"{topic_id} {node.stat.czxid}"
-    return str(node.stat.czxid)
+def _topic_id(written: Any) -> str:
+    return written if isinstance(written, str) and is_topic_id(written) else ""
 
 
 def is_identity(written: str) -> bool:
-    """Returns whether ``written`` has the format of a topic identity."""
-    return _IDENTITY.fullmatch(written) is not None
+    """Returns whether ``written`` has the format of a topic's identity: its id or the czxid of its znode. The format is
+    strict, because offsets stored under a different identity are removed."""
+    return is_topic_id(written) or _CZXID.fullmatch(written) is not None

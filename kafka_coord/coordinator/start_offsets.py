@@ -10,7 +10,7 @@ from kafka_coord.channel.operations import decode_offset, offset_op
 from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.coordinator.tolerant_reads import read_each, tree_below
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable, same_topic
+from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 
@@ -61,7 +61,7 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
     parents = results[1 : 1 + len(names)]
     children = results[1 + len(names) : 1 + 2 * len(names)]
     by_topic = {
-        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic].identity)
+        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic])
         for topic, node, listing in zip(names, parents, children, strict=True)
     }
     offsets: dict[TopicPartition, int] = {}
@@ -102,7 +102,8 @@ class _OfTopic:
     below: frozenset[str] = frozenset()
 
 
-def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> _OfTopic:
+def _of_topic(path: str, node: object, below: frozenset[str], topic: TopicInfo) -> _OfTopic:
+    identity = topic.identity
     if isinstance(node, Unreadable):
         return _OfTopic(unclaimed=node, below=below)
     if not isinstance(node, Node):
@@ -112,7 +113,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
     # an empty value, which Kafka 0.8 writes, stands for the current topic
-    if not written or same_topic(written, identity):
+    if not written or topic.is_same(written):
         return _OfTopic(prepare)
     if not is_identity(written):
         return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)

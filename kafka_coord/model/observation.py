@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,30 +11,45 @@ from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member
 from kafka_coord.model.operations import GroupSettings, Pause, Request
 
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic, as Kafka's own znode describes it.
 
-    ``identity`` distinguishes a recreated topic from its predecessor (:func:`same_topic`). It consists of the czxid of
-    the topic's znode and, since Kafka 2.8, the topic id. ``replica_racks`` maps each partition to the known racks of
-    its replicas.
+    ``identity`` distinguishes a recreated topic from its predecessor: it is the topic's id alone or, if the topic has
+    none (before Kafka 2.8), the czxid of its znode (ADR 42). ``former_identity`` is that czxid if the topic has an id,
+    because what was stored before the upgrade to 2.8 contains it. ``replica_racks`` maps each partition to the known
+    racks of its replicas.
     """
 
     name: str
     partitions: frozenset[int]
     identity: str
     replica_racks: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    former_identity: str = ""
+
+    def is_same(self, identity: str) -> bool:
+        """Returns whether ``identity``, which was stored earlier, belongs to this topic and not to an earlier one of
+        the same name. If Kafka has lost the topic's id (a downgrade, or an older tool that wrote its znode), the topic
+        counts as the same, because nothing shows that it was deleted."""
+        if not self.former_identity:
+            return same_topic(self.identity, identity)
+        return bool(identity) and identity in {self.identity, self.former_identity}
 
 
 def same_topic(identity: str, other: str) -> bool:
-    """Returns whether two identities belong to the same topic, that is, whether they share the topic id or the znode.
+    """Returns whether two identities may belong to the same topic: they are equal, or only one of them is a topic id.
+    Only an upgrade or downgrade of Kafka changes the form. :meth:`TopicInfo.is_same` is stricter."""
+    if identity == other:
+        return bool(identity)
+    return is_topic_id(identity) != is_topic_id(other) and (identity.isdecimal() or other.isdecimal())
 
-    Either is enough, because each of them can change while the topic stays the same. A topic gets its first id when
-    Kafka is upgraded to 2.8, and a new id when an older tool writes its znode (KAFKA-14190). The znode gets a new czxid
-    when ZooKeeper's data is moved to other servers.
-    """
-    return (identity == other and bool(identity)) or not set(identity.split()).isdisjoint(other.split())
+
+def is_topic_id(identity: str) -> bool:
+    """Returns whether a topic's identity is Kafka's id (128 bits in URL-safe base64), not a czxid."""
+    return _TOPIC_ID.fullmatch(identity) is not None
 
 
 @dataclass(frozen=True, slots=True)

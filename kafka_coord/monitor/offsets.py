@@ -18,7 +18,6 @@ from kafka_coord.model import (
     TopicInfo,
     TopicPartition,
     Unreadable,
-    same_topic,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import MAX_PARTITION
@@ -106,7 +105,7 @@ def _belong(reading: Reading, path: str, node: ReadResult, topic: TopicInfo | No
     if not isinstance(node, Node) or not node.data or topic is None:
         return _Belong.CURRENT
     written = node.data.decode(errors="replace")
-    if same_topic(written, topic.identity):
+    if topic.is_same(written):
         return _Belong.CURRENT
     if is_identity(written):
         return _Belong.EARLIER

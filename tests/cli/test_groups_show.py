@@ -199,9 +199,9 @@ def test_names_illegal_for_managed_groups_are_refused_if_no_instance_serves_kafk
 
 def test_offsets_of_a_topic_that_was_recreated_do_not_count(tree: Tree, coord: Run) -> None:
     tree.coordinator()
-    tree.topic("flights", 2, topic_id="new")
+    tree.topic("flights", 2, topic_id="id-of-the-new-topic---")
     tree.group("delays")
-    tree.put(layout.topic_offsets("delays", "flights"), b"old 1")
+    tree.put(layout.topic_offsets("delays", "flights"), b"id-of-the-old-topic---")
     tree.offset("delays", "flights", 0, 55)
     ran = coord("groups", "describe", "delays", "--offsets", "-o", "json")
     assert ran.json()["offsets"] == []

@@ -16,6 +16,9 @@ from kafka_coord.zk import layout
 from tests.coordinator.harness import World
 from tests.waiting import eventually
 
+FIRST, SECOND = "first-id--------------", "second-id-------------"
+"""Two topic ids."""
+
 
 def a_second_member_gets_half_of_the_partitions_and_the_others_do_not_move(world: World) -> None:
     world.instance(1).start_elected()
@@ -100,7 +103,7 @@ def a_consumer_that_does_not_acknowledge_is_evicted(world: World) -> None:
 
 
 def a_recreated_topic_starts_without_the_offsets_of_the_old_one(world: World) -> None:
-    world.kafka.topic("flights", 4, topic_id="first")
+    world.kafka.topic("flights", 4, topic_id=FIRST)
     world.instance(1).start_elected()
     c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -108,9 +111,9 @@ def a_recreated_topic_starts_without_the_offsets_of_the_old_one(world: World) ->
         c.position = {TopicPartition("flights", p): 5000 for p in range(4)}
     world.kafka.delete_topic("flights")
     # the topic is deleted and created again between two passes, with fewer partitions
-    world.kafka.topic("flights", 2, topic_id="second")
+    world.kafka.topic("flights", 2, topic_id=SECOND)
     world.settles("c1", "c2", partitions=2)
-    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data.startswith(b"second "))
+    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data == SECOND.encode())
     world.settles("c1", "c2", partitions=2)
     started = c1.started | c2.started
     assert [started[TopicPartition("flights", p)] for p in range(2)] == [NO_OFFSET, NO_OFFSET]

@@ -151,7 +151,9 @@ class FaultInjector:
             made = f"{topic} {self.cluster.occurred['topic created']}".encode().ljust(16)
             self.cluster.topic_ids[topic] = base64.urlsafe_b64encode(made).decode().rstrip("=")
         self.cluster.write(Create(layout.broker_topic(topic), self.cluster.topic_value(topic)))
-        self.cluster.log.topics[topic] = self.cluster.server.tree.nodes[layout.broker_topic(topic)].czxid
+        czxid = self.cluster.server.tree.nodes[layout.broker_topic(topic)].czxid
+        self.cluster.log.topics[topic] = czxid
+        self.cluster.checker.czxids[self.cluster.topic_ids.get(topic, str(czxid))] = czxid
 
     def _pause_group(self, for_s: float) -> None:
         path = layout.paused(GROUP)

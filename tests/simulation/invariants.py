@@ -101,6 +101,8 @@ class InvariantChecker:
         self._term_of: object = None
         """The instance that claimed the current term of the group's partition of the groups log."""
         self.ledgers: dict[str, dict[str, Ledger]] = {}
+        self.czxids: dict[str, int] = {}
+        """The czxid of each topic that was ever made, by its identity."""
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
         self.unclean: set[tuple[str, TopicPartition]] = set()
@@ -276,7 +278,7 @@ class InvariantChecker:
 
         def gone(topic: str) -> bool:
             node = self._tree.nodes.get(layout.broker_topic(topic))
-            return node is None or ledger.topic_ids.get(topic, "").rpartition(" ")[2] != str(node.czxid)
+            return node is None or self.czxids.get(ledger.topic_ids.get(topic, "")) != node.czxid
 
         return bool(partitions) and all(gone(topic) for topic in {partition.topic for partition in partitions})
 

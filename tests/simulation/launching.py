@@ -184,7 +184,7 @@ class Launcher:
                 return process.connector.topic_of(partition)
             ledger = self.cluster.checker.ledgers.get(GROUP, {}).get(process.name)
             identity = ledger.topic_ids.get(partition.topic, "") if ledger is not None else ""
-            return int(identity.rpartition(" ")[2] or 0)
+            return self.cluster.checker.czxids.get(identity, 0)
 
         fetchers = process.fetchers = SimulatedFetchers(
             self.cluster.log,

@@ -11,6 +11,7 @@ from kafka_coord.model import NO_OFFSET, Request, RequestType, StopFetcher, Subs
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create
 from tests.coordinator.harness import World
+from tests.coordinator.rebalance_scenarios import FIRST, SECOND
 from tests.trouble.conftest import look, put
 from tests.waiting import eventually
 
@@ -50,7 +51,7 @@ def test_illegal_topic_names_are_reported_and_legal_ones_are_served(world: World
 
 
 def test_a_late_commit_for_a_deleted_topic_does_not_apply_to_the_recreated_one(world: World, bystander):
-    world.kafka.topic("flights", 4, topic_id="first")
+    world.kafka.topic("flights", 4, topic_id=FIRST)
     world.instance(1).start_elected()
     slow = world.consumer("slow", obedient=False).join()
     eventually(slow.obey)
@@ -58,7 +59,7 @@ def test_a_late_commit_for_a_deleted_topic_does_not_apply_to_the_recreated_one(w
     slow.position = {TopicPartition("flights", p): 5000 for p in range(4)}
     slow.channel.commit(slow.registration, slow.position)
     world.kafka.delete_topic("flights")
-    world.kafka.topic("flights", 2, topic_id="second")
+    world.kafka.topic("flights", 2, topic_id=SECOND)
     eventually(lambda: world.ledgers()["slow"].stopping)
     other = world.consumer("other").join()
     look(world)
@@ -74,7 +75,8 @@ def test_a_late_commit_for_a_deleted_topic_does_not_apply_to_the_recreated_one(w
 
 def test_thousands_of_stale_offsets_are_removed_with_several_requests(world: World):
     path = layout.topic_offsets("delays", "flights")
-    put(world, path, b"first 1")
+    world.kafka.topic("flights", 4, topic_id=SECOND)
+    put(world, path, FIRST.encode())
     for at in range(0, 20_000, 2_000):
         world.store.multi([Create(f"{path}/{n}", b"5000") for n in range(at, at + 2_000)])
     world.instance(1).start_elected()
@@ -86,10 +88,10 @@ def test_thousands_of_stale_offsets_are_removed_with_several_requests(world: Wor
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(None, "first-id"), ("first-id", None), ("first-id", "given-by-another-tool")],
-    ids=["upgraded to 2.8", "written by an old tool", "KAFKA-14190"],
+    [(None, FIRST), (FIRST, None)],
+    ids=["upgraded to 2.8", "written by an old tool"],
 )
-def test_a_topic_that_gets_another_id_is_still_the_same_topic(world: World, before, after):
+def test_a_topic_that_gets_its_first_id_or_loses_it_is_still_the_same_topic(world: World, before, after):
     world.kafka.topic("flights", 4, topic_id=before)
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()

@@ -21,7 +21,6 @@ from kafka_coord.model import (
     StopFetcher,
     TopicInfo,
     TopicPartition,
-    same_topic,
 )
 
 
@@ -127,7 +126,7 @@ def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> 
         topic
         for ledger in ledgers
         for topic, identity in ledger.topic_ids.items()
-        if topic in topics and not same_topic(topics[topic].identity, identity) and ledger.held.of_topic(topic)
+        if topic in topics and not topics[topic].is_same(identity) and ledger.held.of_topic(topic)
     )
 
 

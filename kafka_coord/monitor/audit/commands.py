@@ -124,7 +124,7 @@ def _needless_stop(
 def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
     """Returns whether ``topic`` has been deleted, and perhaps recreated, since the ledger gained its partitions."""
     now, held = context.state.topics.get(topic), ledger.topic_ids.get(topic)
-    return held is not None and (now is None or not same_topic(now.identity, held))
+    return held is not None and (now is None or not now.is_same(held))
 
 
 def _start_point(
@@ -148,7 +148,7 @@ def _start_point(
         yield Rule.EARLIER_TOPIC, f"{what}, which belongs to a deleted topic of the same name"
         return
     now, created = context.state.topics.get(tp.topic), context.state.topics_since.get(tp.topic)
-    recreated = now is not None and meant and not same_topic(now.identity, meant)
+    recreated = now is not None and meant and not now.is_same(meant)
     if recreated and created is not None and context.must_have_seen(created):
         yield Rule.EARLIER_TOPIC, f"{name} starts {tp} on {consumer}, although its topic has been recreated"
 

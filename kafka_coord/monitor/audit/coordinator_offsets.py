@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kafka_coord.coordinator.kafka_znodes import is_identity
-from kafka_coord.model import PartitionSet, RequestType, TopicPartition, same_topic
+from kafka_coord.model import PartitionSet, RequestType, TopicPartition
 from kafka_coord.monitor.audit.commands import held_by_anybody
 from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
@@ -69,7 +69,7 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
 
 def _of_a_deleted_topic(context: StepContext, group: GroupState, tp: TopicPartition) -> bool:
     stored, now = group.identities.get(tp.topic, ""), context.state.topics.get(tp.topic)
-    gone = tp.topic in context.state.deleted_topics if now is None else not same_topic(now.identity, stored)
+    gone = tp.topic in context.state.deleted_topics if now is None else not now.is_same(stored)
     return tp in group.earlier_offsets or (is_identity(stored) and gone)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Ledger
+from kafka_coord.model import Ledger, is_topic_id
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
@@ -51,9 +51,8 @@ class TopicIds:
             if isinstance(node, Node):
                 ledger = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
                 for topic, identity in ledger.topic_ids.items():
-                    topic_id, space, _ = identity.rpartition(" ")
-                    if space:
-                        ids[topic] = _decoded(topic_id)
+                    if is_topic_id(identity):
+                        ids[topic] = _decoded(identity)
         for topic in ids.keys() & topics:
             self._ids.setdefault(topic, ids[topic])  # the topic may exist although its znode cannot be read
         return ids

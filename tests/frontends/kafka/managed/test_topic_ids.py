@@ -28,7 +28,7 @@ def store() -> Iterator[Store]:
     """A store with the ledger of a consumer that holds a partition of a topic that was deleted."""
     store = connected_store()
     owned = PartitionSet.from_json({"flights": "0"}, "")
-    ledger = Ledger("c1", 7, owned, topic_ids={"flights": f"{written(EARLIER)} 5"})
+    ledger = Ledger("c1", 7, owned, topic_ids={"flights": written(EARLIER)})
     path = layout.ledger("delays", "c1")
     for parent in (path.rpartition("/")[0], layout.BROKER_TOPICS):
         store.ensure_path(parent)
