@@ -98,14 +98,14 @@ class AssignedClient:
         finally:
             self._carry_out()
 
-    def end_of(self, key: Key) -> int:
-        """Requests the log's end offset from the broker. Raises :class:`KafkaException`."""
+    def bounds_of(self, key: Key) -> tuple[int, int]:
+        """Requests the log's first offset and its end from the broker. Raises :class:`KafkaException`."""
         try:
             with self._inside:
                 if self._client is None:
                     raise KafkaException("no broker is known yet")
-                _low, high = self._client.get_watermark_offsets(Assigned(*key), timeout=5.0)
-                return int(high)
+                low, high = self._client.get_watermark_offsets(Assigned(*key), timeout=5.0)
+                return int(low), int(high)
         finally:
             self._carry_out()
 

@@ -55,22 +55,28 @@ class FetchErrors:
         librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the position silently.
         If the position moved back, as it would for a recreated topic, records would seem to be delivered twice.
         """
-        where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
+        position, where = holding.position, f"offset {holding.position} of {holding.partition} is not in the log"
         if self._reset is OffsetReset.ERROR:
-            failure = NoOffset(f"{where}; auto_offset_reset is 'error': seek() to a valid offset")
+            failure = NoOffset(f"{where} ({error.str()}); auto_offset_reset is 'error': seek() to a valid offset")
             self._partitions.fail(holding, failure)
             return
-        offset = NO_OFFSET
-        if self._reset is OffsetReset.LATEST:
-            try:
-                offset = self._client.end_of(holding.partition)
-            except KafkaException as failed:
-                log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
-                self._partitions.seek(holding, holding.position)  # the next fetch fails in the same way
-                return
+        try:
+            begin, end = self._client.bounds_of(holding.partition)
+        except KafkaException as failed:
+            log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
+            self._partitions.seek(holding, position)  # the next fetch fails in the same way
+            return
+        if NO_OFFSET < position < begin:  # retention has overtaken the group; what still exists is read
+            log.warning(
+                "continuing at the start of the log partition=%s offset=%d: %d unread records are gone",
+                *(holding.partition, begin, begin - position),
+                extra={"event": "consumer_overtaken"},
+            )
+            self._partitions.seek(holding, begin)
+            return
         log.warning(
             "reset partition=%s to=%s reason=%r",
-            *(holding.partition, self._reset.value, where),
+            *(holding.partition, self._reset.value, f"{where} ({error.str()}), which ends at {end}"),
             extra={"event": "consumer_reset_offset"},
         )
-        self._partitions.seek(holding, offset)
+        self._partitions.seek(holding, end if self._reset is OffsetReset.LATEST else NO_OFFSET)

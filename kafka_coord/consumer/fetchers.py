@@ -109,6 +109,7 @@ class KafkaFetchers:
         *,
         streams: int,
         reset: OffsetReset,
+        new_partitions: OffsetReset = OffsetReset.EARLIEST,
         auto_commit: bool,
         hands_out_until: Callable[[], float],
         check: Callable[[], None],
@@ -118,7 +119,7 @@ class KafkaFetchers:
     ) -> None:
         self._settings = dict(settings)
         self._clients = clients or Clients()
-        self._reset = reset
+        self._reset, self._new_partitions = reset, new_partitions
         self._auto_commit = auto_commit
         self._wake = wake
         self._brokers_down = False
@@ -156,9 +157,10 @@ class KafkaFetchers:
             if partition in self._stream_of:
                 continue  # already held: this start was carried out before, but its acknowledgement was lost
             holding = HeldPartition(partition, point.offset)
-            if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
+            reset = self._new_partitions if point.later else self._reset
+            if point.offset == NO_OFFSET and reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
-            elif point.offset == NO_OFFSET and self._reset is OffsetReset.ERROR:
+            elif point.offset == NO_OFFSET and reset is OffsetReset.ERROR:
                 holding.failure = NoOffset(
                     f"no offset is stored for {partition}, and auto_offset_reset is 'error'; seek() to an offset"
                 )

@@ -67,6 +67,7 @@ class GroupMember(Generic[K, V]):
         streams: int = 1,
         auto_commit_interval_ms: int | None = 1_000,
         auto_offset_reset: str = "latest",
+        auto_offset_reset_new_partitions: str = "earliest",
         rejoin_grace_ms: int = 0,
         capacity: int = 1,
         rack: str | None = None,
@@ -103,6 +104,7 @@ class GroupMember(Generic[K, V]):
         self._how = reading(
             client_settings(group, self._settings.member.consumer, kafka or {}),
             auto_offset_reset=auto_offset_reset,
+            auto_offset_reset_new_partitions=auto_offset_reset_new_partitions,
             auto_commit_interval_ms=auto_commit_interval_ms,
             listener=listener,
         )
@@ -154,6 +156,7 @@ class GroupMember(Generic[K, V]):
             how.kafka,
             streams=stream_count(self._settings.member.subscription),
             reset=how.reset,
+            new_partitions=how.new_partitions,
             auto_commit=how.auto_commit_interval_s is not None,
             hands_out_until=self._hands_out_until,
             check=self._check,

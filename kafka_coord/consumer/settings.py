@@ -131,10 +131,12 @@ def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a consumer reads and commits. ``auto_commit_interval_s=None`` turns automatic commits off. ``kafka`` holds
-    all of librdkafka's settings."""
+    """How a consumer reads and commits. ``new_partitions`` says where a partition begins that came into being after the
+    group's subscription first covered its topic. ``auto_commit_interval_s=None`` turns automatic commits off. ``kafka``
+    holds all of librdkafka's settings."""
 
     reset: OffsetReset
+    new_partitions: OffsetReset
     auto_commit_interval_s: float | None
     kafka: Mapping[str, Any]
     listener: str | None
@@ -146,12 +148,20 @@ class Reading:
 
 
 def reading(
-    kafka: Mapping[str, Any], *, auto_offset_reset: str, auto_commit_interval_ms: int | None, listener: str | None
+    kafka: Mapping[str, Any],
+    *,
+    auto_offset_reset: str,
+    auto_offset_reset_new_partitions: str,
+    auto_commit_interval_ms: int | None,
+    listener: str | None,
 ) -> Reading:
     """Checks the arguments for reading and committing and returns them as a :class:`Reading`. Raises
     :class:`SettingsError`, which names the argument at fault."""
     interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
-    return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
+    reset = offset_reset(auto_offset_reset)
+    later = offset_reset(auto_offset_reset_new_partitions, "auto_offset_reset_new_partitions")
+    later = OffsetReset.ERROR if reset is OffsetReset.ERROR else later
+    return Reading(reset, later, interval_ms / 1000 or None, kafka, listener)
 
 
 PartitionCallback = Callable[[frozenset[TopicPartition]], Any]
@@ -188,8 +198,8 @@ def bound(callback: Any, consumer: object) -> PartitionCallback | None:
     return partial(callback, consumer) if len(required) == 2 else callback
 
 
-def offset_reset(value: str) -> OffsetReset:
-    """Parses ``auto_offset_reset``. Also accepts Kafka's ``none``, and 0.8's ``smallest`` and ``largest``."""
+def offset_reset(value: str, name: str = "auto_offset_reset") -> OffsetReset:
+    """Parses the option ``name``. Also accepts Kafka's ``none``, and 0.8's ``smallest`` and ``largest``."""
     spelled = {"smallest": "earliest", "largest": "latest", "none": "error"}.get(str(value), value)
-    reset: OffsetReset = one_of("auto_offset_reset", spelled, OffsetReset)
+    reset: OffsetReset = one_of(name, spelled, OffsetReset)
     return reset

@@ -44,7 +44,7 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
         started = decided.started
         if not started:
             return Decided(decided, observation)
-        start = read_start_offsets(store, observation.group, started, observation.topics)
+        start = read_start_offsets(store, observation.group, started, observation.topics, observation.members)
         if not start.unreadable:
             return Decided(decided, observation, start)
         found = dict.fromkeys(start.unreadable.values())

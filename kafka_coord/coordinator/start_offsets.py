@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.channel.operations import decode_offset, offset_op
+from kafka_coord.coordinator.coverage import covering
 from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.coordinator.tolerant_reads import read_each, tree_below
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable
+from kafka_coord.model import NO_OFFSET, Member, PartitionSet, TopicInfo, TopicOfOffsets, TopicPartition, Unreadable
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 
@@ -19,11 +20,12 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 class StartOffsets:
     """The start offset of each partition, and the writes that must accompany a start.
 
-    ``parent`` creates the ``offsets`` znode. For each topic, ``remove`` deletes the offsets left by an earlier topic of
-    the same name, and ``prepare`` creates the ``offsets/<topic>`` znode or updates the topic identity in it.
-    ``unreadable`` contains the partitions that must not be started, because a guessed offset could skip records: either
-    the partition's offset znode is unreadable, or it is unclear which topic the offset belongs to. In the latter case,
-    ``unclaimed`` lists the offset znodes by topic.
+    ``parent`` creates the ``offsets`` znode, and records what the subscriptions cover. For each topic, ``remove``
+    deletes the offsets left by an earlier topic of the same name, and ``prepare`` creates the ``offsets/<topic>`` znode
+    or updates the topic identity in it. ``unreadable`` contains the partitions that must not be started, because a
+    guessed offset could skip records: either the partition's offset znode is unreadable, or it is unclear which topic
+    the offset belongs to. In the latter case, ``unclaimed`` lists the offset znodes by topic. ``later`` contains the
+    partitions without an offset that came into being after the group's subscription first covered their topic.
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class StartOffsets:
     remove: Mapping[str, tuple[Op, ...]] = field(default_factory=dict)
     unreadable: Mapping[TopicPartition, Unreadable] = field(default_factory=dict)
     unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    later: frozenset[TopicPartition] = frozenset()
 
 
 def unclaimed(written: str, identity: str) -> str:
@@ -44,42 +47,58 @@ def unclaimed(written: str, identity: str) -> str:
     )
 
 
-def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
+def read_start_offsets(
+    store: Store,
+    group: str,
+    wanted: PartitionSet,
+    topics: Mapping[str, TopicInfo],
+    members: Mapping[str, Member] | None = None,
+) -> StartOffsets:
     """Reads the committed offsets of ``wanted``. The ``offsets/<topic>`` znode holds the identity of the topic that the
-    offsets below it belong to."""
+    offsets below it belong to. With ``members``, also finds out which of the partitions came later
+    (:mod:`~kafka_coord.coordinator.coverage`)."""
     names = wanted.topics
     partitions = tuple(wanted)
     results = read_each(
         store,
         [
             GetChildren(layout.offsets(group)),
+            GetData(layout.offsets(group)),
             *(GetData(layout.topic_offsets(group, t)) for t in names),
             *(GetChildren(layout.topic_offsets(group, t)) for t in names),
             *(GetData(layout.offset(group, tp.topic, tp.partition)) for tp in partitions),
         ],
     )
-    parents = results[1 : 1 + len(names)]
-    children = results[1 + len(names) : 1 + 2 * len(names)]
+    parents = results[2 : 2 + len(names)]
+    children = results[2 + len(names) : 2 + 2 * len(names)]
+    parent: tuple[Op, ...] = (Create(layout.offsets(group)),) if results[0] is None else ()
+    about: Mapping[str, TopicOfOffsets] = {}
+    if members is not None:
+        about, parent = covering(group, results[1], _names(results[0]), members, topics)
     by_topic = {
-        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic])
+        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic], about.get(topic))
         for topic, node, listing in zip(names, parents, children, strict=True)
     }
     offsets: dict[TopicPartition, int] = {}
     unreadable: dict[TopicPartition, Unreadable] = {}
-    for tp, node in zip(partitions, results[1 + 2 * len(names) :], strict=True):
+    later = set()
+    for tp, node in zip(partitions, results[2 + 2 * len(names) :], strict=True):
         topic = by_topic[tp.topic]
         begin = topic.unclaimed or _begin(node, layout.offset(group, tp.topic, tp.partition), stale=topic.stale)
         if isinstance(begin, Unreadable):
             unreadable[tp] = begin
         else:
             offsets[tp] = begin
+            if begin == NO_OFFSET and tp.partition >= topic.first:
+                later.add(tp)
     return StartOffsets(
         offsets=offsets,
-        parent=(Create(layout.offsets(group)),) if results[0] is None else (),
+        parent=parent,
         prepare={name: topic.prepare for name, topic in by_topic.items()},
         remove={name: topic.remove for name, topic in by_topic.items()},
         unreadable=unreadable,
         unclaimed={name: topic.below for name, topic in by_topic.items() if topic.unclaimed},
+        later=frozenset(later),
     )
 
 
@@ -93,8 +112,9 @@ def read_offsets_zxid(store: Store, group: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _OfTopic:
-    """The value of ``offsets/<topic>``; see :class:`StartOffsets`."""
+    """The value of ``offsets/<topic>``; see :class:`StartOffsets`. Partitions from ``first`` on came later."""
 
+    first: int
     prepare: tuple[Op, ...] = ()
     remove: tuple[Op, ...] = ()
     stale: bool = False
@@ -102,22 +122,30 @@ class _OfTopic:
     below: frozenset[str] = frozenset()
 
 
-def _of_topic(path: str, node: object, below: frozenset[str], topic: TopicInfo) -> _OfTopic:
-    identity = topic.identity
+def _of_topic(
+    path: str, node: object, below: frozenset[str], topic: TopicInfo, about: TopicOfOffsets | None
+) -> _OfTopic:
     if isinstance(node, Unreadable):
-        return _OfTopic(unclaimed=node, below=below)
+        return _OfTopic(0, unclaimed=node, below=below)
+    count = len(topic.partitions)
     if not isinstance(node, Node):
-        return _OfTopic(prepare=(Create(path, identity.encode()),))
-    if node.data == identity.encode():
-        return _OfTopic()
-    prepare = (SetData(path, identity.encode(), node.stat.version),)
-    written = node.data.decode(errors="replace")
+        if about is not None:
+            return _OfTopic(count if about.first is None else about.first)
+        return _OfTopic(count, prepare=(Create(path, TopicOfOffsets(topic.identity, count).data),))
+    found = TopicOfOffsets.read(node.data)
+    first = count if found.first is None else found.first
+    now = TopicOfOffsets(topic.identity, first)
+    if now == found:
+        return _OfTopic(first)
+    prepare = (SetData(path, now.data, node.stat.version),)
     # an empty value, which Kafka 0.8 writes, stands for the current topic
-    if not written or topic.is_same(written):
-        return _OfTopic(prepare)
-    if not is_identity(written):
-        return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)
-    return _OfTopic(prepare, tuple(Delete(f"{path}/{name}") for name in sorted(below)), stale=True)
+    if not found.identity or topic.is_same(found.identity):
+        return _OfTopic(first, prepare)
+    if not is_identity(found.identity):
+        why = unclaimed(node.data.decode(errors="replace"), topic.identity)
+        return _OfTopic(first, prepare, unclaimed=Unreadable(path, why), below=below)
+    anew = (SetData(path, TopicOfOffsets(topic.identity, 0).data, node.stat.version),)
+    return _OfTopic(0, anew, tuple(Delete(f"{path}/{name}") for name in sorted(below)), stale=True)
 
 
 def _begin(node: object, path: str, *, stale: bool) -> int | Unreadable:

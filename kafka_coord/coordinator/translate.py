@@ -98,7 +98,10 @@ class Translation:
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
         for command in step.commands:
             if isinstance(command, StartFetcher):
-                starts = {tp: StartPoint(self._start.offsets[tp], point.stream) for tp, point in command.starts.items()}
+                starts = {
+                    tp: StartPoint(self._start.offsets[tp], point.stream, tp in self._start.later)
+                    for tp, point in command.starts.items()
+                }
                 commands.append(replace(command, starts=starts))
                 before += self._offsets_parent
                 self._offsets_parent = []

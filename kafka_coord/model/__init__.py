@@ -16,6 +16,7 @@ from kafka_coord.model.command import (
     parse_command_id,
 )
 from kafka_coord.model.committed_offset import CommittedOffset, OffsetDetails
+from kafka_coord.model.coverage import Coverage, TopicOfOffsets
 from kafka_coord.model.durations import Durations
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
@@ -51,6 +52,7 @@ __all__ = [
     "CommandType",
     "CommittedOffset",
     "CoordinatorInfo",
+    "Coverage",
     "Decision",
     "Durations",
     "GroupKind",
@@ -74,6 +76,7 @@ __all__ = [
     "Subscription",
     "SubscriptionKind",
     "TopicInfo",
+    "TopicOfOffsets",
     "TopicPartition",
     "Unreadable",
     "Zxids",

@@ -24,10 +24,16 @@ class CommandType(StrEnum):
 
 class StartPoint(NamedTuple):
     """Where a fetcher starts: the offset of the next record, and the stream. If no offset is stored, ``offset`` is
-    ``NO_OFFSET``."""
+    ``NO_OFFSET``. ``later`` then says that the partition came into being after the group's subscription first covered
+    its topic, so that it begins at its beginning, whatever the consumer's ``auto_offset_reset``."""
 
     offset: int
     stream: int = 0
+    later: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {"offset": self.offset, "stream": self.stream}
+        return value | {"later": True} if self.later else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class StartFetcher:
         return PartitionSet.of(self.starts)
 
     def to_json(self) -> dict[str, Any]:
-        starts = {tp: {"offset": point.offset, "stream": point.stream} for tp, point in self.starts.items()}
+        starts = {tp: point.to_json() for tp, point in self.starts.items()}
         return _envelope(self) | {"partitions": nested(starts), "reason": self.reason}
 
 
@@ -132,7 +138,10 @@ def _start_point(point: Any, where: str) -> StartPoint:
     stream = fields.number(point, "stream", where, 0, at_least=0)
     if stream >= MAX_STREAMS:
         raise MalformedValue(where, f"stream {stream} must be below {MAX_STREAMS}")
-    return StartPoint(offset, stream)
+    later = point.get("later", False)
+    if not isinstance(later, bool):
+        raise MalformedValue(where, f"field 'later' is {fields.shown(later)}, not true or false")
+    return StartPoint(offset, stream, later)
 
 
 # --- names of command znodes -----------------------------------------------------------------------------------------

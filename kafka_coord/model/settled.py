@@ -64,24 +64,17 @@ class Settled:
             "zxids": asdict(self.zxids),
             "topics": self.topics,
             "members": self.members,
-            "wanted": sorted(topic for one in self.subscriptions for topic in one.topics),
-            "patterns": [[str(one.kind), one.pattern] for one in self.subscriptions if one.is_wildcard],
+            **interests_to_json(self.subscriptions),
         }
 
     @classmethod
     def from_json(cls, value: json_fields.Json, where: str) -> Settled:
         """Reads the value strictly. Raises :class:`MalformedValue`."""
-        wanted, patterns = value.get("wanted"), value.get("patterns")
-        if not isinstance(wanted, list) or not all(isinstance(topic, str) and is_legal(topic) for topic in wanted):
-            raise MalformedValue(where, f"field 'wanted' is {json_fields.shown(wanted)}, not a list of topics")
-        if not isinstance(patterns, list):
-            raise MalformedValue(where, f"field 'patterns' is {json_fields.shown(patterns)}, not a list")
-        by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(wanted, 1)),) if wanted else ()
         return cls(
             zxids=Zxids.from_json(json_fields.mapping(value, "zxids", where), where),
             topics=json_fields.text(value, "topics", where),
             members=json_fields.number(value, "members", where, at_least=0),
-            subscriptions=(*by_name, *(_pattern(found, where) for found in patterns)),
+            subscriptions=interests_from_json(value, where),
         )
 
 
@@ -92,6 +85,27 @@ def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]
     by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(sorted(topics), 1)),) if topics else ()
     patterns = sorted({(one.kind, one.pattern) for one in given if one.is_wildcard})
     return (*by_name, *(Subscription(kind, pattern=pattern) for kind, pattern in patterns))
+
+
+def interests_to_json(interests: Iterable[Subscription]) -> dict[str, Any]:
+    """Returns the fields ``wanted`` (topics) and ``patterns`` (kind and expression) for a result of
+    :func:`interests`."""
+    given = tuple(interests)
+    return {
+        "wanted": sorted(topic for one in given for topic in one.topics),
+        "patterns": [[str(one.kind), one.pattern] for one in given if one.is_wildcard],
+    }
+
+
+def interests_from_json(value: json_fields.Json, where: str) -> tuple[Subscription, ...]:
+    """Reads the fields that :func:`interests_to_json` returns. Raises :class:`MalformedValue`."""
+    wanted, patterns = value.get("wanted"), value.get("patterns")
+    if not isinstance(wanted, list) or not all(isinstance(topic, str) and is_legal(topic) for topic in wanted):
+        raise MalformedValue(where, f"field 'wanted' is {json_fields.shown(wanted)}, not a list of topics")
+    if not isinstance(patterns, list):
+        raise MalformedValue(where, f"field 'patterns' is {json_fields.shown(patterns)}, not a list")
+    by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(wanted, 1)),) if wanted else ()
+    return (*by_name, *(_pattern(found, where) for found in patterns))
 
 
 def _pattern(found: object, where: str) -> Subscription:

@@ -16,6 +16,7 @@ from kafka_coord.model import (
     Observation,
     PartitionSet,
     TopicInfo,
+    TopicOfOffsets,
     TopicPartition,
     Unreadable,
 )
@@ -104,12 +105,12 @@ class _Belong(Enum):
 def _belong(reading: Reading, path: str, node: ReadResult, topic: TopicInfo | None) -> _Belong:
     if not isinstance(node, Node) or not node.data or topic is None:
         return _Belong.CURRENT
-    written = node.data.decode(errors="replace")
+    written = TopicOfOffsets.read(node.data).identity
     if topic.is_same(written):
         return _Belong.CURRENT
     if is_identity(written):
         return _Belong.EARLIER
-    reading.refuse(path, unclaimed(written, topic.identity))
+    reading.refuse(path, unclaimed(node.data.decode(errors="replace"), topic.identity))
     return _Belong.UNKNOWN
 
 

@@ -32,6 +32,8 @@ class BatchHoldings:
         """The partitions of the current micro-batch, including partitions that were lost after it was planned."""
         self._orphans: set[TopicPartition] = set()
         self._awaited = False
+        self.later: set[TopicPartition] = set()
+        """The partitions that came into being after the group's subscription first covered their topics."""
         self.changed = threading.Event()
         """Set when partitions become readable, are being stopped or are lost."""
 
@@ -117,6 +119,10 @@ class BatchHoldings:
             for partition, start in starts.items():
                 if partition not in self._held:
                     self._held[partition] = HeldPartition(partition, start.offset)
+                    if start.later:
+                        self.later.add(partition)
+                    else:
+                        self.later.discard(partition)
 
     def resolved(self) -> bool:
         return True  # the first plan determines where a partition without an offset begins

@@ -352,7 +352,8 @@ class QueryMember:
                 self._beyond.pop(partition, None)
                 positions[partition] = position
             elif position == NO_OFFSET:
-                moved[partition] = begin if self._options.starting_offsets is StartingOffsets.EARLIEST else end
+                earliest = self._options.starting_offsets is StartingOffsets.EARLIEST
+                moved[partition] = begin if earliest or partition in self.holdings.later else end
             elif position < begin or self._stays_beyond(partition):
                 moved[partition] = self._after_loss(partition, position, begin, end)
         return positions | self._moved(moved)

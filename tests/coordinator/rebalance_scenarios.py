@@ -113,7 +113,7 @@ def a_recreated_topic_starts_without_the_offsets_of_the_old_one(world: World) ->
     # the topic is deleted and created again between two passes, with fewer partitions
     world.kafka.topic("flights", 2, topic_id=SECOND)
     world.settles("c1", "c2", partitions=2)
-    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data == SECOND.encode())
+    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data == f"{SECOND} 0".encode())
     world.settles("c1", "c2", partitions=2)
     started = c1.started | c2.started
     assert [started[TopicPartition("flights", p)] for p in range(2)] == [NO_OFFSET, NO_OFFSET]

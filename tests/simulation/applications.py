@@ -95,7 +95,7 @@ class SimulatedFetchers:
         for partition, point in starts.items():
             if partition not in self.holdings:
                 holding = self.holdings[partition] = HeldPartition(partition, point.offset)
-                if point.offset == NO_OFFSET and self._from_the_end:
+                if point.offset == NO_OFFSET and self._from_the_end and not point.later:
                     holding.position = holding.consumed = self._log.ends.get(partition, 0)
                 self._topics[partition] = self._topic_of(partition)
 

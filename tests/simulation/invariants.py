@@ -17,6 +17,7 @@ from kafka_coord.model import (
     Observation,
     PartitionSet,
     Settled,
+    StartPoint,
     StopFetcher,
     TopicPartition,
     Zxids,
@@ -115,6 +116,8 @@ class InvariantChecker:
         """Maps a Kafka client's member id to two times: since when the current term has received its heartbeats without
         long gaps, and the last of them."""
         self.from_the_end: set[str] = set()
+        self._counted: dict[tuple[str, str, int], int] = {}
+        """The partitions that a topic (by its czxid) had when a group started the first of them."""
         """The groups that read a partition without a stored offset from its end. The start is fixed as soon as an
         offset is stored."""
         self.resets = 0
@@ -272,6 +275,22 @@ class InvariantChecker:
                 point.offset == (-1 if stored is None else stored),
                 f"{change.path}: {partition} at {point}, stored is {stored}",
             )
+        for topic, numbers in command.partitions.by_topic():
+            self._check_later(group, change.path, topic, max(numbers) + 1, command.starts)
+
+    def _check_later(
+        self, group: str, path: str, topic: str, known: int, starts: Mapping[TopicPartition, StartPoint]
+    ) -> None:
+        """Checks that a partition begins at its beginning if it came into being after the group had started others of
+        its topic. Until the first start, the coordinator may have seen the topic before or after it changed."""
+        node = self._tree.nodes.get(layout.broker_topic(topic))
+        if node is None or node.data in GARBAGE:
+            return
+        count = max(known, len(fields.load_object(node.data, path)["partitions"]))
+        first = self._counted.setdefault((group, topic, node.czxid), count)
+        for partition, point in starts.items():
+            if partition.topic == topic and point.offset < 0 and partition.partition >= first:
+                self._check(point.later, f"{path}: {partition} came later, and its records may be skipped")
 
     def _of_earlier_topic(self, ledger: Ledger, partitions: PartitionSet) -> bool:
         """Tells whether these held partitions belong to deleted topics, whose names other topics have now."""

@@ -23,7 +23,7 @@ from kafka_coord.frontends.members.machine.stimuli import MemberWritten
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.members.writes import Writer
-from kafka_coord.model import NO_PARTITIONS, Ledger, Zxids
+from kafka_coord.model import NO_PARTITIONS, Ledger, TopicOfOffsets, Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
@@ -305,6 +305,18 @@ def _new_subscription_without_offsets() -> Patch:
     return Connector, "_gave_up", gave_up
 
 
+def _later_partition_counts_as_a_first_start() -> Patch:
+    def read(*args: Any) -> Any:
+        return replace(read_start_offsets(*args), later=frozenset())
+
+    return decide, "read_start_offsets", read
+
+
+def _partitions_counted_at_every_start() -> Patch:
+    original = TopicOfOffsets.read
+    return TopicOfOffsets, "read", classmethod(lambda _cls, data: original(data)._replace(first=None))
+
+
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -334,11 +346,15 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a new subscription without offsets": _new_subscription_without_offsets,
     "a settled group stays settled whatever happens": _settled_whatever_has_happened,
     "zxids of a group at rest read after its state": _zxids_of_after_the_look,
+    "a later partition counts as a first start": _later_partition_counts_as_a_first_start,
+    "the partitions of a topic are counted at every start": _partitions_counted_at_every_start,
     **KAFKA_MUTATIONS,
 }
 
 
 TELLING = {
+    "a later partition counts as a first start": frozenset({"grow", "kill"}),
+    "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "a group's event bit cleared after reading": frozenset({"evict"}),

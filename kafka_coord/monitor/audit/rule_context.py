@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_coord.coordinator.kafka_znodes import is_identity
-from kafka_coord.model import GroupSettings, Request, RequestType, same_topic
+from kafka_coord.model import GroupSettings, Request, RequestType, TopicOfOffsets, same_topic
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.state import StepContext
@@ -72,6 +72,6 @@ def note_offsets_of_topic(context: StepContext, znode: Znode, change: Change) ->
     before = group.identities.pop(topic, "")
     if change.new is None:
         return
-    after = group.identities[topic] = change.new.data.decode(errors="replace")
+    after = group.identities[topic] = TopicOfOffsets.read(change.new.data).identity
     if is_identity(before) and is_identity(after) and not same_topic(before, after):
         group.earlier_offsets.update(tp for tp in group.offsets if tp.topic == topic)

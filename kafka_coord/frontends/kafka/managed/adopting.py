@@ -10,7 +10,7 @@ from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists
-from kafka_coord.model import Cause, Decision, TopicPartition, history_to_json
+from kafka_coord.model import Cause, Decision, TopicOfOffsets, TopicPartition, history_to_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
@@ -74,7 +74,7 @@ def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozen
     for name, stored, topic in zip(names, nodes, nodes[len(names) :], strict=False):
         if not isinstance(topic, Node):
             continue
-        written = stored.data.decode(errors="replace") if isinstance(stored, Node) else ""
+        written = TopicOfOffsets.read(stored.data).identity if isinstance(stored, Node) else ""
         with suppress(MalformedValue):
             if not written or decode_topic(name, topic, {}).is_same(written):
                 current.add(name)
