@@ -170,7 +170,7 @@ class LogTerm:
         self._writing: asyncio.Task[None] | None = None
         self._keeping_alive: asyncio.TimerHandle | None = None
         self._batch_bytes = _BATCH_BYTES
-        self._appended_at = self._proven_at = -math.inf
+        self._appended_at = self.proven_at = -math.inf
         """When the last successful append was sent, and the last request that proved the term."""
         self.is_refused = False
         """Whether the broker currently refuses everything that is appended, whatever its size."""
@@ -274,13 +274,13 @@ class LogTerm:
         if self.ended:
             raise TermEnded(self.ended)
         called_at = self._loop.time()
-        if called_at < self._proven_at + PROOF_S:
+        if called_at < self.proven_at + PROOF_S:
             return
         try:
             await self.append([keep_alive_record()])
         except Refused as refused:
             async with self._checking:  # one check serves everyone who called before it was sent
-                if self._proven_at < called_at and not await self._check_znode():
+                if self.proven_at < called_at and not await self._check_znode():
                     raise NotProven(f"{refused}, and ZooKeeper does not answer") from None
             if self.ended:
                 raise TermEnded(self.ended) from None
@@ -298,7 +298,7 @@ class LogTerm:
         if not is_current:
             self.end("another instance has claimed the partition in ZooKeeper")
             raise TermEnded(self.ended)
-        self._proven_at = max(self._proven_at, sent_at)
+        self.proven_at = max(self.proven_at, sent_at)
         return True
 
     def end(self, reason: str) -> None:
@@ -383,7 +383,7 @@ class LogTerm:
         if self.ended:
             raise TermEnded(self.ended)
         self._next_offset += len(records)
-        self._appended_at = self._proven_at = sent_at
+        self._appended_at = self.proven_at = sent_at
         self.is_refused = False
         self.figures.appends += 1
         self.figures.records += len(records)
