@@ -20,6 +20,7 @@ from kafka_coord.errors import (
     NodeExists,
     NoNode,
     SettingsError,
+    StoreError,
     StoreUnavailable,
 )
 from kafka_coord.frontends.handshakes import Handshakes
@@ -33,6 +34,7 @@ from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Addresses, patches
+from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.errors import RightMissing
@@ -54,7 +56,8 @@ TAKE_OVER_CHECK_S = 5.0
 IN_BOTH_CHECK_S = 1.0
 """How often to look for client-assigned groups that also have members in ZooKeeper, in seconds."""
 RIGHT_CHECK_S = 5.0
-"""How long to wait before another claim after the broker has denied this instance a right, in seconds."""
+"""How long to wait before another claim after the broker has denied this instance a right, and how often to report
+that in ZooKeeper, in seconds."""
 EXPIRY_CHECK_S = 600.0
 """How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
@@ -106,7 +109,7 @@ class KafkaListener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
-        self._broker_failed = False
+        self._broker_failed = self._reported_right = False
         self.clients = Clients(limits or ClientLimits())
         self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
@@ -196,12 +199,26 @@ class KafkaListener:
         """Claims the partitions that the broker leads, gives up all other partitions, and removes expired offsets."""
         loop = asyncio.get_running_loop()
         expiry_due = loop.time() + EXPIRY_CHECK_S
+        report_due = loop.time()
         while True:
             await self._refresh_leaders()
+            if loop.time() >= report_due:
+                report_due = loop.time() + RIGHT_CHECK_S
+                await self._report_right()
             if loop.time() >= expiry_due:
                 expiry_due = loop.time() + EXPIRY_CHECK_S
                 await self._remove_expired_offsets()
             await asyncio.sleep(LEADER_CHECK_S)
+
+    async def _report_right(self) -> None:
+        error = self.manager.missing_right
+        if not error and not self._reported_right:
+            return
+        try:
+            await asyncio.to_thread(report_right, self._store, self._broker_id, error)
+            self._reported_right = bool(error)
+        except StoreError as failed:
+            log.info("cannot report a missing right: %s; retrying", failed)
 
     async def _refresh_leaders(self) -> None:
         """Asks the broker which partitions it leads and claims them. Logs only the first of several consecutive

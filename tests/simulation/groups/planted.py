@@ -196,18 +196,6 @@ def _appended_counts_as_refused() -> Patch:
     return term, "REFUSALS", REFUSALS | {NOT_ENOUGH_AFTER_APPEND, TIMED_OUT}
 
 
-def _written_before_the_connection_closed_counts_as_not_sent() -> Patch:
-    original = LogTerm._send
-
-    async def send(self: Any, request: Any) -> Any:
-        try:
-            return await original(self, request)
-        except BrokerError:
-            return await original(self, request)
-
-    return LogTerm, "_send", send
-
-
 def _refused_commit_stays_in_memory() -> Patch:
     store = GroupMetadataManager.store_offsets
 
@@ -281,7 +269,6 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a heartbeat is held for a member that was removed": partial(_hold_outlasts, Error.UNKNOWN_MEMBER_ID),
     "a heartbeat is held for a connection that was lost": _hold_outlasts_its_connection,
     "sequence numbers are used again although the broker has the batch": _appended_counts_as_refused,
-    "a write is repeated after its connection closed": _written_before_the_connection_closed_counts_as_not_sent,
     "a refused commit stays in memory": _refused_commit_stays_in_memory,
     "a refused assignment is handed out": _refused_assignment_is_handed_out,
     "heartbeats are answered without a proof while writes are refused": _heartbeats_without_proof,
@@ -297,9 +284,8 @@ TELLING = {
     "generations are not compared": frozenset({"delay", "client-freeze"}),
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
-    "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay"}),
+    "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay", "client-kill"}),
     "sequence numbers are used again although the broker has the batch": frozenset({"unclear", "replicas"}),
-    "a write is repeated after its connection closed": frozenset({"idle", "loss"}),
     "a refused commit stays in memory": frozenset({"deny", "replicas"}),
     "a refused assignment is handed out": frozenset({"deny", "replicas", "client-kill"}),
     "heartbeats are answered without a proof while writes are refused": frozenset({"deny", "zookeeper"}),
