@@ -34,6 +34,7 @@ from typing import assert_never
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
+    NO_GENERATION,
     NO_MEMBER,
     Answered,
     ConnectionLost,
@@ -55,6 +56,8 @@ from kafka_coord.classic_groups.events import (
 from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
+STORE_AGAIN_S = 1.0
+"""How long to wait before writing again that a group is empty, in seconds, if the log refused it."""
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """How long a new member's first join may be held, in seconds. After that, its client must be gone, so the member is
 removed."""
@@ -90,6 +93,10 @@ class Group:
         self._prolonged = False
         self._initial = False
         self._late = LateBeats()
+        self._storing = NO_GENERATION
+        """The generation whose assignment is being written to the log."""
+        self._store_empty_by = math.inf
+        """When to write again that the group is empty, because the log refused it."""
 
     @property
     def due(self) -> float:
@@ -98,7 +105,13 @@ class Group:
         if group.state is DEAD:
             return math.inf
         expiries = (member.expires_at for member in group.members.values() if self._may_expire(member))
-        return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
+        return min(self._join_by, self._sync_by, self._store_empty_by, *expiries, *group.pending.values(), math.inf)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has ever joined the group or been handed an id in it."""
+        group = self.metadata
+        return group.state is EMPTY and group.generation_id == 0 and not group.members and not group.pending
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handles an event and returns the resulting instructions in order."""
@@ -135,6 +148,10 @@ class Group:
             self._sync_expired(now)
         if self._join_by <= now:
             self._join_expired(now)
+        if self._store_empty_by <= now:
+            self._store_empty_by = math.inf
+            if group.state is EMPTY:
+                self._store()
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
@@ -242,7 +259,8 @@ class Group:
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id
         member = group.members[old_id]
-        self._answer_waiting(member, Error.FENCED_INSTANCE_ID)
+        self._answer_join(member, Error.FENCED_INSTANCE_ID)
+        self._answer_sync(member, Error.FENCED_INSTANCE_ID)
         group.replace_static(instance_id, join.fresh_id)
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
@@ -250,6 +268,7 @@ class Group:
         if group.state is STABLE and group.protocol_name == group.select_protocol():
             self._store(because=StaticReturn(join, old_id, join.fresh_id, old_leader, before))
         else:
+            self._answer_beat(member, Error.FENCED_INSTANCE_ID)
             self._rebalance(now)
 
     def _joined(
@@ -368,7 +387,8 @@ class Group:
             return
         self._answer_sync(member, Error.REBALANCE_IN_PROGRESS)
         member.sync_token = sync.token
-        if sync.member_id == group.leader_id:
+        if sync.member_id == group.leader_id and self._storing != group.generation_id:
+            self._storing = group.generation_id
             self._store({one: sync.assignments.get(one, b"") for one in group.members}, by_leader=True)
 
     def _check_sync(self, sync: Sync) -> Error:
@@ -404,7 +424,12 @@ class Group:
         if store.because is not None:
             self._static_return_stored(store.because, stored.error, now)
             return
-        if not store.by_leader or group.state is not COMPLETING or group.generation_id != store.generation_id:
+        if not store.by_leader:
+            if stored.error is not Error.NONE and group.state is EMPTY:
+                self._store_empty_by = now + STORE_AGAIN_S
+            return
+        self._storing = NO_GENERATION
+        if group.state is not COMPLETING or group.generation_id != store.generation_id:
             return  # another rebalance has begun
         if stored.error is not Error.NONE:
             for member in group.members.values():
@@ -425,13 +450,18 @@ class Group:
                 self._heard_from(member, now)
 
     def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
-        """Answers the join, which was held until the outcome was known, unless a rebalance has already answered it."""
+        """Answers the join, which was held until the outcome was known, unless a rebalance has already answered it, and
+        then tells the old process that it is fenced. If another process has returned meanwhile and this one's record
+        was refused, the group is rebalanced, so that it does not go on with an id that the log never held."""
         group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
         if member is None or member.join_token != join.token:
+            if error is not Error.NONE and group.state is STABLE:
+                self._rebalance(now)
             return
         member.join_token = None
         if error is Error.NONE:
+            self._answer_beat(member, Error.FENCED_INSTANCE_ID)
             self._heard_from(member, now)
             skips = join.can_skip_assignment
             leads = skips and group.leader_id == back.new_id
@@ -440,6 +470,7 @@ class Group:
                 self._joined(member, join.token, with_members=leads, skip_assignment=leads, leader_id=leader_id)
             )
             return
+        self._answer_beat(member, Error.NONE)  # the old process stays a member
         group.replace_static(join.instance_id or "", back.old_id)
         member.protocols, member.rebalance_timeout_s, member.session_timeout_s = back.before
         self._refuse_join(join, error)

@@ -1,173 +1,147 @@
-"""Connects to one broker and keeps any number of requests in flight."""
+"""Connects to one broker, keeps any number of requests in flight, and opens the connection again when it is needed.
+
+Brokers close connections: idle ones after ``connections.max.idle.ms``, and authenticated ones whose lifetime
+(``connections.max.reauth.ms``, KIP-368) has passed. Neither is a failure as long as no request is in flight.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.authentication import BrokerSecurity, answers_to
+from kafka_coord.grouplog.errors import NotSent
+from kafka_coord.grouplog.line import ANSWER_S, Line, Unwritten
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame, take_frame
-from kafka_coord.wire.messages import Message, message
+from kafka_coord.wire.messages import message
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-CLIENT_ID = "kafka-coord"
-ANSWER_S = 30.0
 PLAINTEXT = BrokerSecurity()
-_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 1, 0
-_CORRELATION = 4
+_API_VERSIONS, _SASL_HANDSHAKE = 0, 1
+_SASL_AUTHENTICATE = 1
+"""The first version of SaslAuthenticate that tells the session's lifetime. Brokers before 2.2 support only version
+0."""
+_LIFETIME_USED = 0.8
+"""The part of a session's lifetime after which a connection is replaced. Kafka's clients do so after 0.85 to 0.95."""
+_TRIES = 2
 
 
-@dataclass(slots=True, eq=False)
-class _Question:
-    """A request in flight. It times out at the loop time ``due``."""
-
-    answer: Message
-    version: int
-    found: asyncio.Future[Any]
-    due: float
-
-
-class BrokerConnection(asyncio.Protocol):
-    """One TCP connection. Every failure raises :class:`BrokerError` and closes the connection permanently."""
+class BrokerConnection:
+    """A connection to one broker. It is opened by the first request, and again by the first request after it was
+    closed. After :meth:`close`, all requests fail."""
 
     def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
         self.host, self.port, self._security = host, port, security
-        self._ids = itertools.count(1)
-        self._waiting: dict[int, _Question] = {}
-        self._late: asyncio.TimerHandle | None = None
-        """One timer for all requests, because setting a timer costs as much as everything else that a request
-        involves."""
-        self._loop: asyncio.AbstractEventLoop
-        self._transport: asyncio.Transport | None = None
-        self._ready: asyncio.Transport | None = None
-        """The transport once it is authenticated; ``None`` before that, and after the connection has been closed."""
-        self._buffer = bytearray()
-        self._connecting = asyncio.Lock()
+        self._line: Line | None = None
+        self._half_open: Line | None = None
+        """The connection that is being opened, until it is authenticated."""
+        self._opening = asyncio.Lock()
         self.closed = False
 
-    async def ask(self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Sends ``<name>Request`` in the given version and returns the response."""
-        try:
-            transport = self._ready
-            if transport is None:
-                async with asyncio.timeout(timeout_s):
-                    transport = await self._connected()
-            return await self._ask(transport, name, version, value, timeout_s)
-        except (OSError, TimeoutError, BadMessage) as error:
-            self.close()
-            reason = f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise BrokerError(f"{self.host}:{self.port}: {name}: {reason}") from error
+    @property
+    def is_open(self) -> bool:
+        """Whether a request can be sent at once, on a connection that the broker is not known to have closed."""
+        return self._line is not None and self._line.is_usable()
 
-    async def _ask(
-        self, transport: asyncio.Transport, name: str, version: int, value: Any, timeout_s: float = ANSWER_S
+    async def ask(
+        self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S, *, reopens: bool = True
     ) -> Any:
-        request, answer = message(f"{name}Request"), message(f"{name}Response")
-        number = next(self._ids)
-        header = RequestHeader(request.api_key or 0, version, number, CLIENT_ID)
-        frame = request_frame(header, request, value)
-        response: asyncio.Future[Any] = self._loop.create_future()
-        due = self._loop.time() + timeout_s
-        self._waiting[number] = _Question(answer, version, response, due)
-        if self._late is None or due < self._late.when():
-            self._set_timer(due)
+        """Sends ``<name>Request`` in the given version and returns the response.
+
+        Raises :class:`NotSent` if no byte of the request was sent. Raises :class:`BrokerError` for any other failure:
+        the broker may have carried out the request. If ``reopens`` is false and the connection is not open, the request
+        is not sent.
+        """
+        for _ in range(_TRIES):
+            line = self._line
+            if line is None or not line.is_usable():
+                if not reopens:
+                    break
+                line = await self.open(timeout_s, name)
+            try:
+                return await line.ask(name, version, value, timeout_s)
+            except Unwritten:
+                continue
+            except (OSError, TimeoutError, BadMessage) as error:
+                line.end(str(error) or "a request has timed out")
+                raise BrokerError(self._failed(name, error, timeout_s)) from error
+        raise NotSent(f"{self.host}:{self.port}: {name}: the broker closed the connection")
+
+    async def open(self, timeout_s: float = ANSWER_S, name: str = "opening the connection") -> Line:
+        """Opens the connection, unless it is open. Waits until a connection that is being replaced has nothing in
+        flight. Raises :class:`NotSent`. ``name`` is what the connection is needed for."""
         try:
-            transport.write(frame)
-            return await response
+            async with asyncio.timeout(timeout_s), self._opening:
+                line = self._line
+                if line is not None and line.is_usable():
+                    return line
+                if line is not None:
+                    await line.ended.wait()
+                self._line = None
+                self._line = line = await self._opened()
+                return line
+        except (OSError, TimeoutError, BadMessage) as error:
+            raise NotSent(self._failed(name, error, timeout_s)) from error
+
+    def _failed(self, name: str, error: Exception, timeout_s: float) -> str:
+        reason = f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+        return f"{self.host}:{self.port}: {name}: {reason}"
+
+    async def _opened(self) -> Line:
+        self._check_not_closed()
+        loop = asyncio.get_running_loop()
+        _, line = await loop.create_connection(Line, self.host, self.port, ssl=self._security.tls)
+        self._half_open = line
+        try:
+            if self._security.mechanism is not None:
+                await self._authenticate(line, self._security.mechanism)
+            self._check_not_closed()
+        except BaseException:
+            line.end("the connection was not opened")
+            raise
         finally:
-            self._waiting.pop(number, None)
+            self._half_open = None
+        return line
 
-    def _set_timer(self, due: float) -> None:
-        if self._late is not None:
-            self._late.cancel()
-        self._late = self._loop.call_at(due, self._fail_late)
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise ConnectionError("the connection was closed")
 
-    def _fail_late(self) -> None:
-        """Fails the requests that have timed out and sets the timer for the next timeout."""
-        self._late = None
-        now = self._loop.time()
-        for question in self._waiting.values():
-            if question.due <= now and not question.found.done():
-                question.found.set_exception(TimeoutError())
-        due = min((question.due for question in self._waiting.values() if question.due > now), default=None)
-        if due is not None:
-            self._set_timer(due)
-
-    async def _connected(self) -> asyncio.Transport:
-        async with self._connecting:
-            if self._transport is None and not self.closed:
-                tls = self._security.tls
-                loop = asyncio.get_running_loop()
-                transport, _ = await loop.create_connection(lambda: self, self.host, self.port, ssl=tls)
-                if self._security.mechanism is not None:
-                    await self._authenticate(transport, self._security.mechanism)
-                self._ready = None if self.closed else transport
-            if self._ready is None:
-                raise ConnectionError("the connection was closed")
-            return self._ready
-
-    async def _authenticate(self, transport: asyncio.Transport, mechanism: str) -> None:
+    async def _authenticate(self, line: Line, mechanism: str) -> None:
+        supported = await line.ask("ApiVersions", _API_VERSIONS, message("ApiVersionsRequest")())
+        api_key = message("SaslAuthenticateRequest").api_key
+        newest = max((one.max_version for one in supported.api_keys if one.api_key == api_key), default=0)
+        request = message("SaslHandshakeRequest")(mechanism=mechanism)
+        response = await line.ask("SaslHandshake", _SASL_HANDSHAKE, request)
+        if response.error_code:
+            raise ConnectionError(f"the broker supports {', '.join(response.mechanisms)}, not {mechanism}")
+        version = min(newest, _SASL_AUTHENTICATE)
+        lifetime_ms = 0
         try:
-            request = message("SaslHandshakeRequest")(mechanism=mechanism)
-            response = await self._ask(transport, "SaslHandshake", _SASL_HANDSHAKE, request)
-            if response.error_code:
-                raise ConnectionError(f"the broker supports {', '.join(response.mechanisms)}, not {mechanism}")
             exchange = answers_to(self._security)
             sending = next(exchange)
             while True:
                 request = message("SaslAuthenticateRequest")(auth_bytes=sending)
-                response = await self._ask(transport, "SaslAuthenticate", _SASL_AUTHENTICATE, request)
-                if response.error_code:
-                    raise ConnectionError(f"not authenticated: {response.error_message or named(response.error_code)}")
+                response = await line.ask("SaslAuthenticate", version, request)
+                _check(response)
+                lifetime_ms = response.session_lifetime_ms
                 sending = exchange.send(response.auth_bytes)
         except StopIteration:
-            return
+            pass
         except (ValueError, KeyError) as error:
             raise ConnectionError(f"not authenticated: {error}") from None
+        if lifetime_ms > 0:
+            line.retire_in(lifetime_ms / 1000 * _LIFETIME_USED)
 
     def close(self) -> None:
-        self._fail("the connection was closed")
+        """Closes the connection for good. Requests in flight fail."""
+        self.closed = True
+        for line in (self._line, self._half_open):
+            if line is not None:
+                line.end("the connection was closed")
 
-    def _fail(self, reason: str) -> None:
-        self.closed, self._ready = True, None
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-        for question in self._waiting.values():
-            if not question.found.done():
-                question.found.set_exception(ConnectionError(reason))
-        if self._transport is not None:
-            self._transport.abort()  # an orderly TLS close would take a round trip, and no one would wait for it
 
-    # --- asyncio.Protocol --------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's transport is one
-        self._transport, self._loop = transport, asyncio.get_running_loop()
-        if self.closed:
-            transport.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail("the broker closed the connection" if error is None else str(error))
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        try:
-            while not self.closed and (frame := take_frame(self._buffer, MAX_ANSWER_BYTES)) is not None:
-                self._deliver_answer(frame)
-        except BadMessage as error:
-            self._fail(str(error))
-
-    def _deliver_answer(self, frame: bytes) -> None:
-        if len(frame) < _CORRELATION:
-            raise BadMessage(f"a response is only {len(frame)} bytes long")
-        waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
-        if waiting is None:
-            return  # the caller has given up
-        answer, version = waiting.answer, waiting.version
-        if not waiting.found.done():
-            waiting.found.set_result(answer.decode(frame, version, answer_start(answer, version)))
+def _check(response: Any) -> None:
+    if response.error_code:
+        raise ConnectionError(f"not authenticated: {response.error_message or named(response.error_code)}")

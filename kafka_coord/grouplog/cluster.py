@@ -41,8 +41,8 @@ class Cluster:
             connection.close()
 
     def to(self, address: Address) -> BrokerConnection:
-        """Returns the connection to the broker at ``address``. Creates one if there is none yet or the last one has
-        failed."""
+        """Returns the connection to the broker at ``address``. Creates one if there is none yet, or after
+        :meth:`close`."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = BrokerConnection(*address, self._security)

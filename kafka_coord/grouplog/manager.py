@@ -7,15 +7,14 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.machine import Group, GroupLimits
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import TermEnded, TooLarge
+from kafka_coord.grouplog.errors import RIGHTS, NotProven, Refused, RightMissing, TermEnded
 from kafka_coord.grouplog.records import (
     GroupEntry,
     OffsetEntry,
@@ -24,7 +23,7 @@ from kafka_coord.grouplog.records import (
     offset_records,
     read_record,
 )
-from kafka_coord.grouplog.term import PARTITIONS, LogTerm, is_reserved
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
 from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
@@ -42,6 +41,9 @@ Offsets = dict[tuple[str, int], CommittedOffset]
 """Committed offsets by topic and partition."""
 Claiming = Callable[[int], Awaitable[int]]
 """Sets the znode of a partition by compare-and-set, and returns its new version, which is the term."""
+Checking = Callable[[int, int], Awaitable[bool]]
+"""Checks in a ZooKeeper multi whether the znode of a partition still has the given version. Raises
+:class:`~kafka_coord.errors.StoreError` if that cannot be found out."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -70,12 +72,14 @@ class GroupMetadataManager:
         self,
         connect: Callable[[], BrokerConnection],
         claiming: Claiming,
+        checking: Checking,
         instance: str,
         limits: GroupLimits,
         on_term_end: Callable[[int], None] = lambda _partition: None,
         now_ms: Callable[[], int] = _now_ms,
     ) -> None:
-        self._connect, self._claiming, self._instance, self._limits = connect, claiming, instance, limits
+        self._connect, self._claiming, self._checking = connect, claiming, checking
+        self._instance, self._limits = instance, limits
         self._on_term_end = on_term_end
         self.now_ms = now_ms
         self.groups_cache: dict[str, Group] = {}
@@ -84,6 +88,10 @@ class GroupMetadataManager:
         self.terms: dict[int, LogTerm] = {}
         self.loading: dict[int, asyncio.Future[None]] = {}
         """The partitions that are being loaded, each with a future that completes when the load ends."""
+        self.missing_right = ""
+        """The broker's error if it denies this instance a right that it needs, else ""."""
+        self._not_claimed: set[int] = set()
+        """The partitions that could not be claimed or loaded because of :attr:`missing_right`."""
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
 
@@ -94,6 +102,8 @@ class GroupMetadataManager:
         partition = partition_of(group_id)
         if partition in self.terms:
             return Error.NONE
+        if partition in self._not_claimed:
+            return Error.COORDINATOR_NOT_AVAILABLE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
@@ -102,19 +112,23 @@ class GroupMetadataManager:
         if loading := [self.loading[partition] for partition in partitions & self.loading.keys()]:
             await asyncio.wait(loading, timeout=within_s)
 
-    async def prove(self, group_id: str) -> None:
-        """Proves that no other instance had changed the group before this call. The proof holds only if the group is
-        still available afterwards."""
+    async def prove(self, group_id: str) -> Error:
+        """Proves that no other instance had changed the group before this call. Returns NONE, or an error if that
+        cannot be proven. The proof holds only if the group is still available afterwards."""
         term = self.terms.get(partition_of(group_id))
-        if term is not None:
-            with suppress(TermEnded):
-                await term.prove()
+        return Error.NOT_COORDINATOR if term is None else await _proven(term)
 
-    async def prove_all(self, group_ids: Iterable[str | None]) -> None:
-        """Calls :meth:`prove` for each of the given groups that this instance coordinates."""
-        for group_id in group_ids:
-            if group_id is not None:
-                await self.prove(group_id)
+    async def prove_all(self, group_ids: Iterable[str | None]) -> dict[str, Error]:
+        """Calls :meth:`prove` for each of the given groups that this instance coordinates. Returns the errors."""
+        served = [one for one in group_ids if one is not None and partition_of(one) in self.terms]
+        errors = [(one, await self.prove(one)) for one in served]
+        return {one: error for one, error in errors if error is not Error.NONE}
+
+    async def vouch(self, group_id: str) -> Error:
+        """Proves as :meth:`prove` does, but only while the brokers refuse appends: then nothing else would tell this
+        instance that its term is over. Call it before any answer from memory that needs no proof otherwise."""
+        term = self.terms.get(partition_of(group_id))
+        return await _proven(term) if term is not None and term.is_refused else Error.NONE
 
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads it and starts serving its groups. Raises :class:`BrokerError`, :class:`TermEnded`
@@ -124,6 +138,12 @@ class GroupMetadataManager:
         loading = self.loading[partition] = asyncio.get_running_loop().create_future()
         try:
             await self._load_partition(partition)
+            self._not_claimed.discard(partition)
+            self.note_outcome(0)
+        except RightMissing as error:
+            self._not_claimed.add(partition)
+            self.note_outcome(error.code)
+            raise
         finally:
             del self.loading[partition]
             loading.set_result(None)
@@ -137,7 +157,10 @@ class GroupMetadataManager:
             while is_reserved(number):
                 number = await self._claiming(partition)
             on_end = partial(self._term_ended, partition, broker)
-            term = LogTerm(broker, partition, number, self._instance, self.now_ms, on_end)
+            check = partial(self._checking, partition, number)
+            term = LogTerm(
+                *(broker, partition, number, self._instance, self.now_ms, on_end, check), on_outcome=self.note_outcome
+            )
             claimed_at = await term.claim()
             answered_at = clock()
             loaded = await _load(term, claimed_at)
@@ -178,8 +201,23 @@ class GroupMetadataManager:
             del self.groups_cache[group_id]
             self.offsets_cache.pop(group_id, None)
 
+    def note_outcome(self, code: int) -> None:
+        """Reports once that the broker denies this instance a right, and once that it does so no longer."""
+        if code in RIGHTS and not self.missing_right:
+            self.missing_right = named(code)
+            log.error(
+                "the broker denies this instance a right on the groups log: %s; its Kafka clients get"
+                " COORDINATOR_NOT_AVAILABLE; give the instance's user READ, WRITE and DESCRIBE on the topic %s",
+                *(self.missing_right, TOPIC),
+                extra={"event": "right_missing"},
+            )
+        elif code == 0 and self.missing_right and not self._not_claimed:
+            log.info("the broker no longer denies this instance a right on the groups log")
+            self.missing_right = ""
+
     def resign(self, partition: int, reason: str) -> None:
         """Stops serving a partition's groups."""
+        self._not_claimed.discard(partition)
         term = self.terms.get(partition)
         if term is not None:
             term.end(reason)
@@ -228,11 +266,25 @@ class GroupMetadataManager:
         under_way.append(offsets)
         try:
             apply = lambda: self.offsets_cache.setdefault(group_id, {}).update(offsets)  # noqa: E731
-            return await self._append(group_id, _Part(records, apply))
+            error = await self._append(group_id, _Part(records, apply), too_large=Error.INVALID_COMMIT_OFFSET_SIZE)
         finally:
             under_way.remove(offsets)
             if not under_way and self._under_way.get(group_id) is under_way:
                 del self._under_way[group_id]
+        if error is not Error.NONE:
+            self._forget_if_unknown_to_log(group_id)
+        return error
+
+    def _forget_if_unknown_to_log(self, group_id: str) -> None:
+        """Forgets a group that exists in memory only, because its first commit was not written."""
+        group = self.groups_cache.get(group_id)
+        if group is not None and group.is_new and not self._keys(group_id):
+            self._forget(group_id)
+
+    def _forget(self, group_id: str) -> None:
+        self.groups_cache.pop(group_id, None)
+        self.offsets_cache.pop(group_id, None)
+        self.groups_of[partition_of(group_id)].pop(group_id, None)
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
         """Deletes the offsets of the given partitions, including those that are being written. Returns the outcome."""
@@ -242,19 +294,19 @@ class GroupMetadataManager:
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """Deletes the group's offsets and then the group itself. From this call on, the group can no longer be changed.
+        """Deletes the group's offsets and then the group itself. From this call on, the group can no longer be changed,
+        unless the deletion is refused: then the group is as before, except for offsets that are already removed.
         Returns the outcome."""
         group = self.groups_cache.get(group_id)
+        state = GroupState.EMPTY
         if group is not None:
-            group.metadata.state = GroupState.DEAD
-
-        def forget() -> None:
-            self.groups_cache.pop(group_id, None)
-            self.offsets_cache.pop(group_id, None)
-            self.groups_of[partition_of(group_id)].pop(group_id, None)
-
+            state, group.metadata.state = group.metadata.state, GroupState.DEAD
         removals = self._removals(group_id, list(self._keys(group_id)))
-        return await self._append(group_id, *removals, _Part([group_removal(group_id)], forget))
+        tombstone = _Part([group_removal(group_id)], partial(self._forget, group_id))
+        error = await self._append(group_id, *removals, tombstone)
+        if error is not Error.NONE and group is not None and self.groups_cache.get(group_id) is group:
+            group.metadata.state = state
+        return error
 
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
         def forget(part: list[tuple[str, int]]) -> None:
@@ -294,24 +346,49 @@ class GroupMetadataManager:
             count += len(gone) if error is Error.NONE else 0
         return count
 
-    async def _append(self, group_id: str, *parts: _Part) -> Error:
-        """Appends all parts without any other records between them. Returns the outcome."""
+    async def _append(self, group_id: str, *parts: _Part, too_large: Error = Error.UNKNOWN_SERVER_ERROR) -> Error:
+        """Appends all parts without any other records between them. Returns the outcome, as Kafka's coordinator maps
+        it: a client never gets the error of the write itself. After an error, memory is as if nothing had been written,
+        except for the parts before the one that was refused."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR
         try:
-            appends = [term.append(part.records, part.apply) for part in parts if part.records]
-            await (appends[0] if len(appends) == 1 else asyncio.gather(*appends))  # most calls have one part
+            appends = term.append_in_order([(part.records, part.apply) for part in parts if part.records])
+            if len(appends) == 1:  # as most calls
+                await appends[0]
+            else:
+                await _all(appends)
         except TermEnded:
             return Error.NOT_COORDINATOR
-        except TooLarge as error:
+        except Refused as error:
+            if not error.is_too_large:
+                return Error.COORDINATOR_NOT_AVAILABLE
             log.warning("refused a request whose record is too large group=%s reason=%s", group_id, error)
-            return Error.INVALID_COMMIT_OFFSET_SIZE
+            return too_large
         return Error.NONE
 
     def close(self) -> None:
         for term in list(self.terms.values()):
             term.end("the instance is stopping")
+
+
+async def _proven(term: LogTerm) -> Error:
+    try:
+        await term.prove()
+    except TermEnded:
+        return Error.NOT_COORDINATOR
+    except NotProven as error:
+        log.info("cannot answer from memory: %s", error)
+        return Error.COORDINATOR_NOT_AVAILABLE
+    return Error.NONE
+
+
+async def _all(appends: list[asyncio.Future[None]]) -> None:
+    """Waits until each append has its outcome, and raises the first error, if there is one."""
+    for outcome in await asyncio.gather(*appends, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.errors import RIGHTS, RightMissing
 from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
@@ -25,7 +26,8 @@ class PartitionReader:
         self._broker, self._partition, self._topic = broker, partition, topic
 
     async def first_offset(self) -> int:
-        """Returns the log's first offset. Raises :class:`BrokerError`."""
+        """Returns the log's first offset. Raises :class:`BrokerError`, as the other methods do
+        (:class:`RightMissing` if the broker denies the right)."""
         return await self._offset(_EARLIEST)
 
     async def end_offset(self) -> int:
@@ -41,9 +43,7 @@ class PartitionReader:
         result = answer.topics[0].partitions[0]
         if result.error_code:
             where = "first" if which == _EARLIEST else "end"
-            raise BrokerError(
-                f"partition {self._partition}: cannot look up the {where} offset of the log: {named(result.error_code)}"
-            )
+            raise _failure(f"partition {self._partition}: cannot look up the {where} offset of the log", result)
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
@@ -54,9 +54,7 @@ class PartitionReader:
         while at < end:
             result = await self._fetch(at)
             if result.error_code:
-                raise BrokerError(
-                    f"partition {self._partition}: the broker refused the read: {named(result.error_code)}"
-                )
+                raise _failure(f"partition {self._partition}: the broker refused the read", result)
             before = at
             for batch in decode_batches(result.records or b""):
                 if batch.end <= at:
@@ -77,3 +75,8 @@ class PartitionReader:
         request = form(replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES, topics=(topic,))
         answer = await self._broker.ask("Fetch", _FETCH, request)
         return answer.responses[0].partitions[0]
+
+
+def _failure(what: str, result: Any) -> BrokerError:
+    code = result.error_code
+    return RightMissing(what, code) if code in RIGHTS else BrokerError(f"{what}: {named(code)}")

@@ -11,12 +11,16 @@ a newer claim is in the log:
 A producer id lasts for 2^15 - 1 terms. Its last epoch is reserved: every term under the next id first writes a batch
 with the previous id and that epoch, so that the brokers also reject the terms under the previous id.
 
-An append succeeds only if the broker reports no error *and* the expected offset. Any other result ends the term.
-Nothing is retried, and waiting clients get NOT_COORDINATOR.
+An append succeeds only if the broker reports no error *and* the expected offset. If no byte of it was sent, the
+connection is opened again, ZooKeeper is asked whether the term goes on, and the append is sent then. If the broker
+refused it with one of a few codes (:data:`~kafka_coord.grouplog.errors.REFUSALS`), the log certainly does not hold it:
+only that append fails, and its sequence numbers are used again. Any other result ends the term. Nothing is retried
+then, and waiting clients get NOT_COORDINATOR.
 
 A successful append also proves that no newer term had claimed the partition when the append was sent. For
 :data:`PROOF_S` seconds from then on, reads may be served from memory: a newer term does not change anything for that
-long after its claim.
+long after its claim. A refusal proves nothing, because a broker checks sizes and replicas before it compares epochs.
+While appends are refused, a check of the partition's znode takes their place (ADR 38).
 """
 
 from __future__ import annotations
@@ -26,13 +30,23 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from kafka_coord.classic_groups.errors import named
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, StoreError
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import TermEnded, TooLarge
+from kafka_coord.grouplog.errors import (
+    MESSAGE_TOO_LARGE,
+    REFUSALS,
+    NotProven,
+    NotSent,
+    Refused,
+    RightMissing,
+    TermEnded,
+)
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
@@ -64,6 +78,15 @@ _CLOCKS_DIFFER_BY = 1.05
 """A newer term waits longer than :data:`PROOF_S` by this factor, because its clock may be faster."""
 _FENCED = 47
 """The code of INVALID_PRODUCER_EPOCH."""
+_REOPEN_S, _REOPEN_AGAIN_S = 2.0, 0.1
+"""For how long, and how often, to try to reach the broker again before the term ends."""
+_CHECK_S = 2.0
+"""How long ZooKeeper may take to check the term."""
+
+Checking = Callable[[], Awaitable[bool]]
+"""Checks in a ZooKeeper multi whether the partition's znode still has the term as its version. Raises
+:class:`StoreError` if that cannot be found out."""
+Apply = Callable[[], None]
 
 
 def producer_of(partition: int, term: int) -> tuple[int, int]:
@@ -87,12 +110,20 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    """Records to append. Once they are durable, ``apply`` is called (in log order), and then ``done`` is set."""
+    """Records to append. Once they are durable, ``apply`` is called (in log order), and then ``done`` is set. They are
+    not written if the append before them in the same request, which they ``follow``, was refused."""
 
     records: Sequence[LogRecord]
-    apply: Callable[[], None]
+    apply: Apply
     done: asyncio.Future[None]
     size: int
+    follows: _Append | None = None
+    refused: Refused | None = None
+
+    def refuse(self, why: Refused) -> None:
+        self.refused = why
+        if not self.done.done():
+            self.done.set_exception(why)
 
 
 @dataclass(slots=True)
@@ -119,11 +150,16 @@ class LogTerm:
         instance: str,
         now_ms: Callable[[], int],
         on_end: Callable[[str], None],
+        check: Checking,
+        on_outcome: Callable[[int], None] = lambda _code: None,
         topic: str = TOPIC,
     ) -> None:
+        """``on_outcome`` is called with the code of each append that succeeded (0) or was refused."""
         self.partition, self.term, self._topic = partition, term, topic
         self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
+        self._check, self._on_outcome = check, on_outcome
+        self._checking = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._sequence = 0
         self._next_offset = -1
@@ -133,14 +169,26 @@ class LogTerm:
         """The future that the writer awaits while it has nothing to write."""
         self._writing: asyncio.Task[None] | None = None
         self._keeping_alive: asyncio.TimerHandle | None = None
-        self._proven_at = -math.inf
-        """When the last successful append was sent."""
+        self._batch_bytes = _BATCH_BYTES
+        self._appended_at = self.proven_at = -math.inf
+        """When the last successful append was sent, and the last request that proved the term."""
+        self.is_refused = False
+        """Whether the broker currently refuses everything that is appended, whatever its size."""
         self.ended = ""
         self.figures = TermFigures()
 
     async def claim(self) -> int:
         """Writes the claim and returns its offset. Raises :class:`BrokerError` if the broker does not lead the
-        partition or does not respond, and :class:`TermEnded` if another instance has claimed this term."""
+        partition, refuses the claim (:class:`RightMissing` if it denies the right to write) or does not respond, and
+        :class:`TermEnded` if another instance has claimed this term."""
+        try:
+            return await self._claim()
+        except Refused as error:
+            if error.lacks_right:
+                raise RightMissing(f"partition {self.partition}: cannot write the claim", error.code) from None
+            raise BrokerError(str(error)) from None
+
+    async def _claim(self) -> int:
         producer_id, _ = producer_of(self.partition, self.term)
         if producer_id > producer_of(self.partition, 0)[0]:
             await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
@@ -179,22 +227,34 @@ class LogTerm:
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
-    def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
+    def append(self, records: Sequence[LogRecord], apply: Apply = lambda: None) -> asyncio.Future[None]:
         """Queues records for the log, in the order of the calls. The returned future is done when the records are
-        durable and ``apply`` has been called. The call raises :class:`TermEnded` if the term has already ended. If the
-        term ends later, the future raises it, and it is unknown whether the records were written. The call raises
-        :class:`TooLarge` if the records do not fit in one batch."""
+        durable and ``apply`` has been called.
+
+        The call raises :class:`TermEnded` if the term has already ended. If the term ends later, the future raises it,
+        and it is unknown whether the records were written. If the broker refuses the records, the future raises
+        :class:`Refused`. The call raises it if the records do not fit in one batch."""
+        return self.append_in_order([(records, apply)])[0]
+
+    def append_in_order(self, parts: Sequence[tuple[Sequence[LogRecord], Apply]]) -> list[asyncio.Future[None]]:
+        """Queues several appends, as :meth:`append` does, without any other append between them. If one is refused,
+        the ones after it are not written, and raise the same :class:`Refused`."""
         if self.ended:
             raise TermEnded(self.ended)
-        size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
-        if size > MOST_BYTES:
-            raise TooLarge(
-                f"partition {self.partition}: {len(records)} records of {size} bytes in total do not fit in a batch"
-            )
-        queued = _Append(records, apply, self._loop.create_future(), size)
-        self._queue.append(queued)
+        before: _Append | None = None
+        queued = []
+        for records, apply in parts:
+            size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
+            if size > MOST_BYTES:
+                raise Refused(
+                    f"partition {self.partition}: {len(records)} records of {size} bytes do not fit in a batch",
+                    MESSAGE_TOO_LARGE,
+                )
+            before = _Append(records, apply, self._loop.create_future(), size, before)
+            queued.append(before)
+        self._queue.extend(queued)
         self._wake()
-        return queued.done
+        return [one.done for one in queued]
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
@@ -202,19 +262,44 @@ class LogTerm:
 
     def _keep_alive(self) -> None:
         """Makes the writer append a keep-alive if it has not written anything for :data:`KEEP_ALIVE_S` seconds."""
-        left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
+        left_s = self._appended_at + KEEP_ALIVE_S - self._loop.time()
         if left_s <= 0:
             self._wake()
         self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
         """Waits until it is certain that no newer term had changed anything by the time of the call. Returns
-        immediately if the last successful append was sent less than :data:`PROOF_S` seconds ago. Raises
-        :class:`TermEnded`."""
+        immediately if the last proof was sent less than :data:`PROOF_S` seconds ago. Raises :class:`TermEnded`, and
+        :class:`NotProven` if appends are refused and ZooKeeper does not answer."""
         if self.ended:
             raise TermEnded(self.ended)
-        if self._loop.time() >= self._proven_at + PROOF_S:
+        called_at = self._loop.time()
+        if called_at < self.proven_at + PROOF_S:
+            return
+        try:
             await self.append([keep_alive_record()])
+        except Refused as refused:
+            async with self._checking:  # one check serves everyone who called before it was sent
+                if self.proven_at < called_at and not await self._check_znode():
+                    raise NotProven(f"{refused}, and ZooKeeper does not answer") from None
+            if self.ended:
+                raise TermEnded(self.ended) from None
+
+    async def _check_znode(self) -> bool:
+        """Proves the term by its znode. Returns false if ZooKeeper does not answer. Ends the term and raises
+        :class:`TermEnded` if the znode has changed."""
+        sent_at = self._loop.time()
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                is_current = await self._check()
+        except (StoreError, TimeoutError) as error:
+            log.info("cannot check a term partition=%d term=%d reason=%s", self.partition, self.term, error)
+            return False
+        if not is_current:
+            self.end("another instance has claimed the partition in ZooKeeper")
+            raise TermEnded(self.ended)
+        self.proven_at = max(self.proven_at, sent_at)
+        return True
 
     def end(self, reason: str) -> None:
         if self.ended:
@@ -241,9 +326,12 @@ class LogTerm:
                     await self._news
                     self._news = None
                 self._take_batch()
-                records = [record for one in self._under_way for record in one.records]
-                await self._append_batch(records or [keep_alive_record()])
-                self._tell()
+                if self._under_way:
+                    await self._write_out(self._under_way)
+                else:
+                    with suppress(Refused):
+                        await self._append_batch([keep_alive_record()])
+                self._under_way = []
         except (BrokerError, TermEnded, BadMessage) as error:
             self.end(str(error))
         except Exception as error:
@@ -252,43 +340,73 @@ class LogTerm:
 
     def _take_batch(self) -> None:
         size = 0
-        while self._queue and (not self._under_way or size + self._queue[0].size <= _BATCH_BYTES):
+        while self._queue and (not self._under_way or size + self._queue[0].size <= self._batch_bytes):
             self._under_way.append(self._queue.popleft())
             size += self._under_way[-1].size
 
-    def _tell(self) -> None:
-        written, self._under_way = self._under_way, []
-        for one in written:
+    async def _write_out(self, appends: list[_Append]) -> None:
+        """Writes appends in one batch. If it is too large, writes each half on its own, and so on, so that only the
+        append that is too large is refused."""
+        for one in appends:
+            if one.follows is not None and one.follows.refused is not None:
+                one.refuse(one.follows.refused)
+        appends = [one for one in appends if one.refused is None]
+        if not appends:
+            return
+        try:
+            await self._append_batch([record for one in appends for record in one.records])
+        except Refused as refused:
+            if not refused.is_too_large or len(appends) == 1:
+                for one in appends:
+                    one.refuse(refused)
+                return
+            self._batch_bytes = sum(one.size for one in appends) // 2
+            half = len(appends) // 2
+            await self._write_out(appends[:half])
+            await self._write_out(appends[half:])
+            return
+        for one in appends:
             one.apply()
             if not one.done.done():
                 one.done.set_result(None)
 
     async def _append_batch(self, records: Sequence[LogRecord]) -> None:
         sent_at = self._loop.time()
-        offset = await self._produce_next(records)
+        try:
+            offset = await self._produce_next(records)
+        except Refused as refused:
+            self.is_refused = self.is_refused or not refused.is_too_large
+            self._on_outcome(refused.code)
+            raise
         if offset != self._next_offset:
             raise TermEnded(f"the batch was written at offset {offset}, not at {self._next_offset}")
         if self.ended:
             raise TermEnded(self.ended)
         self._next_offset += len(records)
-        self._proven_at = sent_at
+        self._appended_at = self.proven_at = sent_at
+        self.is_refused = False
         self.figures.appends += 1
         self.figures.records += len(records)
         self.figures.append_s += self._loop.time() - sent_at
+        self._on_outcome(0)
 
     async def _produce_next(self, records: Sequence[LogRecord]) -> int:
-        sequence, self._sequence = self._sequence, (self._sequence + len(records)) & 0x7FFFFFFF
-        return await self._produce(records, producer_of(self.partition, self.term), sequence)
+        """Sends the next batch. Its sequence numbers count as used only if it was appended: after a refusal the next
+        batch gets them, and after anything else there is no next batch."""
+        offset = await self._produce(records, producer_of(self.partition, self.term), self._sequence)
+        self._sequence = (self._sequence + len(records)) & 0x7FFFFFFF
+        return offset
 
     async def _produce(self, records: Sequence[LogRecord], producer: tuple[int, int], sequence: int) -> int:
-        """Sends a batch and returns the offset of its first record. Raises :class:`BrokerError`."""
+        """Sends a batch and returns the offset of its first record. Raises :class:`Refused` if the broker has certainly
+        not appended it, and :class:`BrokerError` if that is unknown."""
         form = message("ProduceRequest")
         batch = encode_batch(
             records, now_ms=self._now_ms(), producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence
         )
         data = form.struct("PartitionProduceData")(index=self.partition, records=batch)
         topic = form.struct("TopicProduceData")(name=self._topic, partition_data=(data,))
-        answer = await self._broker.ask("Produce", _PRODUCE, form(acks=-1, timeout_ms=15_000, topic_data=(topic,)))
+        answer = await self._send(form(acks=-1, timeout_ms=15_000, topic_data=(topic,)))
         result = answer.responses[0].partition_responses[0]
         if result.error_code == _FENCED:
             raise BrokerError(
@@ -297,5 +415,23 @@ class LogTerm:
                 "catches up)"
             )
         if result.error_code:
-            raise BrokerError(f"partition {self.partition}: the broker refused the write: {named(result.error_code)}")
+            reason = f"partition {self.partition}: the broker refused the write: {named(result.error_code)}"
+            raise (Refused(reason, result.error_code) if result.error_code in REFUSALS else BrokerError(reason))
         return int(result.base_offset)
+
+    async def _send(self, request: Any) -> Any:
+        """Sends a produce request and returns the response. While the request cannot be sent because the connection is
+        closed, opens it again, and ends the term if another instance has claimed the partition meanwhile. ZooKeeper
+        need not answer: a newer claim in the log would fence the append itself."""
+        give_up_at = self._loop.time() + _REOPEN_S
+        while True:
+            try:
+                if not self._broker.is_open:
+                    await self._broker.open()
+                    if self._next_offset >= 0:
+                        await self._check_znode()
+                return await self._broker.ask("Produce", _PRODUCE, request, reopens=False)
+            except NotSent:
+                if self._broker.closed or self._loop.time() >= give_up_at:
+                    raise
+                await asyncio.sleep(_REOPEN_AGAIN_S)

@@ -170,6 +170,8 @@ RULES = (
     Rule("/consumers/paused", "rw", ""),
     Rule("/consumers/history", "r", ""),
     Rule("/consumers/successor", "r", ""),
+    Rule("/consumers/rights", "r", ""),
+    Rule("/consumers/rights/<instance>", "r", ""),
     Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),
     Rule(_GROUP, "cdrw", "r", "c", why="its data is the group's settings; operators create and delete `paused`"),
     Rule(f"{_GROUP}/paused", "rw", ""),

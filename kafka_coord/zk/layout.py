@@ -19,6 +19,7 @@ HISTORY = "/consumers/history"
 SUCCESSOR = "/consumers/successor"
 GROUPS = "/consumers/groups"
 LOG_PARTITIONS = "/consumers/kafka"
+MISSING_RIGHTS = "/consumers/rights"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """The znodes that every instance creates if they are missing, before it stands for election."""
@@ -45,6 +46,11 @@ def instance(broker_id: int) -> str:
 def log_partition(partition: int) -> str:
     """Returns the path of the znode for a partition of the groups log. The znode's version is the current term."""
     return f"{LOG_PARTITIONS}/{partition}"
+
+
+def missing_right(broker_id: int) -> str:
+    """Returns the path of the znode in which an instance tells that its broker denies it a right."""
+    return f"{MISSING_RIGHTS}/{broker_id}"
 
 
 def request(request_id: str) -> str:

@@ -585,3 +585,67 @@ def test_a_member_that_is_silent_for_most_of_its_session_is_not_held() -> None:
     played.pass_time(7.0)
 
     assert played.do(Heartbeat("seldom", "m1", None, 1, software=JAVA)) == Answered("seldom", Error.NONE)
+
+
+def test_a_refused_static_return_leaves_the_old_process_a_member_that_was_told_nothing() -> None:
+    played = Played()
+    played.join(fresh="s1", instance_id="i1")
+    played.do(Sync(901, "s1", "i1", 1, assignments={"s1": b"mine"}))
+    assert isinstance(played.do(Heartbeat(902, "s1", "i1", 1, "librdkafka 2.10")), Held)
+    del played.answers[902]
+    played.holds_stores = True
+    back = played.join(fresh="s2", instance_id="i1")
+    assert 902 not in played.answers
+
+    played.do(Stored(played.stores[-1], Error.COORDINATOR_NOT_AVAILABLE))
+
+    assert played.answers[back].error is Error.COORDINATOR_NOT_AVAILABLE
+    assert played.answers[902].error is Error.NONE
+    assert played.do(Heartbeat(903, "s1", "i1", 1)).error is Error.NONE
+
+
+def test_an_id_that_the_log_never_held_is_given_up_by_a_rebalance() -> None:
+    played, _, first = held_static_return()
+    second = played.join(fresh="s3", instance_id="i1")
+
+    played.do(Stored(first, Error.COORDINATOR_NOT_AVAILABLE))
+
+    assert played.state is GroupState.PREPARING_REBALANCE
+    assert second not in played.answers
+
+
+def test_the_number_of_a_refused_generation_is_not_used_again() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    played.store_error = Error.UNKNOWN_SERVER_ERROR
+    refused = played.sync("m1", {"m1": b"share"})
+    assert (played.answers[refused].error, played.answers[refused].assignment) == (Error.UNKNOWN_SERVER_ERROR, b"")
+    played.store_error = Error.NONE
+    again = played.join("m1", fresh="m1")
+    assert played.answers[again].generation_id == 2
+
+
+def test_a_group_that_became_empty_is_written_again_until_the_log_takes_it() -> None:
+    played = Played().stable("m1")
+    played.store_error = Error.COORDINATOR_NOT_AVAILABLE
+    before = len(played.stores)
+    played.do(Leave(950, (("m1", None),)))
+    played.pass_time(2.5)
+    assert len(played.stores) == before + 3
+    played.store_error = Error.NONE
+    played.pass_time(5)
+    assert len(played.stores) == before + 4
+
+
+def test_a_leader_that_syncs_twice_does_not_write_two_assignments_of_one_generation() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    played.holds_stores = True
+    first = played.sync("m1", {"m1": b"one"})
+    second = played.sync("m1", {"m1": b"two"})
+
+    (store,) = [one for one in played.stores if one.by_leader]
+    played.do(Stored(store, Error.NONE))
+
+    assert played.answers[first].error is Error.REBALANCE_IN_PROGRESS
+    assert played.answers[second].assignment == b"one"

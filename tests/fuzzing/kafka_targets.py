@@ -133,7 +133,7 @@ class _Front:
         self.handshakes, self.patches = None, patches()
         self.broker_access = BrokerAccess()
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1)
-        manager = GroupMetadataManager(instances._connect, _never, "fuzz", GroupLimits())
+        manager = GroupMetadataManager(instances._connect, _never, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
         self.coordinator = GroupCoordinator(manager, instances, statistics=self.clients.statistics)
 
@@ -141,8 +141,8 @@ class _Front:
         protocol.connection_made(_Transport())
 
 
-async def _never(partition: int) -> int:
-    raise AssertionError(partition)
+async def _never(*numbers: int) -> Any:
+    raise AssertionError(numbers)
 
 
 async def _played(raw: bytes) -> None:

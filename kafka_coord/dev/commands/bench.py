@@ -435,6 +435,39 @@ def groups(only: tuple[str, ...], compare: str | None, **given: Any) -> None:
     _measure(run_kafka_groups_bench, KafkaGroupsOptions(), SMOKE, **given)
 
 
+@bench.command()
+@click.option("--minutes", type=click.FloatRange(0.1, 10_000), metavar="N", help="How long it stands. [default: 120]")
+@click.option(
+    "--idle-s",
+    type=click.FloatRange(1, 100_000),
+    metavar="S",
+    help="The brokers' connections.max.idle.ms, in seconds. [default: 600, as in Kafka]",
+)
+@click.option(
+    "--reauth-s",
+    type=click.FloatRange(1, 100_000),
+    metavar="S",
+    help="Connections use SASL; the brokers' connections.max.reauth.ms, in seconds. [default: no SASL]",
+)
+@click.option("--brokers", type=click.IntRange(1, 9), metavar="N", help="Number of brokers. [default: 3]")
+@_bench_options
+def quiet(**given: Any) -> None:
+    """Count how often instances lose the right to write to the groups log while nobody uses the cluster.
+
+    The benchmark starts ZooKeeper, three brokers and an instance beside each. A member joins a group and dies at once.
+    Its session is longer than the brokers' idle limit, and it must be gone when its session has ended. At the end, a
+    few groups commit once, and the slowest commit is reported. Nothing else happens in between.
+
+    \b
+    kafka-coord bench quiet
+    kafka-coord bench quiet --minutes 30 --idle-s 20
+    kafka-coord bench quiet --minutes 30 --idle-s 20 --reauth-s 30 -o json
+    """
+    from kafka_coord.dev.bench.quiet import SMOKE, QuietOptions, run_quiet_bench
+
+    _measure(run_quiet_bench, QuietOptions(), SMOKE, **given)
+
+
 def _size(written: str) -> tuple[int, int]:
     members, x, each = written.partition("x")
     if not (x and members.isdecimal() and each.isdecimal() and 0 < int(members[:6]) <= 20_000 and int(each[:4]) > 0):

@@ -367,15 +367,24 @@ class ClientConnection(asyncio.Protocol):
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Sends the broker a request on the connection opened for this client, to answer one of the client's requests.
         Returns the response. Raises :class:`OSError` and :class:`BadMessage`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                try:
+                    return await (await self._reached_broker()).ask(name, version, value)
+                except ConnectionError:
+                    if self._broker is not None or self._ended:
+                        raise
+                    # the broker closed an idle connection; asking again is harmless, since no question changes anything
+                    return await (await self._reached_broker()).ask(name, version, value)
+        except TimeoutError:
+            raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
+
+    async def _reached_broker(self) -> BrokerEnd:
         if self._broker is None:
             if self._has_sasl:
                 raise ConnectionError("the broker has closed the authenticated connection")
             self._broker = await self._connected_broker()
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await self._broker.ask(name, version, value)
-        except TimeoutError:
-            raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
+        return self._broker
 
     async def _connected_broker(self) -> BrokerEnd:
         end = BrokerEnd(self, self._listener.patches, self._clients.connected)

@@ -133,10 +133,10 @@ class GroupKinds:
         if group_id in self._changing or self._manager.is_writing(group_id):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         with self._change(group_id):
-            await self._manager.prove(group_id)
+            error = await self._manager.prove(group_id)
             term = self._manager.terms.get(partition_of(group_id))
-            if term is None:
-                return Error.NOT_COORDINATOR
+            if error is not Error.NONE or term is None:
+                return error or Error.NOT_COORDINATOR
             stored = self._manager.offsets_cache.get(group_id, {})
             offsets = {TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0])}
             reason = f"taken over with the offsets of the client-assigned group: {why}"
@@ -198,7 +198,9 @@ class GroupKinds:
         """
         group_id, administration = asked.group, managed.administration
         with self._change(group_id):
-            await self._manager.prove(group_id)
+            error = await self._manager.prove(group_id)
+            if error is not Error.NONE:
+                return _unfinished(group_id, error.name)
             try:
                 group = await administration.registered(group_id)
                 others = [one for one, protocol in group.protocols.items() if protocol != PROTOCOL]

@@ -130,7 +130,8 @@ class GroupCoordinator:
     async def _may_take_part(self, call: Call) -> Error:
         """Returns NONE if the client may use the group and this instance coordinates it, else the error."""
         group_id = call.request.group_id
-        return await self._denied(call, Operation.READ, group_id) or self._available(group_id)
+        error = await self._denied(call, Operation.READ, group_id) or self._available(group_id)
+        return error or await self._manager.vouch(group_id)
 
     async def handle_find_coordinator(self, call: Call) -> Any:
         request = call.request
@@ -175,10 +176,9 @@ class GroupCoordinator:
         if error is Error.NONE and managed is not None:
             outcome = await managed.classic.join(call)
         elif error is Error.NONE:
-            outcome = await self._ask(
+            error, outcome = await self._ask(
                 request.group_id, lambda token: _join(token, call, self._fresh_id()), make=not request.member_id
             )
-            error = Error.UNKNOWN_MEMBER_ID
         if not isinstance(outcome, Joined):
             outcome = Joined(None, error, request.member_id)
         return answers.joined(outcome, call.version)
@@ -196,8 +196,7 @@ class GroupCoordinator:
             assignments = {one.member_id: one.assignment for one in request.assignments}
             who = request.member_id, request.group_instance_id, request.generation_id
             protocol = request.protocol_type, request.protocol_name
-            outcome = await self._ask(request.group_id, lambda token: Sync(token, *who, *protocol, assignments))
-            error = Error.UNKNOWN_MEMBER_ID
+            error, outcome = await self._ask(request.group_id, lambda token: Sync(token, *who, *protocol, assignments))
         return answers.synced(outcome if isinstance(outcome, Synced) else Synced(None, error))
 
     async def handle_heartbeat(self, call: Call) -> Any:
@@ -210,10 +209,10 @@ class GroupCoordinator:
         elif error is Error.NONE:
             who = request.member_id, request.group_instance_id, request.generation_id
             software = self._software(call)
-            outcome = await self._ask(
+            error, outcome = await self._ask(
                 request.group_id, lambda token: Heartbeat(token, *who, software), client=call.client
             )
-            error = outcome.error if isinstance(outcome, Answered) else Error.UNKNOWN_MEMBER_ID
+            error = outcome.error if isinstance(outcome, Answered) else error
         return message("HeartbeatResponse")(error_code=error)
 
     def _software(self, call: Call) -> str:
@@ -231,10 +230,10 @@ class GroupCoordinator:
         managed = self.kinds.managed(request.group_id)
         if managed is not None:
             return answers.left(await managed.classic.leave(call, leaving), call.version)
-        outcome = await self._ask(request.group_id, lambda token: Leave(token, leaving))
-        if not isinstance(outcome, Left):
-            outcome = Left(None, Error.NONE, tuple((*who, Error.UNKNOWN_MEMBER_ID) for who in leaving))
-        return answers.left(outcome, call.version)
+        error, outcome = await self._ask(request.group_id, lambda token: Leave(token, leaving))
+        if error is Error.UNKNOWN_MEMBER_ID:
+            outcome = Left(None, Error.NONE, tuple((*who, error) for who in leaving))
+        return answers.left(outcome if isinstance(outcome, Left) else Left(None, error), call.version)
 
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
         """Answers a KIP-848 heartbeat. Refuses it if the group has client-assigned members, whose offsets are in the
@@ -285,6 +284,8 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
         if error is Error.NONE:
             error = self._may_commit(request, call.client.number)
+            if error is not Error.NONE:  # nothing is written, so nothing else proves that the error is still right
+                error = await self._manager.vouch(request.group_id) or error
         if error is Error.NONE:
             errors |= _take_out_large(offsets)
             error = await self._manager.store_offsets(request.group_id, offsets)
@@ -343,10 +344,11 @@ class GroupCoordinator:
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
             visible.append((group, topics, names, hidden, found))
-        await self._manager.prove_all(one.group_id for one in asked)
+        unproven = await self._manager.prove_all(one.group_id for one in asked)
         fetched = []
         for group, topics, names, hidden, found in visible:
             error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self.kinds.availability(group)
+            error = error or unproven.get(group, Error.NONE)
             if found is not None:
                 error = error or found[0]
             elif self.kinds.managed(group) is not None:  # it was taken over meanwhile
@@ -444,6 +446,8 @@ class GroupCoordinator:
         error = await self._manager.delete_group(group_id)
         if error is Error.NONE:
             self._carry_out(group_id, group, group.end(Error.COORDINATOR_NOT_AVAILABLE))
+        else:
+            self._set_timer(group_id, group)
         return error
 
     def convert(self, asked: Request) -> None:
@@ -484,19 +488,23 @@ class GroupCoordinator:
 
     async def _ask(
         self, group_id: str, event: Callable[[object], Event], *, make: bool = False, client: Caller | None = None
-    ) -> Instruction | None:
-        """Returns the response to an event, or ``None`` if the group does not exist and must not be created. If the
-        request may be held, ``client`` is its sender."""
+    ) -> tuple[Error, Instruction | None]:
+        """Returns the response to an event. Returns the error UNKNOWN_MEMBER_ID instead if the group does not exist and
+        must not be created, and another error if the response cannot be proven to be right. If the request may be held,
+        ``client`` is its sender."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
-            return None
+            return Error.UNKNOWN_MEMBER_ID, None
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
         instructions = group.handle(event(answer), _now())
         self._carry_out(group_id, group, instructions)
         held = next((one for one in instructions if isinstance(one, Held)), None)
         if held is not None and client is not None:
-            return await self._held(group_id, group, held, answer, client)
-        return await answer
+            found = await self._held(group_id, group, held, answer, client)
+        else:
+            found = await answer
+        error = await self._manager.vouch(group_id)  # the request may have been held for long
+        return error, found if error is Error.NONE else None
 
     async def _held(
         self, group_id: str, group: Group, held: Held, answer: asyncio.Future[Instruction], client: Caller

@@ -54,9 +54,12 @@ class GroupViews:
         """Returns an error for each group that the client is not allowed to see or that this instance does not serve,
         and NONE for every other group."""
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
-        await self._manager.prove_all(group_ids)
+        unproven = await self._manager.prove_all(group_ids)
         failed = Error.GROUP_AUTHORIZATION_FAILED
-        return {one: failed if one in denied else self._kinds.availability(one) for one in group_ids}
+        return {
+            one: failed if one in denied else self._kinds.availability(one) or unproven.get(one, Error.NONE)
+            for one in group_ids
+        }
 
     async def _managed(self, errors: dict[str, Error], operations: dict[str, int]) -> dict[str, views.GroupView]:
         """Returns the managed groups that have no error. ``operations`` are those that the client may perform."""

@@ -14,6 +14,7 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.patches import Addresses
 from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.errors import RIGHTS, RightMissing
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.wire.messages import message
 
@@ -53,7 +54,7 @@ class Instances:
         self._partitions: dict[str, tuple[float, int]] = {}
 
     async def _ask(self, name: str, version: int, value: Any) -> Any:
-        if self._connection is None or self._connection.closed:
+        if self._connection is None:
             self._connection = self._connect()
         return await self._connection.ask(name, version, value)
 
@@ -78,9 +79,11 @@ class Instances:
 
     async def find_leaders(self) -> None:
         """Finds the leaders of the log's partitions. If there are none yet, creates the topic, unless that is another
-        instance's task. Raises :class:`BrokerError`."""
+        instance's task. Raises :class:`BrokerError` (:class:`RightMissing` if the broker denies the right)."""
         answer = await self._metadata([TOPIC])
         (topic,) = answer.topics
+        if topic.error_code in RIGHTS:
+            raise RightMissing(f"cannot describe topic {TOPIC}", topic.error_code)
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
         if not topic.partitions and not self.leaders:
             await self._make_topic(answer.controller_id)
@@ -101,6 +104,8 @@ class Instances:
         )
         answer = await self._ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
         error = answer.topics[0].error_code
+        if error in RIGHTS:
+            raise RightMissing(f"cannot create topic {TOPIC}", error)
         if error not in {0, _TOPIC_EXISTS, _INVALID_REPLICATION}:
             raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 

@@ -14,11 +14,13 @@ from functools import partial
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import (
     BrokerError,
+    Fenced,
     KafkaCoordError,
     MalformedValue,
     NodeExists,
     NoNode,
     SettingsError,
+    StoreError,
     StoreUnavailable,
 )
 from kafka_coord.frontends.handshakes import Handshakes
@@ -32,15 +34,18 @@ from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Addresses, patches
+from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
+from kafka_coord.grouplog.errors import RightMissing
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.fencing import multi_fenced
+from kafka_coord.zk.store import Check, SessionState, Store
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +55,9 @@ TAKE_OVER_CHECK_S = 5.0
 """How often to look for empty groups that match ``managed_groups``, in seconds."""
 IN_BOTH_CHECK_S = 1.0
 """How often to look for client-assigned groups that also have members in ZooKeeper, in seconds."""
+RIGHT_CHECK_S = 5.0
+"""How long to wait before another claim after the broker has denied this instance a right, and how often to report
+that in ZooKeeper, in seconds."""
 EXPIRY_CHECK_S = 600.0
 """How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
@@ -92,7 +100,7 @@ class KafkaListener:
         to_broker = partial(BrokerConnection, self._broker_host, self._broker_port, security)
         self.instances = Instances(to_broker, broker_id, known)
         self.manager = GroupMetadataManager(
-            to_broker, self._claim, f"{broker_id}@{address}", group_limits, self._term_ended
+            to_broker, self._claim, self._check, f"{broker_id}@{address}", group_limits, self._term_ended
         )
         self.broker_access = BrokerAccess()
         self.handshakes = None if tls is None else Handshakes(tls)
@@ -101,7 +109,7 @@ class KafkaListener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
-        self._broker_failed = False
+        self._broker_failed = self._reported_right = False
         self.clients = Clients(limits or ClientLimits())
         self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
@@ -191,12 +199,26 @@ class KafkaListener:
         """Claims the partitions that the broker leads, gives up all other partitions, and removes expired offsets."""
         loop = asyncio.get_running_loop()
         expiry_due = loop.time() + EXPIRY_CHECK_S
+        report_due = loop.time()
         while True:
             await self._refresh_leaders()
+            if loop.time() >= report_due:
+                report_due = loop.time() + RIGHT_CHECK_S
+                await self._report_right()
             if loop.time() >= expiry_due:
                 expiry_due = loop.time() + EXPIRY_CHECK_S
                 await self._remove_expired_offsets()
             await asyncio.sleep(LEADER_CHECK_S)
+
+    async def _report_right(self) -> None:
+        error = self.manager.missing_right
+        if not error and not self._reported_right:
+            return
+        try:
+            await asyncio.to_thread(report_right, self._store, self._broker_id, error)
+            self._reported_right = bool(error)
+        except StoreError as failed:
+            log.info("cannot report a missing right: %s; retrying", failed)
 
     async def _refresh_leaders(self) -> None:
         """Asks the broker which partitions it leads and claims them. Logs only the first of several consecutive
@@ -207,6 +229,8 @@ class KafkaListener:
             await self.instances.find_leaders()
             self._broker_failed = False
         except (BrokerError, StoreUnavailable) as error:
+            if isinstance(error, RightMissing):
+                self.manager.note_outcome(error.code)
             if not self._broker_failed:
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
             self._broker_failed = True
@@ -248,6 +272,9 @@ class KafkaListener:
             await self.manager.load_groups_for_partition(partition)
             self.coordinator.begin_partition(partition)
             self.managed.begin(partition, self.manager.terms[partition].term)
+        except RightMissing as error:
+            log.info("cannot coordinate a partition of the groups log partition=%d: %s; retrying", partition, error)
+            await asyncio.sleep(RIGHT_CHECK_S)
         except KafkaCoordError as error:
             log.warning(
                 "cannot yet coordinate a partition of the groups log partition=%d: %s; retrying", partition, error
@@ -274,6 +301,9 @@ class KafkaListener:
     async def _claim(self, partition: int) -> int:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)
 
+    async def _check(self, partition: int, term: int) -> bool:
+        return await asyncio.to_thread(is_current_term, self._store, partition, term)
+
 
 def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
     """Returns the addresses where the running instances serve Kafka clients, by broker id. Raises
@@ -287,6 +317,18 @@ def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
                 if "kafka" in info.endpoints:
                     addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
     return addresses
+
+
+def is_current_term(store: Store, partition: int, term: int) -> bool:
+    """Returns whether the partition's znode still has the term as its version, as ZooKeeper's leader knows it: a multi
+    is ordered with all writes, and a plain read is not. Raises :class:`StoreError` if that cannot be found out."""
+    if store.session.state is not SessionState.CONNECTED:
+        raise StoreUnavailable("the session is not connected")  # do not wait until it is
+    try:
+        multi_fenced(store, Check(layout.log_partition(partition), term), ())
+    except Fenced:
+        return False
+    return True
 
 
 def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.errors import BrokerError, MalformedValue
+from kafka_coord.errors import BrokerError, MalformedValue, NoNode
+from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
@@ -39,6 +40,7 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
     brokers = (read_brokers(store) or Brokers()).live
     findings = [*_check_listeners(directory, brokers), *_check_instances(instances, directory)]
     findings += _check_managed_groups(store, directory)
+    findings += _check_rights(store)
     yield from findings
     if not findings:
         yield ok(CHECK, f"{len(directory.addresses)} instances serve Kafka clients, and each broker advertises its own")
@@ -111,6 +113,18 @@ def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterato
         shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(patterns.items()))
         what = f"the instances have different serve.managed_groups ({shown}), so a group's kind depends on its instance"
         yield warning(CHECK, what, "give all instances the same setting, and restart those you changed")
+
+
+def _check_rights(store: Store) -> Iterator[Finding]:
+    """Reports the instances that say that their broker denies them a right on the groups log."""
+    with suppress(NoNode):
+        for number in sorted(store.children(layout.MISSING_RIGHTS)):
+            path = f"{layout.MISSING_RIGHTS}/{number}"
+            with suppress(NoNode, MalformedValue):
+                code = fields.text(fields.load_object(store.get(path).data, path), "error", path, "")
+                what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
+                todo = f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}"
+                yield error(CHECK, what, todo)
 
 
 def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:

@@ -40,6 +40,11 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(coroutine)
 
 
+async def checked() -> bool:
+    """ZooKeeper knows of no newer term."""
+    return True
+
+
 class Claimant:
     """An instance that claims the partition with a term number."""
 
@@ -50,7 +55,7 @@ class Claimant:
 
     async def claim(self, number: int) -> LogTerm:
         now_ms = lambda: time.time_ns() // 10**6  # noqa: E731
-        term = LogTerm(self.connection, 0, number, self.name, now_ms, self.ended.append, self.log.topic)
+        term = LogTerm(self.connection, 0, number, self.name, now_ms, self.ended.append, checked, topic=self.log.topic)
         self.claimed_at = await term.claim()
         return term
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.frontends.kafka.routing import HEARTBEAT
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import PROOF_S
 from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import Instance, Network, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
-from tests.simulation.groups.log import SimulatedPartition
+from tests.simulation.groups.log import STORAGE, TIMED_OUT, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
-    "client-kill", "client-freeze", "lazy", "delete", "away",
+    "client-kill", "client-freeze", "lazy", "delete", "away", "idle", "deny", "size", "unclear", "zookeeper",
 })  # fmt: skip
+OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
+"""The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
 TURMOIL_S, CALM_S = 14.0, 26.0
 BROKERS = (1, 2, 3)
 _LOOKS_S = 0.05
@@ -67,7 +73,9 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm = False
         few = len(faults) <= _FEW
-        kinds = [kind for kind in sorted(faults) if rng.random() < 0.5 or few]
+        kinds = [kind for kind in sorted(faults - OF_OUTCOMES) if rng.random() < 0.5 or few]
+        of_outcomes = random.Random(f"outcomes {seed}")
+        self.of_outcomes = [kind for kind in sorted(faults & OF_OUTCOMES) if of_outcomes.random() < 0.4 or few]
         if "forget" in kinds and "compact" in kinds:
             kinds.remove(rng.choice(["forget", "compact"]))
         self.kinds = kinds
@@ -98,6 +106,8 @@ class GroupHistory:
         """Runs the history. Raises :class:`InvariantBroken`."""
         world, start = self.world, self.world.now
         world.after(1.0, self._fault)
+        if self.of_outcomes:
+            world.after(1.2, self._fault_of_outcomes)
         world.after(_LOOKS_S, self._look_at_held)
         self._run(start + self.turmoil_s)
         self._end_all()
@@ -133,7 +143,8 @@ class GroupHistory:
             try:
                 found = await instance.coordinator.answer(frame, line)
             finally:
-                del self.asked[key]
+                began = self.asked.pop(key)[0]
+            self._look_at_proof(instance, frame, found, began)
             if check is not None:
                 check(found)
             if not net.loses():
@@ -145,6 +156,14 @@ class GroupHistory:
 
         world = self.world
         world.after(net.takes_s(), lambda: instance.process.start(handle))
+
+    def _look_at_proof(self, instance: Instance, frame: bytes, found: bytes, began: float) -> None:
+        """Checks that while appends are refused, a heartbeat is answered only with a fresh proof of the term."""
+        term = instance.manager.terms.get(self.log.partition)
+        if int.from_bytes(frame[:2], "big") != HEARTBEAT or found[-2:] != bytes(2) or term is None:
+            return
+        if term.is_refused and term.proven_at < began - PROOF_S:
+            self.judge.breaks(f"{instance.process.name} answers a heartbeat without a proof of its term")
 
     def _look_at_held(self) -> None:
         """Checks that only requests of members of stable groups are held."""
@@ -178,6 +197,40 @@ class GroupHistory:
             kind = self.rng.choice(self.kinds)
             self.say(kind)
             getattr(self, f"_{kind.replace('-', '_')}")()
+
+    def _fault_of_outcomes(self) -> None:
+        if self.calm:
+            return
+        self.world.after(self.rng.expovariate(1 / self.every_s), self._fault_of_outcomes)
+        kind = self.rng.choice(self.of_outcomes)
+        self.say(kind)
+        getattr(self, f"_{kind}")()
+
+    def _idle(self) -> None:
+        """Brokers close idle connections soon, and connections are replaced often."""
+        self.net.idle_s = self.rng.choice([math.inf, 0.05, 0.5])
+        self.net.lifetime_s = self.rng.choice([math.inf, 1.0])
+
+    def _deny(self) -> None:
+        self.log.denies = True
+        self.world.after(self.rng.uniform(0.05, 2.0), self._allow)
+
+    def _allow(self) -> None:
+        self.log.denies = False
+
+    def _size(self) -> None:
+        """The brokers refuse batches of more records than a few, or than one, or any."""
+        self.log.most_records = self.rng.choice([1 << 30, 2, 1, 0])
+
+    def _unclear(self) -> None:
+        self.log.unclear = self.rng.choice([None, TIMED_OUT, STORAGE])
+
+    def _zookeeper(self) -> None:
+        self.net.without_zookeeper = True
+        self.world.after(self.rng.uniform(0.05, 4.0), self._zookeeper_answers)
+
+    def _zookeeper_answers(self) -> None:
+        self.net.without_zookeeper = False
 
     def _move(self) -> None:
         self.log.move(self.rng.choice(BROKERS))
@@ -274,6 +327,8 @@ class GroupHistory:
         self.say("calm")
         self.calm = True
         self.net.loss = self.net.delay = 0.0
+        self.net.without_zookeeper = self.log.denies = False
+        self.log.most_records, self.log.unclear = 1 << 30, None
         self.log.have_replicas(True)
         for twin in list(self.twins):
             self._without(twin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
+from kafka_coord.grouplog.errors import NotSent
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 
 LOOK_S = 0.5
+_NOTICED_AFTER_S = 0.002
+"""How long it takes until a process knows that the broker has closed its connection."""
 RETENTION_MS = 20_000
 EXPIRY_CHECK_S = 4.0
 WALL_START_MS = 1_700_000_000_000
@@ -35,6 +39,11 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.loss = self.delay = 0.0
+        self.idle_s = math.inf
+        """After how long brokers close idle connections."""
+        self.lifetime_s = math.inf
+        """After how long connections are replaced, because their authentication expires."""
+        self.without_zookeeper = False
 
     def loses(self) -> bool:
         return self.world.rng.random() < self.loss
@@ -46,20 +55,42 @@ class Network:
 
 class Connection:
     """Replaces :class:`~kafka_coord.grouplog.broker.BrokerConnection`. Messages sent before it is closed may still
-    arrive."""
+    arrive. The broker may have closed it, and the process does not know yet."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance, self._net = instance, instance.net
         self._loop = instance.process
-        self.closed = False
+        self.closed = self._lost = False
+        self._opened_at = self._used_at = -math.inf
         self._waiting: set[asyncio.Future[Any]] = set()
 
-    async def ask(self, name: str, version: int, value: Any, timeout_s: float = 30.0) -> Any:
-        if self.closed:
-            raise BrokerError(f"{name}: the connection was closed")
+    @property
+    def is_open(self) -> bool:
+        if self.closed or self._lost or self._opened_at < 0:
+            return False
+        now, net = self._net.world.now, self._net
+        noticed_s = net.idle_s + _NOTICED_AFTER_S
+        if not self._waiting and (now - self._used_at > noticed_s or now - self._opened_at > net.lifetime_s):
+            self._lost = True
+        return not self._lost
+
+    async def open(self) -> None:
+        """Connecting costs a round trip, and may fail."""
+        await asyncio.sleep(self._net.takes_s())
+        if self.closed or self._net.loses():
+            raise NotSent("the broker cannot be reached")
+        self._lost = False
+        self._opened_at = self._used_at = self._net.world.now
+
+    async def ask(self, name: str, version: int, value: Any, timeout_s: float = 30.0, *, reopens: bool = True) -> Any:
+        if not self.is_open:
+            if not reopens:
+                raise NotSent(f"{name}: the connection is closed")
+            await self.open()
+        closed_by_broker = not self._waiting and self._net.world.now - self._used_at > self._net.idle_s
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.add(answer)
-        lost, lost_back = self._net.loses(), self._net.loses()
+        lost, lost_back = self._net.loses() or closed_by_broker, self._net.loses()
 
         def arrive() -> None:
             if lost:
@@ -75,17 +106,18 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            self.close()
+            self._lose()
             raise BrokerError(f"{name}: no answer") from None
         finally:
             self._waiting.discard(answer)
+            self._used_at = self._net.world.now
 
     def _told(self, found: Any, answer: asyncio.Future[Any]) -> None:
         def tell() -> None:
             if answer.done():
                 return
             if found is None:
-                self.close()
+                self._lose()
             else:
                 answer.set_result(found)
 
@@ -102,6 +134,10 @@ class Connection:
 
     def close(self) -> None:
         self.closed = True
+        self._lose()
+
+    def _lose(self) -> None:
+        self._lost = True
         for answer in self._waiting:
             if not answer.done():
                 answer.set_exception(BrokerError("the connection was lost"))
@@ -125,6 +161,7 @@ class Instance:
         self.manager = GroupMetadataManager(
             lambda: Connection(self),  # type: ignore[arg-type, return-value]
             self._claim,
+            self._check,
             str(broker),
             LIMITS,
             self._term_ended,
@@ -141,9 +178,19 @@ class Instance:
     def _term_ended(self, partition: int) -> None:
         self.coordinator.end_partition(partition)
 
+    async def _check(self, _partition: int, term: int) -> bool:
+        await asyncio.sleep(self.net.takes_s())
+        if self.net.loses() or self.net.without_zookeeper:
+            raise StoreUnavailable("the request was lost")
+        is_current = self.znode.version == term
+        await asyncio.sleep(self.net.takes_s())
+        return is_current
+
     async def _claim(self, partition: int) -> int:
         """Compares and sets in two requests, whose answers may be lost."""
         await asyncio.sleep(self.net.takes_s())
+        if self.net.without_zookeeper:
+            raise StoreUnavailable("there is no connection")
         seen = self.znode.version
         await asyncio.sleep(self.net.takes_s())
         if self.net.loses():

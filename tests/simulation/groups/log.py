@@ -17,6 +17,7 @@ from kafka_coord.wire.batches import Batch, LogRecord
 from tests.simulation.groups.loop import World
 
 NOT_LEADER, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_AFTER_APPEND, OUT_OF_ORDER, FENCED = 6, 19, 20, 45, 47
+TIMED_OUT, TOO_LARGE, DENIED, STORAGE = 7, 10, 29, 56
 _REMEMBERED = 5
 """The number of batches of each producer that a broker remembers to recognise a repeated one."""
 
@@ -53,6 +54,12 @@ class SimulatedPartition:
         self.served: list[Batch] = []
         self.producers: dict[int, Producer] = {}
         self.lacks_replicas = False
+        self.most_records = 1 << 30
+        """Larger batches are refused."""
+        self.denies = False
+        """Whether the instances may not write."""
+        self.unclear: int | None = None
+        """The code that tells nothing about whether a batch was appended, while the brokers answer with it."""
         self._waiting: list[tuple[int, Callable[[Any], None]]] = []
         self.written: Callable[[Batch], None] = lambda _batch: None
         self.cut: Callable[[int], None] = lambda _offset: None
@@ -63,10 +70,19 @@ class SimulatedPartition:
         if broker != self.leader:
             reply(_produced(NOT_LEADER))
             return
+        if self.denies:
+            reply(_produced(DENIED))
+            return
         if self.lacks_replicas and self.world.rng.random() < 0.7:
             reply(_produced(NOT_ENOUGH_REPLICAS))
             return
         count = len(sent.records)
+        if count > self.most_records:
+            reply(_produced(TOO_LARGE))
+            return
+        if self.unclear is not None and self.world.rng.random() < 0.3:
+            reply(_produced(self.unclear))
+            return
         known = self.producers.get(sent.producer_id)
         if known is not None:
             if sent.epoch < known.epoch:
@@ -82,8 +98,10 @@ class SimulatedPartition:
                 reply(_produced(OUT_OF_ORDER))
                 return
         base = self._append(sent)
-        if self.lacks_replicas:
-            reply(_produced(NOT_ENOUGH_AFTER_APPEND))
+        if self.lacks_replicas or (self.unclear is not None and self.world.rng.random() < 0.4):
+            reply(_produced(NOT_ENOUGH_AFTER_APPEND if self.lacks_replicas else self.unclear or TIMED_OUT))
+            since, end = self.leader_since, self.leo
+            self.world.after(self.world.rng.uniform(0.001, 0.02), lambda: self._replicated(since, end))
             return
         self._waiting.append((base + count, lambda answer: reply(answer if answer else _produced(0, base))))
         since, end = self.leader_since, self.leo

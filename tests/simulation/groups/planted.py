@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
+from kafka_coord.classic_groups.metadata import GroupState
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog import manager, term
+from kafka_coord.grouplog.errors import REFUSALS, Refused
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
-from kafka_coord.grouplog.term import LogTerm, producer_of
+from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
+from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
 Patch = tuple[Any, str, Any]
 
@@ -33,7 +36,7 @@ def _base_offset_not_compared() -> Patch:
 
     async def produce(self: Any, records: Any) -> int:
         offset = await original(self, records)
-        if self._writer is not None:
+        if self._writing is not None:
             self._next_offset = offset
         return offset
 
@@ -47,7 +50,6 @@ def _error_answered_by_trying_again() -> Patch:
         try:
             await original(self, records)
         except BrokerError:
-            self._broker.closed = False
             self._next_offset = await self._produce_next(records) + len(records)
 
     return LogTerm, "_append_batch", append
@@ -107,7 +109,7 @@ def _one_epoch_for_all_terms() -> Patch:
 
 def _sequence_used_again() -> Patch:
     async def produce(self: Any, records: Any) -> int:
-        self._sequence = 0 if self._writer is None else 1
+        self._sequence = 0 if self._writing is None else 1
         return int(await self._produce(records, producer_of(self.partition, self.term), self._sequence))
 
     return LogTerm, "_produce_next", produce
@@ -190,6 +192,61 @@ def _hold_outlasts_its_connection() -> Patch:
     return Group, "_gone", lambda _self, _gone: None
 
 
+def _appended_counts_as_refused() -> Patch:
+    return term, "REFUSALS", REFUSALS | {NOT_ENOUGH_AFTER_APPEND, TIMED_OUT}
+
+
+def _refused_commit_stays_in_memory() -> Patch:
+    store = GroupMetadataManager.store_offsets
+
+    async def store_offsets(self: Any, group_id: str, offsets: Any) -> Error:
+        error = await store(self, group_id, offsets)
+        if error is Error.COORDINATOR_NOT_AVAILABLE:
+            self.offsets_cache.setdefault(group_id, {}).update(offsets)
+        return error
+
+    return GroupMetadataManager, "store_offsets", store_offsets
+
+
+def _refused_assignment_is_handed_out() -> Patch:
+    original = GroupMetadataManager.store_group
+
+    async def store(self: Any, group: Any, assignments: Any) -> Error:
+        error = await original(self, group, assignments)
+        return Error.NONE if error is Error.COORDINATOR_NOT_AVAILABLE else error
+
+    return GroupMetadataManager, "store_group", store
+
+
+def _heartbeats_without_proof() -> Patch:
+    async def vouch(_self: Any, _group_id: str) -> Error:
+        return Error.NONE
+
+    return GroupMetadataManager, "vouch", vouch
+
+
+def _refusal_counts_as_proof() -> Patch:
+    async def prove(self: Any) -> None:
+        if not self.ended and self._loop.time() >= self.proven_at + PROOF_S:
+            with suppress(Refused):
+                await self.append([keep_alive_record()])
+
+    return LogTerm, "prove", prove
+
+
+def _refused_deletion_leaves_the_group_dead() -> Patch:
+    original = GroupMetadataManager.delete_group
+
+    async def delete(self: Any, group_id: str) -> Error:
+        group = self.groups_cache.get(group_id)
+        error = await original(self, group_id)
+        if error is not Error.NONE and group is not None:
+            group.metadata.state = GroupState.DEAD
+        return error
+
+    return GroupMetadataManager, "delete_group", delete
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -211,6 +268,12 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a heartbeat is held through a rebalance": partial(_hold_outlasts, Error.REBALANCE_IN_PROGRESS),
     "a heartbeat is held for a member that was removed": partial(_hold_outlasts, Error.UNKNOWN_MEMBER_ID),
     "a heartbeat is held for a connection that was lost": _hold_outlasts_its_connection,
+    "sequence numbers are used again although the broker has the batch": _appended_counts_as_refused,
+    "a refused commit stays in memory": _refused_commit_stays_in_memory,
+    "a refused assignment is handed out": _refused_assignment_is_handed_out,
+    "heartbeats are answered without a proof while writes are refused": _heartbeats_without_proof,
+    "a refusal counts as a proof": _refusal_counts_as_proof,
+    "a group whose deletion was refused stays dead": _refused_deletion_leaves_the_group_dead,
 }
 
 TELLING = {
@@ -221,7 +284,13 @@ TELLING = {
     "generations are not compared": frozenset({"delay", "client-freeze"}),
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
-    "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay"}),
+    "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay", "client-kill"}),
+    "sequence numbers are used again although the broker has the batch": frozenset({"unclear", "replicas"}),
+    "a refused commit stays in memory": frozenset({"deny", "replicas"}),
+    "a refused assignment is handed out": frozenset({"deny", "replicas", "client-kill"}),
+    "heartbeats are answered without a proof while writes are refused": frozenset({"deny", "zookeeper"}),
+    "a refusal counts as a proof": frozenset({"deny", "twin", "replicas"}),
+    "a group whose deletion was refused stays dead": frozenset({"deny", "delete"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

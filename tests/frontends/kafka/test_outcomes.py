@@ -1,0 +1,350 @@
+"""What a broker does to connections and writes of the groups log, beside what Kafka's own coordinator answers. It closes
+idle connections, ends authenticated ones, refuses large batches, lacks replicas, and denies rights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm
+from kafka_coord.settings import host_and_port
+from kafka_coord.wire.messages import message
+from tests.cli.running import run as cli
+from tests.frontends.kafka.conftest import serving_beside
+from tests.frontends.kafka.side_by_side import Side
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+FLIGHTS, OFFSETS_TOPIC = "flights", "__consumer_offsets"
+IDLE_MS, LIFETIME_MS = 1_000, 2_000
+_numbers = itertools.count(1)
+_SECURITY = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "instance",
+    "sasl.password": "i-secret",
+}
+
+
+class Authenticated(Side):
+    """A side whose coordinator is behind a listener with SASL, where its user has every right."""
+
+    def connect(self, host: str = "", port: int = 0) -> BrokerConnection:
+        where = (host, port) if host else self.coordinator
+        assert where is not None
+        user = _SECURITY | {"sasl.username": "client", "sasl.password": "c-secret"}
+        self.open.append(BrokerConnection(*where, BrokerSecurity.of(user)))
+        return self.open[-1]
+
+
+@dataclass
+class Place:
+    """A broker that closes idle and expired connections soon, and the instance beside it."""
+
+    broker: KafkaBroker
+    zookeeper: ZooKeeperServer
+    listener: KafkaListener
+
+    @property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.address})
+
+    def terms(self) -> dict[int, LogTerm]:
+        return dict(self.listener.manager.terms)
+
+    def sides(self, group: str) -> tuple[Side, Side]:
+        """Kafka's coordinator and this project's, for a group of this name on each."""
+        kafka = Side(host_and_port(self.broker.address), group, FLIGHTS)
+        return kafka, Authenticated(host_and_port(self.listener.address), group, FLIGHTS)
+
+    @contextlib.contextmanager
+    def set(self, name: str, value: str) -> Iterator[None]:
+        """Changes a setting of both coordinators' topics."""
+        self._alter(AlterConfigOpType.SET, name, value)
+        try:
+            yield
+        finally:
+            self._alter(AlterConfigOpType.DELETE, name, value)
+
+    def _alter(self, operation: AlterConfigOpType, name: str, value: str) -> None:
+        for topic in (TOPIC, OFFSETS_TOPIC):
+            entry = ConfigEntry(name, value, incremental_operation=operation)
+            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+            for done in self.admin.incremental_alter_configs([resource]).values():
+                done.result(30)
+        time.sleep(0.5)  # the broker reads it from ZooKeeper
+
+    @contextlib.contextmanager
+    def denied(self, operation: AclOperation) -> Iterator[None]:
+        """Denies the instance, and only the instance, the right on the groups log."""
+        who = "User:instance", "*", operation, AclPermissionType.DENY
+        for done in self.admin.create_acls(
+            [AclBinding(ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, *who)]
+        ).values():
+            done.result(30)
+        try:
+            yield
+        finally:
+            filters = [AclBindingFilter(ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, *who)]
+            for gone in self.admin.delete_acls(filters).values():
+                gone.result(30)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory: Path = tmp_path_factory.mktemp("outcomes")
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    properties = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,COORD:SASL_PLAINTEXT",
+        "listener.name.coord.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.coord.plain.sasl.jaas.config": (f'{login} user_instance="i-secret" user_client="c-secret";'),
+        "listener.name.coord.plain.connections.max.reauth.ms": str(LIFETIME_MS),
+        "connections.max.idle.ms": str(IDLE_MS),
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:client;User:ANONYMOUS",
+        "offsets.topic.num.partitions": str(PARTITIONS),
+    }
+    settings = KafkaSettings(for_instances=True, properties=properties)
+    with (
+        ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
+        KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,
+    ):
+        TopicAdmin(broker.address).create(FLIGHTS, 200, replication=1)
+        security = BrokerSecurity.of(_SECURITY)
+        with serving_beside(broker, server.connect_string, security=security) as listener:
+            yield Place(broker, server, listener)
+
+
+@pytest.fixture
+def terms_go_on(place: Place) -> Iterator[None]:
+    """Checks that no term ends during the test."""
+    before = place.terms()
+    assert len(before) == PARTITIONS
+    yield
+    assert place.terms() == before
+
+
+def play(*sides: Side, of: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """Runs a play on each side, one after the other."""
+
+    async def one(side: Side) -> Any:
+        try:
+            await side.find()
+            return await of(side)
+        finally:
+            for connection in side.open:
+                connection.close()
+            await asyncio.gather(*side.held, return_exceptions=True)
+
+    async def each() -> list[Any]:
+        return [await one(side) for side in sides]
+
+    return asyncio.run(each())
+
+
+def fresh(what: str) -> str:
+    return f"{what}-{next(_numbers)}"
+
+
+def committed(answer: Any) -> set[str]:
+    return {Error(part.error_code).name for topic in answer.topics for part in topic.partitions}
+
+
+async def large_commit(side: Side, partitions: int = 100, metadata: str = "m" * 100) -> Any:
+    form = message("OffsetCommitRequest")
+    part = form.struct("OffsetCommitRequestPartition")
+    parts = tuple(part(partition_index=n, committed_offset=7, committed_metadata=metadata) for n in range(partitions))
+    topic = form.struct("OffsetCommitRequestTopic")(name=FLIGHTS, partitions=parts)
+    return await side.ask("OffsetCommit", 7, group_id=side.group, topics=(topic,))
+
+
+async def offset_of(side: Side) -> int:
+    (topic,) = (await side.offsets(partitions=(0,))).topics
+    return int(topic.partitions[0].committed_offset)
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_a_commit_after_a_pause_longer_than_the_idle_limit_is_as_quick_as_ever(place: Place) -> None:
+    group = fresh("paused")
+    _, ours = place.sides(group)
+
+    async def pause_between(side: Side) -> float:
+        await side.commit()
+        await asyncio.sleep(IDLE_MS / 1000 * 2.5)
+        began = time.monotonic()
+        assert committed(await side.commit(offset=6)) == {"NONE"}
+        assert await offset_of(side) == 6
+        return time.monotonic() - began
+
+    (took_s,) = play(ours, of=pause_between)
+    assert took_s < 1.0
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_no_term_ends_when_connections_are_used_beyond_their_lifetime(place: Place) -> None:
+    _, ours = place.sides(fresh("busy"))
+
+    async def commit_on(side: Side) -> None:
+        on = side.connect()
+        for number in range(LIFETIME_MS * 2 // 100):
+            assert committed(await side.commit(offset=number, on=on)) == {"NONE"}
+            await asyncio.sleep(0.1)
+
+    play(ours, of=commit_on)
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_only_the_commit_that_is_too_large_hears_of_it(place: Place) -> None:
+    group = fresh("large")
+    partition = partition_of(group)
+    others = list(itertools.islice((n for i in itertools.count() if partition_of(n := f"other-{i}") == partition), 10))
+
+    async def together(side: Side) -> list[set[str]]:
+        one = message("OffsetCommitRequest")
+        part = one.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=1, committed_metadata="")
+        topic = one.struct("OffsetCommitRequestTopic")(name=FLIGHTS, partitions=(part,))
+        small = [side.ask("OffsetCommit", 7, quiet=True, group_id=other, topics=(topic,)) for other in others]
+        answers = await asyncio.gather(large_commit(side), *small, large_commit(side))
+        assert await offset_of(side) == -1
+        return [committed(answer) for answer in answers]
+
+    with place.set("max.message.bytes", "2000"):
+        kafka, ours = play(*place.sides(group), of=together)
+    assert ours == kafka == [{"INVALID_COMMIT_OFFSET_SIZE"}, *[{"NONE"}] * len(others), {"INVALID_COMMIT_OFFSET_SIZE"}]
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_an_assignment_that_is_too_large_is_handed_to_nobody_and_its_generation_is_not_used_again(place: Place) -> None:
+    async def sync_large(side: Side) -> tuple[str, int]:
+        joined = await side.join("m1", protocols=side.protocols("range", metadata=b"s" * 4_000))
+        synced = await side.sync(joined)
+        assert not synced.assignment
+        again = await side.join("m1", member_id=joined.member_id, protocols=side.protocols("range"))
+        assert not (await side.sync(again)).error_code
+        return Error(synced.error_code).name, again.generation_id - joined.generation_id
+
+    with place.set("max.message.bytes", "2000"):
+        kafka, ours = play(*place.sides(fresh("wide")), of=sync_large)
+    assert ours == kafka == ("UNKNOWN_SERVER_ERROR", 1)
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_while_replicas_are_missing_commits_fail_and_reads_and_heartbeats_go_on(place: Place) -> None:
+    group = fresh("replicas")
+
+    async def before(side: Side) -> Any:
+        (joined,) = await side.stable("m1")
+        await side.commit(joined, offset=3)
+        return joined
+
+    joined = play(*place.sides(group), of=before)
+
+    def during(member: Any) -> Callable[[Side], Awaitable[Any]]:
+        async def act(side: Side) -> tuple[set[str], int, int]:
+            failed = committed(await side.commit(member, offset=4))
+            return failed, await offset_of(side), (await side.heartbeat(member)).error_code
+
+        return act
+
+    with place.set("min.insync.replicas", "2"):
+        kafka_side, our_side = place.sides(group)
+        (kafka,) = play(kafka_side, of=during(joined[0]))
+        (ours,) = play(our_side, of=during(joined[1]))
+    assert ours == kafka == ({"COORDINATOR_NOT_AVAILABLE"}, 3, 0)
+    (after,) = play(place.sides(group)[1], of=lambda side: side.commit(joined[1], offset=5))
+    assert committed(after) == {"NONE"}
+
+
+def test_without_replicas_and_without_zookeeper_nothing_is_answered_from_memory(place: Place) -> None:
+    _, ours = place.sides(fresh("unproven"))
+
+    async def act(side: Side) -> list[str]:
+        (joined,) = await side.stable("m1")
+        with place.set("min.insync.replicas", "2"):
+            await side.commit(joined)
+            place.zookeeper.pause()
+            try:
+                await asyncio.sleep(0.5)
+                beat = await side.heartbeat(joined)
+                offsets = await side.offsets()
+                described = await side.describe()
+            finally:
+                place.zookeeper.resume()
+        answers = [beat.error_code, offsets.error_code, described.groups[0].error_code]
+        return [Error(code).name for code in answers]
+
+    (told,) = play(ours, of=act)
+    assert set(told) <= {"COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
+    eventually(lambda: len(place.terms()) == PARTITIONS, within_s=60)
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_a_group_whose_deletion_is_refused_is_as_before(place: Place) -> None:
+    group = fresh("kept")
+    _, ours = place.sides(group)
+
+    async def delete(side: Side) -> tuple[str, str, int, str]:
+        await side.commit(offset=9)
+        with place.set("min.insync.replicas", "2"):
+            refused = await side.ask("DeleteGroups", 1, groups_names=(group,))
+            state = (await side.describe()).groups[0].group_state
+            kept = await offset_of(side)
+        done = await side.ask("DeleteGroups", 1, groups_names=(group,))
+        codes = [Error(answer.results[0].error_code).name for answer in (refused, done)]
+        return codes[0], state, kept, codes[1]
+
+    assert play(ours, of=delete) == [("COORDINATOR_NOT_AVAILABLE", "Empty", 9, "NONE")]
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_a_right_that_the_instance_lacks_is_one_error_and_a_finding(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def commit(side: Side) -> list[set[str]]:
+        return [committed(await side.commit(offset=number)) for number in range(3)]
+
+    _, ours = place.sides(fresh("denied"))
+    with caplog.at_level(logging.ERROR), place.denied(AclOperation.WRITE):
+        eventually(lambda: play(ours, of=commit)[0] == [{"COORDINATOR_NOT_AVAILABLE"}] * 3, within_s=30)
+        ours.coordinator = None
+        found = eventually(lambda: [one for one in findings(place) if "denies its instance" in one], within_s=60)
+    assert found == ["broker 1 denies its instance a right on __kafka_coord_groups (TOPIC_AUTHORIZATION_FAILED), so its"
+                     " groups cannot commit"]  # fmt: skip
+    assert len([one for one in caplog.records if "denies this instance a right" in one.message]) == 1
+    eventually(lambda: play(place.sides(fresh("allowed"))[1], of=commit)[0] == [{"NONE"}] * 3, within_s=30)
+    eventually(lambda: not [one for one in findings(place) if "denies its instance" in one], within_s=60)
+
+
+def findings(place: Place) -> list[str]:
+    ran = cli("doctor", "-z", place.zookeeper.connect_string, "-o", "json")
+    return [one["what"] for one in ran.json()["findings"]]
