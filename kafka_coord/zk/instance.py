@@ -46,6 +46,7 @@ class InstanceRegistration:
         self._watched_in = 0
         self._namesake_since: float | None = None
         self._written = b""
+        self._ready, self._waiting_for = True, ""
 
     def is_registered(self) -> bool:
         """Returns whether the znode is known to exist in the current session."""
@@ -125,6 +126,26 @@ class InstanceRegistration:
         except (ValueError, TypeError, RecursionError):
             return False
 
+    def tell(self, *, ready: bool, waiting_for: str) -> None:
+        """Publishes whether the instance is ready, and what a rolling restart must wait for. Before the registration,
+        only remembers it. Raises :class:`StoreUnavailable`; the caller may then repeat the call."""
+        if (ready, waiting_for) == (self._ready, self._waiting_for):
+            return
+        before = self._ready, self._waiting_for
+        self._ready, self._waiting_for = ready, waiting_for
+        if not self.is_registered():
+            return  # the registration will say it
+        try:
+            node = self._store.get(self._path)
+            if node.stat.ephemeral_owner == self._store.session.session_id:
+                self._written = self._value()
+                self._store.set(self._path, self._written, node.stat.version)
+        except (NoNode, BadVersion):
+            return
+        except StoreUnavailable:
+            self._ready, self._waiting_for = before
+            raise
+
     def unregister(self) -> None:
         """Deletes the znode if it belongs to this session."""
         self._registered_in = self._watched_in = 0
@@ -137,7 +158,8 @@ class InstanceRegistration:
 
     def _value(self) -> bytes:
         now_ms = str(int(self._store.clock.time() * 1000))
-        info = CoordinatorInfo(self._broker_id, 0, now_ms, self._endpoints, self._process)
+        told = self._ready, self._waiting_for
+        info = CoordinatorInfo(self._broker_id, 0, now_ms, self._endpoints, self._process, *told)
         value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
         del value["epoch"]
         return dump(value)

@@ -79,11 +79,13 @@ class GroupCoordinator:
         *,
         holds: bool = True,
         is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
+        on_elsewhere: Callable[[], None] = lambda: None,
     ) -> None:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
-        self.kinds = GroupKinds(manager, managed, is_managed_by_name)
+        self._on_elsewhere = on_elsewhere
+        self.kinds = GroupKinds(manager, managed, is_managed_by_name, on_elsewhere)
         views = GroupViews(manager, self.kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,6 +155,7 @@ class GroupCoordinator:
         return Error.NONE, node
 
     async def _coordinator_of(self, group_id: str) -> tuple[int, Node]:
+        self._on_elsewhere()  # clients ask when their coordinator fails or moves
         try:
             node = await self._instances.coordinator_of(partition_of(group_id))
         except BrokerError as error:
@@ -560,6 +563,11 @@ class GroupCoordinator:
     def _groups_of(self, partition: int) -> list[tuple[str, Group]]:
         manager = self._manager
         return [(group_id, manager.groups_cache[group_id]) for group_id in manager.groups_of.get(partition, ())]
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether changes of groups are being written."""
+        return bool(self._tasks)
 
     async def close(self) -> None:
         for timer in self._timers.values():
