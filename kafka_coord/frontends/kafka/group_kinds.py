@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _OFFSETS_AT_ONCE = 2_000
 _LOOKS, _LOOK_AGAIN_S = 50, 0.1
+_KNOWN_CHECK_S = 0.02
 
 
 class Converted(NamedTuple):
@@ -63,6 +64,18 @@ class GroupKinds:
         is_unknown = self._managed is not None and not self._managed.knows(group_id)
         waits = error is Error.NONE and (is_unknown or group_id in self._changing)
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
+
+    async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
+        """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
+        among them are known."""
+        loop = asyncio.get_running_loop()
+        late, named = loop.time() + within_s, [one for one in group_ids if one is not None]
+        await self._manager.wait_until_loaded(named, within_s)
+        managed = self._managed
+        while managed is not None and loop.time() < late:
+            if all(managed.knows(one) or self._manager.availability(one) for one in named):
+                return
+            await asyncio.sleep(_KNOWN_CHECK_S)
 
     def managed(self, group_id: str) -> ManagedGroups | None:
         """Returns the handler of managed groups if the group is managed, else ``None``. A group that still has

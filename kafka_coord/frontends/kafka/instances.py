@@ -7,6 +7,7 @@ whether the instance beside another broker is running.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
+_FRESH_FOR_S = 0.05
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -62,6 +64,9 @@ class Instances:
         """The running brokers, with the addresses that they advertise."""
         self.leaders: dict[int, int] = {}
         """The id of the broker that leads each partition of the log."""
+        self._leaders_at = -_FRESH_FOR_S
+        self._asking = asyncio.Lock()
+        """Held while clients wait for the leaders, so that they share one request."""
         self.lagging_replicas = 0
         """The number of replicas of the log that are not in sync with their leader."""
         self._partitions: dict[str, tuple[float, int]] = {}
@@ -108,6 +113,7 @@ class Instances:
         """Finds the leaders of the log's partitions. If there are none yet, creates the topic, unless that is another
         instance's task. Raises :class:`BrokerError`."""
         answer = await self._metadata([TOPIC])
+        self._leaders_at = time.monotonic()
         (topic,) = answer.topics
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
         self.lagging_replicas = sum(len(one.replica_nodes) - len(one.isr_nodes) for one in topic.partitions)
@@ -134,9 +140,16 @@ class Instances:
             raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 
     async def coordinator_of(self, partition: int) -> Node | None:
-        """Returns the instance beside the broker that leads the given partition of the log, if it is running."""
-        if partition not in self.leaders:
-            await self.find_leaders()
+        """Returns the instance beside the broker that leads the given partition of the log, if it is running. Clients
+        ask when their group may have just moved, so the leaders must be at most :data:`_FRESH_FOR_S` old. Raises
+        :class:`BrokerError`."""
+        async with self._asking:
+            if time.monotonic() - self._leaders_at > _FRESH_FOR_S or partition not in self.leaders:
+                await self.find_leaders()
+        return self.named(partition)
+
+    def named(self, partition: int) -> Node | None:
+        """Like :meth:`coordinator_of`, from what is known."""
         node = self._advertised.get(self.leaders.get(partition, -1))
         return None if node is None else self.node(*node)
 

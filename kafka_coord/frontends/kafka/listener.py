@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import ssl
 import threading
@@ -49,15 +50,13 @@ LEADER_CHECK_S = 0.5
 LEADER_CHECK_SOON_S = 0.05
 """The time until the next check, in seconds, after a request for a group that this instance does not coordinate: the
 leader may just have changed."""
-WRITTEN_WITHIN_S = 2.0
-"""How long a planned stop waits for changes that are being written to the groups log, in seconds."""
-_WRITTEN_CHECK_S = 0.005
 TAKE_OVER_CHECK_S = 5.0
 """How often to look for empty groups that match ``managed_groups``, in seconds."""
 IN_BOTH_CHECK_S = 1.0
 """How often to look for client-assigned groups that also have members in ZooKeeper, in seconds."""
 EXPIRY_CHECK_S = 600.0
 """How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
+_FAILURES_TO_TELL = 2
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A broker's default for ``offsets.retention.minutes``, in milliseconds."""
 
@@ -103,6 +102,8 @@ class KafkaListener:
         self.handshakes = None if tls is None else Handshakes(tls)
         """``None`` if clients do not use TLS."""
         self._stop: asyncio.Event | None = None
+        self._server: asyncio.Server | None = None
+        """``None`` while this instance refuses connections."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
@@ -111,7 +112,8 @@ class KafkaListener:
         they would expire."""
         self._look: asyncio.Event = asyncio.Event()
         """Set when a check of the leaders should not wait."""
-        self._broker_failed = False
+        self._broker_failures = 0
+        """How many requests in a row the broker has not answered."""
         self.clients = Clients(limits or ClientLimits())
         self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
@@ -176,36 +178,55 @@ class KafkaListener:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            server = await self._loop.create_server(
-                lambda: ClientConnection(self), self._host, self._port, backlog=1024
-            )
+            self._server = await self._bound()
         except OSError as error:
             raise SettingsError(f"cannot listen for Kafka clients on {self._host}:{self._port}: {error}") from None
-        host, port, *_ = server.sockets[0].getsockname()
+        host, port, *_ = self._server.sockets[0].getsockname()
+        self._port = port
         maintenance = asyncio.gather(
             self._maintain(), self._end_overdue_clients(), self._make_managed(), self.registered.follow()
         )
         self._started.set_result(f"{host}:{port}")
-        async with server:
-            await self._stop.wait()
-            self.instances.is_stopping = self.coordinator.kinds.is_stopping = True
-            server.close()
-            maintenance.cancel()
-            for task in self._claims.values():
-                task.cancel()
-            await self._until_written()
-            self.manager.close()  # answers the held requests, and those that wait for a rebalance
-            await self.clients.close()
+        await self._stop.wait()
+        self._stop_listening()
+        maintenance.cancel()
+        for task in self._claims.values():
+            task.cancel()
+        await self.coordinator.stop()
+        await self.clients.close()
         await self.coordinator.close()
         self.instances.close()
         await asyncio.gather(maintenance, *self._claims.values(), return_exceptions=True)
 
-    async def _until_written(self) -> None:
-        """Waits until no change is being written to the groups log, so that no client needs to repeat one."""
+    async def _bound(self) -> asyncio.Server:
+        """Takes the port, without listening yet. Raises :class:`OSError`."""
         loop = asyncio.get_running_loop()
-        late = loop.time() + WRITTEN_WITHIN_S
-        while (self.manager.is_writing() or self.coordinator.is_writing) and loop.time() < late:
-            await asyncio.sleep(_WRITTEN_CHECK_S)
+        return await loop.create_server(
+            lambda: ClientConnection(self), self._host, self._port, backlog=1024, start_serving=False
+        )
+
+    async def _listen(self) -> None:
+        """Listens, unless it already does."""
+        try:
+            if self._server is None:
+                self._server = await self._bound()
+            await self._server.start_serving()
+        except OSError as error:
+            log.warning("cannot listen for Kafka clients on %s:%d: %s; retrying", self._host, self._port, error)
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _broker_refuses(self) -> None:
+        """Stops listening while nobody listens at the broker's address: clients then get the same refusal as from a
+        broker that is down, and turn to another. A connection that is closed at once makes some repeat it and log
+        it."""
+        if self._server is not None and self._server.is_serving():
+            log.info("refusing Kafka clients until the broker listens again")
+            self._stop_listening()
+            self._look.set()
 
     async def _end_overdue_clients(self) -> None:
         loop = asyncio.get_running_loop()
@@ -216,7 +237,12 @@ class KafkaListener:
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
         loop, tls = asyncio.get_running_loop(), self._security.tls
-        await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
+        try:
+            await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
+        except OSError as error:
+            if is_refused(error):
+                self._broker_refuses()
+            raise
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -230,7 +256,7 @@ class KafkaListener:
                 expiry_due = loop.time() + EXPIRY_CHECK_S
                 await self._remove_expired_offsets()
             await asyncio.sleep(LEADER_CHECK_SOON_S)
-            if not (self._broker_failed or self.readiness.is_ready):
+            if not (self._broker_failures or self.readiness.is_ready):
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEADER_CHECK_S - LEADER_CHECK_SOON_S):
@@ -238,16 +264,21 @@ class KafkaListener:
             self._look.clear()
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads and claims them. Logs only the first of several consecutive
-        failures."""
+        """Asks the broker which partitions it leads and claims them. Logs a failure only when it repeats, and then only
+        once: a broker that stops closes its connections, and then refuses new ones."""
         try:
             await self.instances.find_leaders()
-            self._broker_failed = False
+            self._broker_failures = 0
+            await self._listen()
         except BrokerError as error:
             self.readiness.broker_failed(str(error))
-            if not self._broker_failed:
+            self._broker_failures += 1
+            if is_refused(error.__cause__):
+                self._broker_refuses()
+                return
+            if self._broker_failures == _FAILURES_TO_TELL:
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
-            self._broker_failed = True
+            await self._listen()
         except Exception:
             log.exception("cannot determine which groups-log partitions the broker leads (this is a bug)")
         else:
@@ -336,6 +367,14 @@ class KafkaListener:
 
     async def _claim(self, partition: int) -> int:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)
+
+
+def is_refused(error: BaseException | None) -> bool:
+    """Returns whether nobody listens at any of the addresses that were tried. asyncio raises one error for all."""
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    words = str(error) if isinstance(error, OSError) else ""
+    return words.count("[Errno ") > 0 and words.count("[Errno ") == words.count(f"[Errno {errno.ECONNREFUSED}]")
 
 
 def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:

@@ -11,6 +11,8 @@ from typing import Any
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
+from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
@@ -190,6 +192,20 @@ def _hold_outlasts_its_connection() -> Patch:
     return Group, "_gone", lambda _self, _gone: None
 
 
+def _names_the_dead() -> Patch:
+    def node(self: Any, broker_id: int, host: str, port: int) -> Any:
+        return None if broker_id == self.broker_id and self.is_stopping else (broker_id, host, port)
+
+    return Instances, "node", node
+
+
+def _stops_at_once() -> Patch:
+    async def stop(self: Any) -> None:
+        self.kinds.is_stopping = self._instances.is_stopping = True
+
+    return GroupCoordinator, "stop", stop
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -211,6 +227,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a heartbeat is held through a rebalance": partial(_hold_outlasts, Error.REBALANCE_IN_PROGRESS),
     "a heartbeat is held for a member that was removed": partial(_hold_outlasts, Error.UNKNOWN_MEMBER_ID),
     "a heartbeat is held for a connection that was lost": _hold_outlasts_its_connection,
+    "a dead instance is named after its session ended": _names_the_dead,
+    "a planned stop does not answer what is in flight": _stops_at_once,
 }
 
 TELLING = {
@@ -222,6 +240,8 @@ TELLING = {
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
     "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay"}),
+    "a dead instance is named after its session ended": frozenset({"die", "move"}),
+    "a planned stop does not answer what is in flight": frozenset({"stop", "delay"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

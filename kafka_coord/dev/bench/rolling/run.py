@@ -40,6 +40,9 @@ _WITHIN_S = 120.0
 _PAUSE_BEYOND_S = 0.5
 JAVA = "kafka-clients"
 LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka", JAVA)
+_FOLLOWS_LEADERS = {"topic.metadata.refresh.interval.ms": 200, "retry.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
+"""Settings with which the producer notices a new leader soon. With its defaults, librdkafka may need a minute, which
+would count as the consumers' pause."""
 _FETCHED = {"kafka-python": "kafka-python==3.0.12", "aiokafka": "aiokafka==0.14.0"}
 
 
@@ -245,7 +248,7 @@ class Rolling:
 def feeding(bootstrap: str, partitions: int) -> Iterator[None]:
     """Writes a record to each partition every 20 ms, whatever becomes of the earlier ones."""
     ended = threading.Event()
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0} | _FOLLOWS_LEADERS)
 
     def run() -> None:
         while not ended.wait(_EVERY_S):
