@@ -41,15 +41,15 @@ _LOG_SETTINGS = {
 
 class Instances:
     """Asks one broker about the cluster. Use only on the event loop. ``connect`` connects to the broker's listener for
-    this instance. ``registered`` returns the addresses of the instances whose sessions live, by broker id. With
-    ``rewrites`` (``--kafka-rewrite``), clients are given these addresses; otherwise, those that the brokers
-    advertise."""
+    this instance. ``registered`` returns the addresses of the instances whose sessions live, by broker id, where
+    ``None`` stands for an unknown address. With ``rewrites`` (``--kafka-rewrite``), clients are given these addresses;
+    otherwise, those that the brokers advertise."""
 
     def __init__(
         self,
         connect: Callable[[], BrokerConnection],
         broker_id: int,
-        registered: Callable[[], Mapping[int, Address]],
+        registered: Callable[[], Mapping[int, Address | None]],
         *,
         rewrites: bool = False,
     ) -> None:
@@ -93,17 +93,18 @@ class Instances:
         registered."""
         if broker_id == self.broker_id and (self.is_stopping or not self._rewrites):
             return None if self.is_stopping else (broker_id, host, port)
-        address = self._registered().get(broker_id)
-        if address is None:
-            return None
-        return (broker_id, *address) if self._rewrites else (broker_id, host, port)
+        registered = self._registered()
+        if not self._rewrites:
+            return (broker_id, host, port) if broker_id in registered else None
+        address = registered.get(broker_id)
+        return None if address is None else (broker_id, *address)
 
     def addresses(self) -> Mapping[int, Address] | None:
         """Returns the addresses to put into the broker's answers, by broker id, or ``None`` if those answers are right
         as they are: every running broker has an instance, at the address that the broker advertises. They also stay as
         they are until the registrations have been read."""
         if self._rewrites:
-            return self._registered()
+            return {broker_id: address for broker_id, address in self._registered().items() if address is not None}
         nodes = {broker_id: self.node(*node) for broker_id, node in self._advertised.items()}
         if not self._registered() or None not in nodes.values():
             return None

@@ -32,8 +32,9 @@ class RegisteredInstances:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.addresses: Mapping[int, Address] = {}
-        """The host and port where each instance serves Kafka clients, by broker id."""
+        self.addresses: Mapping[int, Address | None] = {}
+        """The host and port where each instance serves Kafka clients, by broker id. ``None`` if the znode of a running
+        instance cannot be read."""
 
     async def follow(self) -> None:
         """Reads the addresses whenever an instance registers or its registration ends. Runs until it is cancelled."""
@@ -62,18 +63,23 @@ class RegisteredInstances:
                     await news.wait()
 
 
-def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple[dict[int, Address], bool]:
+def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple[dict[int, Address | None], bool]:
     """Returns the addresses where the registered instances serve Kafka clients, by broker id, and whether a watch is
     set, which calls ``changed`` when an instance is added or removed. Raises :class:`StoreUnavailable`."""
     try:
         names = store.children(layout.COORDINATORS, changed)
     except NoNode:
         return {}, False
-    addresses = {}
+    addresses: dict[int, Address | None] = {}
     for name in names:
         path = f"{layout.COORDINATORS}/{name}"
-        with contextlib.suppress(NoNode, MalformedValue, ValueError):
+        try:
             info = CoordinatorInfo.from_json(fields.load(store.get(path).data, path), path)
             if "kafka" in info.endpoints:
                 addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
+        except NoNode:
+            continue
+        except (MalformedValue, ValueError):
+            if name.isdecimal():
+                addresses[int(name)] = None
     return addresses, True

@@ -47,7 +47,7 @@ class _Broker:
         return metadata()
 
 
-def instances(registered: Mapping[int, Address], *, rewrites: bool = False) -> Instances:
+def instances(registered: Mapping[int, Address | None], *, rewrites: bool = False) -> Instances:
     made = Instances(_Broker, OWN, lambda: registered, rewrites=rewrites)  # type: ignore[arg-type, return-value]
     asyncio.run(made.find_leaders())
     return made
@@ -85,6 +85,13 @@ def test_an_instance_names_itself_before_it_is_registered_and_not_while_it_stops
     known.is_stopping = True
     assert coordinator(known, OWN) is None
     assert coordinator(known, OTHER) == OTHER
+
+
+def test_a_running_instance_whose_znode_cannot_be_read_is_named_where_its_broker_advertises_it() -> None:
+    known = instances(EVERYONE | {OTHER: None})
+    assert coordinator(known, OTHER) == OTHER
+    assert known.addresses() is None
+    assert coordinator(instances({OWN: ("a", 1), OTHER: None}, rewrites=True), OTHER) is None
 
 
 def test_with_rewriting_the_registered_addresses_are_named() -> None:

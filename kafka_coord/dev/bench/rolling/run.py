@@ -253,7 +253,7 @@ def feeding(bootstrap: str, partitions: int) -> Iterator[None]:
     def run() -> None:
         while not ended.wait(_EVERY_S):
             for partition in range(partitions):
-                with suppress(BufferError):
+                with suppress(BufferError, KafkaException):  # until the topic is known; and when nobody takes records
                     producer.produce(READ, b"x", partition=partition)
             producer.poll(0)
         producer.flush(10)
