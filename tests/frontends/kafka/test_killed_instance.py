@@ -16,8 +16,9 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.moving import coordinators
 from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
+from kafka_coord.dev.bench.rolling.feeder import feeding
 from kafka_coord.dev.bench.rolling.journal import What
-from kafka_coord.dev.bench.rolling.run import JAVA, LIBRARIES, READ, Commands, RollingClient, feeding
+from kafka_coord.dev.bench.rolling.run import JAVA, LIBRARIES, READ, Commands, RollingClient
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.wire.messages import message
@@ -68,7 +69,7 @@ def test_a_killed_instance_is_named_no_longer_than_its_session(servers: Servers,
     here = (name for name in names if where[name] == servers.instances[killed].address)
     commands = Commands(tmp_path, LIBRARIES, lambda _text: None)
     with ExitStack() as running:
-        running.enter_context(feeding(servers.cluster.bootstrap_servers, PARTITIONS))
+        running.enter_context(feeding(servers.cluster.bootstrap_servers, READ, PARTITIONS))
         store = running.enter_context(closing(connect(servers.zookeeper)))
         clients = []
         for library, group in zip(LIBRARIES, itertools.islice(here, len(LIBRARIES)), strict=True):

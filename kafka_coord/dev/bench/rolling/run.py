@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from confluent_kafka import ElectionType, KafkaException, Producer
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.bench.children import Child
+from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
 from kafka_coord.dev.bench.rebalance.newer_client import fetched_client
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, Table
 from kafka_coord.dev.bench.rolling.client import ClientPlace
+from kafka_coord.dev.bench.rolling.feeder import feeding
 from kafka_coord.dev.bench.rolling.java_client import java_client, java_command, java_warnings
 from kafka_coord.dev.bench.rolling.journal import Figures, Note, What, figures
 from kafka_coord.dev.bench.rolling.sockets import connections
@@ -27,22 +29,20 @@ from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.kafka import KafkaBroker
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.wire.messages import message
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
-READ = "rolled"
+READ, OFFSETS = "rolled", "__consumer_offsets"
 _BROKERS = 3
-_EVERY_S = 0.02
 _BEFORE_S = 3.0
 _WITHIN_S = 120.0
 _PAUSE_BEYOND_S = 0.5
 JAVA = "kafka-clients"
 LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka", JAVA)
-_FOLLOWS_LEADERS = {"topic.metadata.refresh.interval.ms": 200, "retry.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
-"""Settings with which the producer notices a new leader soon. With its defaults, librdkafka may need a minute, which
-would count as the consumers' pause."""
 _FETCHED = {"kafka-python": "kafka-python==3.0.12", "aiokafka": "aiokafka==0.14.0"}
 
 
@@ -171,10 +171,12 @@ def _measured(
     cluster = servers.cluster
     bootstrap = cluster.instance_servers if with_instances else cluster.bootstrap_servers
     with ExitStack() as running:
-        running.enter_context(feeding(cluster.bootstrap_servers, options.partitions))
-        clients = []
+        running.enter_context(feeding(cluster.bootstrap_servers, READ, options.partitions))
+        clients: list[RollingClient] = []
         for library in options.libraries:
-            clients.append(commands.start(library, bootstrap, f"{procedure}-{library}-{number}"))
+            broker_id = cluster.brokers[len(clients) % _BROKERS].broker_id
+            group = world.group(f"{procedure}-{library}-{number}", broker_id)
+            clients.append(commands.start(library, bootstrap, group))
             running.callback(clients[-1].child.close)
         awaited(
             lambda: all(one.reads(options.partitions) for one in clients),
@@ -201,6 +203,24 @@ class Rolling:
     def __init__(self, servers: Servers, store: Store) -> None:
         self.servers, self._store = servers, store
         self._admin = AdminClient({"bootstrap.servers": servers.cluster.bootstrap_servers, "log_level": 0})
+
+    def group(self, prefix: str, broker_id: int) -> str:
+        """Returns a group's name that begins with ``prefix``. Broker ``broker_id`` is the preferred leader of the
+        group's partition both in Kafka's topic of offsets and in the groups log, so that the same restarts move the
+        group with every procedure."""
+        with RawClient(self.servers.broker.address) as client:  # makes Kafka create its topic
+            client.ask("FindCoordinator", 1, message("FindCoordinatorRequest")(key=prefix, key_type=0))
+
+        def preferred() -> list[dict[int, int]]:
+            topics = self._admin.list_topics(timeout=10).topics
+            found = [topics[name].partitions for name in (OFFSETS, TOPIC) if name in topics]
+            return [{number: one.replicas[0] for number, one in each.items()} for each in found]
+
+        both = awaited(
+            lambda: found if len(found := preferred()) == len((OFFSETS, TOPIC)) else None, _WITHIN_S, OFFSETS
+        )
+        names = (f"{prefix}-{number}" for number in itertools.count())
+        return next(name for name in names if all(each[partition_of(name)] == broker_id for each in both or ()))
 
     def restart(self, broker: KafkaBroker, procedure: Procedure) -> None:
         instance = self.servers.instances[broker.broker_id].process
@@ -242,26 +262,3 @@ class Rolling:
         return len(found) == len(self.servers.instances) and all(
             one.ready and not one.waiting_for for one in found.values()
         )
-
-
-@contextmanager
-def feeding(bootstrap: str, partitions: int) -> Iterator[None]:
-    """Writes a record to each partition every 20 ms, whatever becomes of the earlier ones."""
-    ended = threading.Event()
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0} | _FOLLOWS_LEADERS)
-
-    def run() -> None:
-        while not ended.wait(_EVERY_S):
-            for partition in range(partitions):
-                with suppress(BufferError, KafkaException):  # until the topic is known; and when nobody takes records
-                    producer.produce(READ, b"x", partition=partition)
-            producer.poll(0)
-        producer.flush(10)
-
-    thread = threading.Thread(target=run, name="bench-feeding", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
