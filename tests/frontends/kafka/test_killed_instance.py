@@ -32,9 +32,9 @@ MOST_LINES = dict.fromkeys(LIBRARIES, 20) | {"aiokafka": 120}
 log some 100 lines a second. aiokafka repeats FindCoordinator after 0.1 s, and logs each COORDINATOR_NOT_AVAILABLE."""
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with started(tmp_path_factory.mktemp("killed"), brokers=3, as_in_production=False) as made:
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with started(tmp_path / "servers", brokers=3, as_in_production=False) as made:
         TopicAdmin(made.broker.address).create(READ, PARTITIONS, replication=3)
         yield made
 

@@ -175,7 +175,8 @@ def _measured(
         clients: list[RollingClient] = []
         for library in options.libraries:
             broker_id = cluster.brokers[len(clients) % _BROKERS].broker_id
-            group = world.group(f"{procedure}-{library}-{number}", broker_id)
+            topic = TOPIC if with_instances else OFFSETS
+            group = world.group(f"{procedure}-{library}-{number}", broker_id, topic)
             clients.append(commands.start(library, bootstrap, group))
             running.callback(clients[-1].child.close)
         awaited(
@@ -204,23 +205,20 @@ class Rolling:
         self.servers, self._store = servers, store
         self._admin = AdminClient({"bootstrap.servers": servers.cluster.bootstrap_servers, "log_level": 0})
 
-    def group(self, prefix: str, broker_id: int) -> str:
-        """Returns a group's name that begins with ``prefix``. Broker ``broker_id`` is the preferred leader of the
-        group's partition both in Kafka's topic of offsets and in the groups log, so that the same restarts move the
-        group with every procedure."""
+    def group(self, prefix: str, broker_id: int, topic: str) -> str:
+        """Returns a group's name that begins with ``prefix``, and whose partition of ``topic`` broker ``broker_id``
+        leads at first, so that the same restarts move the group with every procedure."""
         with RawClient(self.servers.broker.address) as client:  # makes Kafka create its topic
             client.ask("FindCoordinator", 1, message("FindCoordinatorRequest")(key=prefix, key_type=0))
 
-        def preferred() -> list[dict[int, int]]:
+        def preferred() -> dict[int, int]:
             topics = self._admin.list_topics(timeout=10).topics
-            found = [topics[name].partitions for name in (OFFSETS, TOPIC) if name in topics]
-            return [{number: one.replicas[0] for number, one in each.items()} for each in found]
+            found = topics[topic].partitions if topic in topics else {}
+            return {number: one.replicas[0] for number, one in found.items()}
 
-        both = awaited(
-            lambda: found if len(found := preferred()) == len((OFFSETS, TOPIC)) else None, _WITHIN_S, OFFSETS
-        )
+        leads = awaited(preferred, _WITHIN_S, topic)
         names = (f"{prefix}-{number}" for number in itertools.count())
-        return next(name for name in names if all(each[partition_of(name)] == broker_id for each in both or ()))
+        return next(name for name in names if leads[partition_of(name)] == broker_id)
 
     def restart(self, broker: KafkaBroker, procedure: Procedure) -> None:
         instance = self.servers.instances[broker.broker_id].process
