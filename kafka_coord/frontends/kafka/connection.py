@@ -414,6 +414,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._task = None
         self._take()
+        self._end_if_answered()
         self.pause_or_resume()
 
     def pause_or_resume(self) -> None:

@@ -28,7 +28,7 @@ _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
-_FRESH_FOR_S = 0.05
+_FRESH_FOR_S, _FRESH_WITHIN_S = 0.05, 1.0
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -142,11 +142,15 @@ class Instances:
 
     async def coordinator_of(self, partition: int) -> Node | None:
         """Returns the instance beside the broker that leads the given partition of the log, if it is running. Clients
-        ask when their group may have just moved, so the leaders must be at most :data:`_FRESH_FOR_S` old. Raises
-        :class:`BrokerError`."""
-        async with self._asking:
-            if time.monotonic() - self._leaders_at > _FRESH_FOR_S or partition not in self.leaders:
-                await self.find_leaders()
+        ask when their group may have just moved, so the leaders must be at most :data:`_FRESH_FOR_S` old, unless the
+        broker does not say them soon. Raises :class:`BrokerError` if the partition's leader was never known."""
+        try:
+            async with asyncio.timeout(_FRESH_WITHIN_S), self._asking:
+                if time.monotonic() - self._leaders_at > _FRESH_FOR_S or partition not in self.leaders:
+                    await self.find_leaders()
+        except (BrokerError, TimeoutError) as error:
+            if partition not in self.leaders:
+                raise BrokerError(f"the leader of partition {partition} is unknown: {error}") from error
         return self.named(partition)
 
     def named(self, partition: int) -> Node | None:
