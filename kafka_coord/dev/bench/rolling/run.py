@@ -168,6 +168,7 @@ def _measured(
     servers = world.servers
     with_instances = procedure is not Procedure.BROKERS
     world.await_rest(with_instances=with_instances, everyone_leads=True)
+    time.sleep(_BEFORE_S)  # until every broker knows the leaders: aiokafka asks old ones for first offsets for ever
     cluster = servers.cluster
     bootstrap = cluster.instance_servers if with_instances else cluster.bootstrap_servers
     with ExitStack() as running:
