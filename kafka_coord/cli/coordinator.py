@@ -21,7 +21,7 @@ from kafka_coord.monitor.documents import action_document, election_document, re
 from kafka_coord.monitor.history import read_cluster_history
 from kafka_coord.monitor.requests import await_successor, read_requests, withdraw
 
-_INSTANCES = columns("#broker_id=BROKER elected broker_up host #pid release #up endpoints")
+_INSTANCES = columns("#broker_id=BROKER elected broker_up ready host #pid release #up endpoints waiting_for")
 _ELECTIONS = columns("#epoch #broker_id=BROKER host elected ended why")
 _REQUESTS = columns("request type group consumer by since age result reason")
 

@@ -19,6 +19,7 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.settings import listed
+from kafka_coord.cli.status import Status, notify_systemd
 from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError, StoreUnavailable
 from kafka_coord.model import Process
@@ -48,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
-_POLL_S = 0.1
+_POLL_S = 0.05
 """How often, in seconds, to check whether the service has ended on its own. A stop signal ends the wait immediately."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  only recognised here, not bound
 
@@ -146,7 +147,8 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
     All instances run for election in ZooKeeper: the elected one coordinates, and the others stand by. An elected
     instance resigns before it stops, so another takes over immediately. Under systemd (Type=notify), an instance
-    reports that it is ready once it is registered in ZooKeeper.
+    reports that it is ready once it is registered in ZooKeeper and, with --listen-kafka, serves every group whose
+    partition of the groups log its broker leads.
 
     SIGUSR1 sets the log level to DEBUG, and the next SIGUSR1 restores it.
 
@@ -215,22 +217,15 @@ def run_service(settings: Settings, broker_id: int) -> None:
                     parts.callback(part.close)
             parts.callback(service.stop)
             parts.callback(notify_systemd, "STOPPING=1")
+            status = Status(broker_id, service, kafka)
+            status.look()  # the registration says that the instance is not ready yet
             service.start()
             parts.enter_context(renewed.looked_at_on_sighup())
-            ready = False
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
                 renewed.look_if_asked()
                 if gateway is not None:
                     gateway.raise_failure()
-                if not ready and service.registered:
-                    ready = True
-                    log.info(
-                        "ready broker_id=%d zookeeper=%s",
-                        broker_id,
-                        settings.zookeeper.hosts,
-                        extra={"event": "ready"},
-                    )
-                    notify_systemd(f"READY=1\nSTATUS=registered as instance {broker_id}")
+                status.look()
         log.info("stopped broker_id=%d", broker_id, extra={"event": "stopped"})
 
 
@@ -465,13 +460,3 @@ def _toggle_debug(configured: str, *_: object) -> None:
 
 def _say_stopping(received: signal.Signals) -> None:
     log.info("stopping: received %s", received.name, extra={"event": "stopping", "signal": received.name})
-
-
-def notify_systemd(state: str) -> None:
-    """Notifies systemd if it started this process (``NOTIFY_SOCKET``, see sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
-        notifications.connect("\0" + address[1:] if address.startswith("@") else address)
-        notifications.sendall(state.encode())

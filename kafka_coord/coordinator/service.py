@@ -174,6 +174,10 @@ class CoordinatorService:
                 self._trouble = ""
         return IDLE_WAIT_S
 
+    def tell(self, *, ready: bool, waiting_for: str) -> None:
+        """See :meth:`InstanceRegistration.tell`."""
+        self._instance.tell(ready=ready, waiting_for=waiting_for)
+
     def _register(self) -> None:
         if not self.registered or not self._instance.is_registered():
             for path in layout.PERSISTENT_ROOTS:

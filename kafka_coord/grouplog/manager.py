@@ -94,6 +94,8 @@ class GroupMetadataManager:
         """The partitions that could not be claimed or loaded because of :attr:`missing_right`."""
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
+        self._given_up: set[int] = set()
+        """The partitions whose terms this instance is ending of its own accord."""
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +190,8 @@ class GroupMetadataManager:
         self.offsets_cache |= loaded.offsets
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
-        log.warning(
+        log.log(
+            logging.INFO if partition in self._given_up else logging.WARNING,
             "no longer coordinates a partition of the groups log partition=%d reason=%s",
             partition,
             reason,
@@ -216,11 +219,13 @@ class GroupMetadataManager:
             self.missing_right = ""
 
     def resign(self, partition: int, reason: str) -> None:
-        """Stops serving a partition's groups."""
+        """Stops serving a partition's groups, as planned."""
         self._not_claimed.discard(partition)
         term = self.terms.get(partition)
         if term is not None:
+            self._given_up.add(partition)
             term.end(reason)
+            self._given_up.discard(partition)
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
@@ -235,9 +240,9 @@ class GroupMetadataManager:
         """Returns whether the group has offsets, including those that are being written."""
         return bool(self._keys(group_id))
 
-    def is_writing(self, group_id: str) -> bool:
-        """Returns whether offsets of the group are being written."""
-        return group_id in self._under_way
+    def is_writing(self, group_id: str | None = None) -> bool:
+        """Returns whether offsets of the group, or of any group, are being written."""
+        return bool(self._under_way) if group_id is None else group_id in self._under_way
 
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
         """Returns the partitions that the group has an offset for, including offsets that are being written."""
@@ -369,8 +374,8 @@ class GroupMetadataManager:
         return Error.NONE
 
     def close(self) -> None:
-        for term in list(self.terms.values()):
-            term.end("the instance is stopping")
+        for partition in list(self.terms):
+            self.resign(partition, "the instance is stopping")
 
 
 async def _proven(term: LogTerm) -> Error:

@@ -235,8 +235,9 @@ class CoordinatorInfo:
     """An instance: the elected one, as stored in ``/consumers/coordinator``, or any running one, as stored (without an
     epoch) in ``coordinators/<id>``.
 
-    Only ``coordinators/<id>`` carries ``process``, which earlier releases did not write. ``endpoints`` maps a name
-    ("channel", "kafka", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string.
+    Only ``coordinators/<id>`` carries ``process``, ``ready`` and ``waiting_for``. ``endpoints`` maps a name ("channel",
+    "kafka", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string. ``waiting_for``
+    says what a rolling restart must wait for before it restarts the next instance; it is empty if there is nothing.
     """
 
     broker_id: int
@@ -244,6 +245,8 @@ class CoordinatorInfo:
     timestamp: str
     endpoints: Mapping[str, str] = field(default_factory=dict)
     process: Process | None = None
+    ready: bool = True
+    waiting_for: str = ""
 
     @property
     def http_url(self) -> str | None:
@@ -261,6 +264,10 @@ class CoordinatorInfo:
         }
         if self.process is not None:
             value["process"] = self.process.to_json()
+        if not self.ready:
+            value["ready"] = False
+        if self.waiting_for:
+            value["waiting_for"] = self.waiting_for
         return value
 
     @classmethod
@@ -271,6 +278,8 @@ class CoordinatorInfo:
             timestamp=fields.text(value, "timestamp", where, ""),
             endpoints={k: fields.plain(v) for k, v in fields.mapping(value, "endpoints", where, {}).items()},
             process=Process.from_json(fields.mapping(value, "process", where), where) if "process" in value else None,
+            ready=value.get("ready") is not False,
+            waiting_for=fields.text(value, "waiting_for", where, ""),
         )
 
 

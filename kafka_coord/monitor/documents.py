@@ -181,6 +181,8 @@ def status_document(cluster: Cluster) -> dict[str, Any]:
             "broker_id": broker_id,
             "elected": elected is not None and elected.broker_id == broker_id,
             "broker_up": broker_id in cluster.brokers,
+            "ready": info.ready,
+            "waiting_for": info.waiting_for or None,
             "host": info.process.host if info.process else None,
             "pid": info.process.pid if info.process else None,
             "release": info.process.release if info.process else None,

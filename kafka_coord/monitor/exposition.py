@@ -88,8 +88,8 @@ def labelled(
 
 
 class Exposition:
-    """Serves ``/metrics``, ``/health`` and the JSON ``pages`` (by path) at ``address`` (``host:port``; port 0 means any
-    free port) on its own threads.
+    """Serves ``/metrics``, ``/health``, ``/ready`` (if ``ready`` is given) and the JSON ``pages`` (by path) at
+    ``address`` (``host:port``; port 0 means any free port) on its own threads.
 
     Raises :class:`SettingsError` if the address is unusable; the message names ``setting``, the option for the address.
     ``site`` is the WSGI application for all other paths. Its ``environ`` has three more items:
@@ -98,8 +98,8 @@ class Exposition:
     - ``kafka_coord.certificate``: the common name in the client's certificate
     - ``kafka_coord.lasts``: a function that the application must call before a long-lived response
 
-    ``/metrics`` and ``/health`` accept every ``Host``. All other paths accept only the server's own names and
-    ``host_names``.
+    ``/metrics``, ``/health`` and ``/ready`` accept every ``Host``. All other paths accept only the server's own names
+    and ``host_names``.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Exposition:
         site: Site | None = None,
         tls: ssl.SSLContext | None = None,
         host_names: Iterable[str] = (),
+        ready: Health | None = None,
     ) -> None:
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
@@ -120,6 +121,7 @@ class Exposition:
             registry.register(collector)
         metrics = make_wsgi_app(registry)
         also = dict(pages or {})
+        probes = {"/health": health} | ({"/ready": ready} if ready is not None else {})
         names: frozenset[str] = frozenset()
 
         def app(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
@@ -127,9 +129,9 @@ class Exposition:
             if path == "/metrics":
                 found: Iterable[bytes] = metrics(environ, start)
                 return found
-            if path == "/health":
-                healthy, body = health()
-                start("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
+            if path in probes:
+                passes, body = probes[path]()
+                start("200 OK" if passes else "503 Service Unavailable", [("Content-Type", "application/json")])
                 return [json.dumps(body).encode() + b"\n"]
             called = environ.get("HTTP_HOST")  # every browser sends one
             if names and called is not None and not is_own(called, names):
@@ -143,7 +145,7 @@ class Exposition:
             if site is not None:
                 return site(environ, start)
             start("404 Not Found", [("Content-Type", "text/plain")])
-            return [f"This server serves {', '.join(['/metrics', *also])} and /health.\n".encode()]
+            return [f"This server serves {', '.join(['/metrics', *also, *list(probes)[1:]])} and /health.\n".encode()]
 
         try:
             host, port = host_and_port(address)

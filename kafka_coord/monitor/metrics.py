@@ -236,6 +236,21 @@ def health(
     }
 
 
+def readiness(service: CoordinatorService, kafka: KafkaListener | None = None) -> tuple[bool, dict[str, Any]]:
+    """Returns whether the instance is ready, and the body of the response. An instance is ready once it is registered
+    and its listener for Kafka clients, if there is one, is ready. It then stays ready while it is registered."""
+    ready, waiting_for = state(service, kafka)
+    return ready, {"ready": ready, "waiting_for": waiting_for or None}
+
+
+def state(service: CoordinatorService, kafka: KafkaListener | None) -> tuple[bool, str]:
+    """Returns whether the instance is ready, and what a rolling restart must wait for, if anything."""
+    ready = service.registered and (kafka is None or kafka.readiness.is_ready)
+    if not service.registered:
+        return ready, "its registration in ZooKeeper"
+    return ready, kafka.waiting_for() if kafka is not None else ""
+
+
 def _told(stuck: StuckGroup) -> str:
     return (
         f"group {stuck.group} has not settled for {stuck.for_s:.0f} s and has {stuck.ownerless} partitions without an"
@@ -271,6 +286,7 @@ class MetricsServer(Exposition):
             address,
             collector,
             lambda: health(service, store, gateway, threads),
+            ready=lambda: readiness(service, kafka),
             setting="--listen-http",
             pages=pages,
             site=site,

@@ -17,6 +17,7 @@ from kafka_coord.zk.store import Node, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
+_READINESS = ("ready", "waiting_for")
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
 """An allowance, as a share of the session timeout, because servers end a session up to a tick late and learn of
@@ -46,6 +47,9 @@ class InstanceRegistration:
         self._watched_in = 0
         self._namesake_since: float | None = None
         self._written = b""
+        self._ready, self._waiting_for = True, ""
+        self._said = True, ""
+        """What the value in ``_written`` says about readiness."""
 
     def is_registered(self) -> bool:
         """Returns whether the znode is known to exist in the current session."""
@@ -94,8 +98,9 @@ class InstanceRegistration:
         except NoNode:
             raise NodeExists(f"{self._path} has just vanished; registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
-            if not self._is_mine(node):
-                log.warning("rewrote this instance's znode, which someone had changed path=%s", self._path)
+            if not self._is_mine(node, _TIMESTAMP):
+                if not self._is_mine(node, _TIMESTAMP, *_READINESS):
+                    log.warning("rewrote this instance's znode, which someone had changed path=%s", self._path)
                 self._store.set(self._path, self._written)
             return
         if node.stat.ephemeral_owner == 0:
@@ -117,13 +122,33 @@ class InstanceRegistration:
         shown_s = min(math.ceil(left_s / _SAY_AGAIN_S) * _SAY_AGAIN_S, patience_s)
         raise NodeExists(f"{taken}; waiting up to {shown_s:.0f} s for its session to end", self._path)
 
-    def _is_mine(self, node: Node) -> bool:
-        """Returns whether the znode holds this instance's own description, from this session or an earlier one."""
+    def _is_mine(self, node: Node, *ignored: str) -> bool:
+        """Returns whether the znode holds this instance's own description, from this session or an earlier one, except
+        for the ``ignored`` fields."""
         try:
             found, own = json.loads(node.data), json.loads(self._written)
-            return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})
+            return bool(found | dict.fromkeys(ignored) == own | dict.fromkeys(ignored))
         except (ValueError, TypeError, RecursionError):
             return False
+
+    def tell(self, *, ready: bool, waiting_for: str) -> None:
+        """Publishes whether the instance is ready, and what a rolling restart must wait for. Before the registration,
+        only remembers it. Call this often: another thread may be registering, with what was true before. Raises
+        :class:`StoreUnavailable`."""
+        self._ready, self._waiting_for = told = ready, waiting_for
+        if told == self._said or not self.is_registered():
+            return
+        before = self._said
+        try:
+            node = self._store.get(self._path)
+            if node.stat.ephemeral_owner == self._store.session.session_id:
+                self._written = self._value()
+                self._store.set(self._path, self._written, node.stat.version)
+        except (NoNode, BadVersion):
+            self._said = before
+        except StoreUnavailable:
+            self._said = before
+            raise
 
     def unregister(self) -> None:
         """Deletes the znode if it belongs to this session."""
@@ -137,7 +162,8 @@ class InstanceRegistration:
 
     def _value(self) -> bytes:
         now_ms = str(int(self._store.clock.time() * 1000))
-        info = CoordinatorInfo(self._broker_id, 0, now_ms, self._endpoints, self._process)
+        self._said = self._ready, self._waiting_for
+        info = CoordinatorInfo(self._broker_id, 0, now_ms, self._endpoints, self._process, *self._said)
         value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
         del value["epoch"]
         return dump(value)

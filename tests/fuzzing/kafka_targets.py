@@ -14,7 +14,7 @@ from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import ClientLimits
-from kafka_coord.frontends.kafka.patches import patch_api_versions, patches
+from kafka_coord.frontends.kafka.patches import Patches, patch_api_versions
 from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
@@ -130,9 +130,9 @@ class _Front:
 
     def __init__(self) -> None:
         self.clients = Clients(ClientLimits())
-        self.handshakes, self.patches = None, patches()
+        self.handshakes, self.patches = None, Patches()
         self.broker_access = BrokerAccess()
-        instances = _Known(lambda: BrokerConnection("localhost", 1), 1)
+        instances = _Known(lambda: BrokerConnection("localhost", 1), 1, dict)
         manager = GroupMetadataManager(instances._connect, _never, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
         self.coordinator = GroupCoordinator(manager, instances, statistics=self.clients.statistics)

@@ -14,8 +14,13 @@ import pytest
 import yaml
 
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.model import Process
+from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.settings import Settings, load_settings
+from kafka_coord.zk import connect
+from kafka_coord.zk.instance import InstanceRegistration
 from tests.cli.running import environment
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOYMENT = ROOT / "zk-docker"
@@ -46,12 +51,12 @@ def test_the_compose_files_instances_have_settings_that_fit_their_brokers() -> N
     assert f'name="kafka_2.13" rev="{KAFKA_VERSION}"' in (DEPLOYMENT / "broker" / "ivy.xml").read_text()
 
 
-def test_the_image_is_not_roots_and_is_healthy_only_if_the_instance_is() -> None:
+def test_the_image_is_not_roots_and_is_healthy_only_if_the_instance_is_ready() -> None:
     lines = (DEPLOYMENT / "coordinator" / "Dockerfile").read_text()
     variables = dict(re.findall(r"(KAFKA_COORD_\w+)=(\S+)", lines))
     assert str(settings_of(variables).serve.listen_http) == "0.0.0.0:9404"
     assert re.search(r"^USER 10001:10001$", lines, re.MULTILINE)
-    assert "http://127.0.0.1:9404/health" in lines
+    assert "http://127.0.0.1:9404/ready" in lines
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -89,14 +94,40 @@ echo $! >"$2.pid"
         subprocess.run([restart, "first", number], env=variables, check=True, timeout=60)
     yield tmp_path
     for file in tmp_path.glob("*.pid"):
-        subprocess.run(
-            ["bash", "-c", f"kill {file.read_text()}; tail --pid={file.read_text()} -f /dev/null"], check=False
-        )
+        subprocess.run(["bash", "-c", 'kill "$0"; tail --pid="$0" -f /dev/null', file.read_text().strip()], check=False)
 
 
 def _variables(directory: Path, zookeeper: str) -> dict[str, str]:
     found = environment(PYTHONPATH=str(ROOT), KAFKA_COORD_ZOOKEEPER=zookeeper)
-    return found | {"PATH": f"{directory}:{found['PATH']}", "KAFKA_COORD_RESTART": str(directory / "restart")}
+    restart = {"KAFKA_COORD_RESTART": str(directory / "restart"), "KAFKA_COORD_BROKER_UNIT": ""}
+    return found | {"PATH": f"{directory}:{found['PATH']}"} | restart
+
+
+def test_a_rolling_restart_waits_for_what_an_instance_waits_for_and_then_gives_up(
+    supervised: Path, zk_hosts: str
+) -> None:
+    """A third instance is registered that waits for its clients for ever."""
+    store = connect(zk_hosts)
+    registration = InstanceRegistration(store, 3, {}, lambda: None, Process("here", 1, "test", 0))
+    try:
+        eventually(lambda: len(read_cluster(store).instances) == 2 and read_cluster(store).coordinator)
+        registration.tell(ready=True, waiting_for="members that have not been heard")
+        registration.register()
+        done = subprocess.run(
+            [DEPLOYMENT / "systemd" / "rolling-restart", "1=one", "2=two", "3=three"],
+            env=_variables(supervised, zk_hosts) | {"KAFKA_COORD_WAIT_S": "4"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+        )
+    finally:
+        store.close()
+    what = "instance 3, which waits for members that have not been heard"
+    assert done.returncode == 1
+    assert f"waiting for {what}" in done.stdout
+    assert f"waited 4 s for {what}" in done.stderr
+    assert len((supervised / "restarted").read_text().splitlines()) == 2, "nothing was restarted"
 
 
 def test_a_rolling_restart_restarts_each_instance_and_the_elected_one_last(supervised: Path, zk_hosts: str) -> None:
@@ -110,9 +141,11 @@ def test_a_rolling_restart_restarts_each_instance_and_the_elected_one_last(super
         timeout=150,
     )
     assert done.returncode == 0, done.stderr
-    first, second, last = done.stdout.splitlines()
-    assert (first.endswith(".example.com"), second.endswith(", the elected one")) == (True, True), done.stdout
-    assert last == "every instance was restarted"
+    first, second, last = (line for line in done.stdout.splitlines() if not line.startswith("waiting for "))
+    assert (first.startswith("restarting "), second.endswith(", the elected one)")) == (True, True), done.stdout
+    assert "elected" not in first
+    assert last == "every host was restarted"
+    assert "waiting for instance " in done.stdout, "the script says what it waits for"
     restarted = (supervised / "restarted").read_text().splitlines()
     assert sorted(restarted[2:]) == ["one.example.com 1", "two.example.com 2"]
     assert all(file.read_text() != before[file.name] for file in supervised.glob("*.pid"))

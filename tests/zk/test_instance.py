@@ -156,3 +156,41 @@ def test_a_registration_that_is_deleted_or_lost_with_its_session_is_noticed(open
     eventually(lambda: instance.store.session.state is SessionState.CONNECTED)
     instance.instance.register()
     assert other.get(PATH).stat.ephemeral_owner == instance.store.session.session_id
+
+
+def told(store: KazooStore) -> tuple[bool, str]:
+    info = CoordinatorInfo.from_json(load(store.get(PATH).data, PATH), PATH)
+    return info.ready, info.waiting_for
+
+
+def test_an_instance_says_in_its_znode_whether_it_is_ready_and_what_it_waits_for(
+    open_store: OpenStore, store: KazooStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Candidate(open_store, 1).instance
+    one.tell(ready=False, waiting_for="its broker")
+    one.register()
+    assert told(store) == (False, "its broker")
+    one.tell(ready=True, waiting_for="its clients")
+    assert told(store) == (True, "its clients")
+    eventually(lambda: not one.is_registered())  # it has noticed that its znode was written, and registers again
+    one.tell(ready=True, waiting_for="")
+    assert told(store) == (True, "its clients"), "while it is not registered, it only remembers"
+    one.register()
+    assert told(store) == (True, "")
+    assert "someone had changed" not in caplog.text
+
+
+def test_what_an_instance_says_is_repeated_after_a_lost_request(open_store: OpenStore, store: KazooStore) -> None:
+    instance = Candidate(open_store, 1)
+    instance.instance.register()
+    instance.lossy.lose_before("set")
+    with pytest.raises(StoreUnavailable):
+        instance.instance.tell(ready=False, waiting_for="it")
+    assert told(store) == (True, "")
+
+    def says_it() -> bool:
+        instance.instance.register()
+        instance.instance.tell(ready=False, waiting_for="it")
+        return told(store) == (False, "it")
+
+    eventually(says_it)

@@ -36,7 +36,8 @@ def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
 
 
 class Coordinator:
-    """One coordinator process for ``broker``. It is ready when it is registered in ZooKeeper, elected or not."""
+    """One coordinator process for ``broker``. It counts as started once it is registered in ZooKeeper, elected or
+    not."""
 
     def __init__(self, directory: Path, broker: KafkaBroker, command: CoordinatorCommand = serve_command) -> None:
         self.name = f"coordinator-{broker.broker_id}"

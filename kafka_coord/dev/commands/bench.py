@@ -25,6 +25,7 @@ Options = TypeVar("Options", bound="BenchOptions")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
 _GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing", "managed")
+_PROCEDURES = ("brokers", "together", "alone")
 _HTML = "kafka_coord.bench.html"
 _BARS = columns("met name=BAR wanted found")
 
@@ -76,6 +77,7 @@ def bench() -> None:
     kafka-coord bench consume
     kafka-coord bench spark
     kafka-coord bench groups
+    kafka-coord bench rolling
     """
 
 
@@ -466,6 +468,44 @@ def quiet(**given: Any) -> None:
     from kafka_coord.dev.bench.quiet import SMOKE, QuietOptions, run_quiet_bench
 
     _measure(run_quiet_bench, QuietOptions(), SMOKE, **given)
+
+
+@bench.command()
+@click.option(
+    "--procedure",
+    "procedures",
+    type=click.Choice(_PROCEDURES),
+    multiple=True,
+    help="What to restart; repeatable. [default: brokers, together]",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    help="How often to run each procedure, in turn. [default: 1]",
+)
+@_bench_options
+def rolling(procedures: tuple[str, ...], **given: Any) -> None:
+    """Measure what stock clients meet in a rolling restart, compared with a rolling restart of Kafka's brokers alone.
+
+    The benchmark starts ZooKeeper, three brokers and an instance beside each, writes records all the time, and runs a
+    consumer each of confluent-kafka, kafka-python, aiokafka and Kafka's Java client, which commit synchronously. It
+    counts the connections that each restart closes. The longest pause is the longest time without a record of a
+    partition. It takes some minutes, and fetches the libraries once.
+
+    \b
+    brokers   the brokers are restarted, and the clients connect to them
+    together  each broker is restarted with its instance, and the clients connect to the instances
+    alone     the instances are restarted, while their brokers run
+
+    \b
+    kafka-coord bench rolling
+    kafka-coord bench rolling --procedure brokers --procedure together --procedure alone --rounds 3 -o json
+    """
+    from kafka_coord.dev.bench.rolling.run import SMOKE, Procedure, RollingOptions, run_rolling_bench
+
+    given |= {"procedures": tuple(Procedure(one) for one in procedures)}
+    _measure(run_rolling_bench, RollingOptions(), SMOKE, **given)
 
 
 def _size(written: str) -> tuple[int, int]:

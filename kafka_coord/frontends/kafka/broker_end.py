@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.frontends.kafka.clients import CLOSING_S
-from kafka_coord.frontends.kafka.patches import Patch
+from kafka_coord.frontends.kafka.patches import Patch, Patches
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame, take_frame
 from kafka_coord.wire.messages import Message, message
@@ -35,7 +34,7 @@ class BrokerEnd(asyncio.Protocol):
     must be changed. Is in ``connected`` until it is closed."""
 
     def __init__(
-        self, client: ClientConnection, patches: Mapping[int, Patch], connected: set[ClientConnection | BrokerEnd]
+        self, client: ClientConnection, patches: Patches, connected: set[ClientConnection | BrokerEnd]
     ) -> None:
         self._client, self._patches, self._connected = client, patches, connected
         self._transport: asyncio.Transport | None = None
@@ -89,10 +88,10 @@ class BrokerEnd(asyncio.Protocol):
 
     def pass_answer(self, api_key: int, version: int) -> bool:
         """Passes on the bytes of the next response that have arrived. Returns whether the response is complete."""
-        patch = self._patches.get(api_key)
-        if patch is not None:
-            return self._pass_patched(patch, version)
         if not self._left:
+            patch = self._patches.get(api_key, version)
+            if patch is not None:
+                return self._pass_patched(patch, version)
             if len(self._buffer) < _LENGTH:
                 return False
             self._left = _LENGTH + frame_length(self._buffer)

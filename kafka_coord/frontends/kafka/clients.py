@@ -23,6 +23,8 @@ MOST_LINES = 50
 """The maximum number of log lines about closed and refused connections in :data:`LINES_S` seconds. Any others are only
 counted."""
 LINES_S = 10.0
+ANSWERED_WITHIN_S = 2.0
+"""How long a planned stop waits for the answers to requests in flight, in seconds."""
 CLOSING_S = 5.0
 """How long a connection that is being closed has to deliver its last bytes, in seconds."""
 _CHECK_S = 0.01
@@ -96,8 +98,13 @@ class Clients:
         self._flush_log()
 
     async def close(self) -> None:
-        """Ends all connections, and waits until they are closed. They need little more than :data:`CLOSING_S` seconds
-        at most."""
+        """Ends each connection once its requests have been answered, or after :data:`ANSWERED_WITHIN_S` seconds. Waits
+        until all connections are closed, which takes little more than :data:`CLOSING_S` seconds more at most."""
+        late = time.monotonic() + ANSWERED_WITHIN_S
+        for client in list(self._open):
+            client.end_when_answered()
+        while self._open and time.monotonic() < late:
+            await asyncio.sleep(_CHECK_S)
         late = time.monotonic() + 2 * CLOSING_S
         while self.connected and time.monotonic() < late:
             for client in list(self._open):

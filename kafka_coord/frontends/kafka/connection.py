@@ -29,7 +29,7 @@ from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access
 from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.clients import CLOSING_S
-from kafka_coord.frontends.kafka.routing import HEARTBEAT, LARGE, OFFSET_COMMIT, SASL, expects_answer, is_local
+from kafka_coord.frontends.kafka.routing import FETCH, HEARTBEAT, LARGE, OFFSET_COMMIT, SASL, expects_answer, is_local
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
 
@@ -90,6 +90,7 @@ class ClientConnection(asyncio.Protocol):
         """The total size of this instance's own responses that must wait because an earlier one is not ready."""
         self._broker: BrokerEnd | None = None
         self._ended = False
+        self._ends_when_answered = False
         self._has_sasl = False
         self._reading_paused = False
         self._takes_no_more = False
@@ -223,6 +224,19 @@ class ClientConnection(asyncio.Protocol):
         self._count_kept()
         self._clients.departed(self, reason)
 
+    def end_when_answered(self) -> None:
+        """Takes no more requests for the broker, and ends the connection as soon as the requests in flight have been
+        answered. Does not wait for record fetches: the broker may hold them, and clients repeat them."""
+        self._ends_when_answered = True
+        self._end_if_answered()
+        self.pause_or_resume()
+
+    def _end_if_answered(self) -> None:
+        if not self._ends_when_answered or self._passing or self._task is not None or self._held is not None:
+            return
+        if all(slot.api_key == FETCH for slot in self._slots):
+            self.end()
+
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def _count_kept(self) -> None:
@@ -300,6 +314,8 @@ class ClientConnection(asyncio.Protocol):
             answered = expects_answer(frame, length)
         if answered is None:
             return False
+        if self._ends_when_answered:
+            return False
         if self._broker is None:
             self._task = asyncio.create_task(self._reach_broker())
             return False
@@ -362,6 +378,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers_waiting += len(slot.answer)
         self.forward_answers()
         self._take()
+        self._end_if_answered()
         self.pause_or_resume()
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
@@ -406,6 +423,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._task = None
         self._take()
+        self._end_if_answered()
         self.pause_or_resume()
 
     def pause_or_resume(self) -> None:
@@ -413,6 +431,7 @@ class ClientConnection(asyncio.Protocol):
         after every change."""
         pause = (self._task is not None and bool(self._buffer)) or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
+        pause = pause or (self._ends_when_answered and not self._passing)
         if self._buffer or self._kept or pause:
             self._count_kept()
         if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
@@ -432,6 +451,7 @@ class ClientConnection(asyncio.Protocol):
             self._broker.pause_or_resume(self._takes_no_more)
         if self._reading_paused:
             self._take()
+        self._end_if_answered()
         self.pause_or_resume()
 
     def _send_answers(self) -> None:

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _OFFSETS_AT_ONCE = 2_000
 _LOOKS, _LOOK_AGAIN_S = 50, 0.1
+_KNOWN_CHECK_S = 0.02
 
 
 class Converted(NamedTuple):
@@ -35,16 +36,20 @@ class Converted(NamedTuple):
 class GroupKinds:
     """Determines the kind of each group, and converts groups. Use only on the event loop. ``manager`` keeps the
     client-assigned groups. ``managed`` handles the managed groups, or is ``None`` if they are not served.
-    ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``."""
+    ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``. ``on_elsewhere`` is
+    called when a request names a group that this instance does not coordinate."""
 
     def __init__(
         self,
         manager: GroupMetadataManager,
         managed: ManagedGroups | None,
         is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
+        on_elsewhere: Callable[[], None] = lambda: None,
     ) -> None:
-        self._manager, self._managed = manager, managed
+        self._manager, self._managed, self._on_elsewhere = manager, managed, on_elsewhere
         self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
+        self.is_stopping = False
+        """Whether the instance is about to stop, so that clients must find another coordinator."""
         self._changing: set[str] = set()
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
 
@@ -53,10 +58,24 @@ class GroupKinds:
         own partitions may use an empty group id for their offsets."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
-        error = self._manager.availability(group_id)
+        error = Error.NOT_COORDINATOR if self.is_stopping else self._manager.availability(group_id)
+        if error is Error.NOT_COORDINATOR:
+            self._on_elsewhere()
         is_unknown = self._managed is not None and not self._managed.knows(group_id)
         waits = error is Error.NONE and (is_unknown or group_id in self._changing)
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
+
+    async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
+        """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
+        among them are known."""
+        loop = asyncio.get_running_loop()
+        late, named = loop.time() + within_s, [one for one in group_ids if one is not None]
+        await self._manager.wait_until_loaded(named, within_s)
+        managed = self._managed
+        while managed is not None and loop.time() < late:
+            if all(managed.knows(one) or self._manager.availability(one) for one in named):
+                return
+            await asyncio.sleep(_KNOWN_CHECK_S)
 
     def managed(self, group_id: str) -> ManagedGroups | None:
         """Returns the handler of managed groups if the group is managed, else ``None``. A group that still has

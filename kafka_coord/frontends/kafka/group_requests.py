@@ -59,6 +59,9 @@ _LOADED_WITHIN_S = 5.0
 (ADR 36): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
 _SYNC_WITH_PROTOCOL = 5
 """The first version of SyncGroup that must name the group's protocol type and protocol."""
+WRITTEN_WITHIN_S = 2.0
+"""How long a planned stop waits for changes that are being written to the groups log, in seconds."""
+_WRITTEN_CHECK_S = 0.005
 _FIND_COORDINATOR = 1
 """A version that all brokers since 0.11 support."""
 
@@ -81,11 +84,13 @@ class GroupCoordinator:
         *,
         holds: bool = True,
         is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
+        on_elsewhere: Callable[[], None] = lambda: None,
     ) -> None:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
-        self.kinds = GroupKinds(manager, managed, is_managed_by_name)
+        self._on_elsewhere = on_elsewhere
+        self.kinds = GroupKinds(manager, managed, is_managed_by_name, on_elsewhere)
         views = GroupViews(manager, self.kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,6 +161,7 @@ class GroupCoordinator:
         return Error.NONE, node
 
     async def _coordinator_of(self, group_id: str) -> tuple[int, Node]:
+        self._on_elsewhere()  # clients ask when their coordinator fails or moves
         try:
             node = await self._instances.coordinator_of(partition_of(group_id))
         except BrokerError as error:
@@ -265,7 +271,7 @@ class GroupCoordinator:
     async def handle_commit_offsets(self, call: Call) -> Any:
         """Rejects partitions that do not exist and passes only the others on to the group, as Kafka does."""
         request = call.request
-        await self._manager.wait_until_loaded([request.group_id], _LOADED_WITHIN_S)
+        await self.kinds.wait_until_loaded([request.group_id], _LOADED_WITHIN_S)
         error = await self._denied(call, Operation.READ, request.group_id)
         if error is Error.NONE and not await self._learn(request.topics):
             error = Error.COORDINATOR_NOT_AVAILABLE
@@ -329,7 +335,7 @@ class GroupCoordinator:
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)
         access, cache = call.client.access, self._manager.offsets_cache
-        await self._manager.wait_until_loaded((one.group_id for one in asked), _LOADED_WITHIN_S)
+        await self.kinds.wait_until_loaded((one.group_id for one in asked), _LOADED_WITHIN_S)
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
         for requested in asked:
@@ -574,6 +580,16 @@ class GroupCoordinator:
     def _groups_of(self, partition: int) -> list[tuple[str, Group]]:
         manager = self._manager
         return [(group_id, manager.groups_cache[group_id]) for group_id in manager.groups_of.get(partition, ())]
+
+    async def stop(self) -> None:
+        """Stops coordinating, as planned: answers new requests with NOT_COORDINATOR, lets what is being written to the
+        groups log finish within :data:`WRITTEN_WITHIN_S`, and then ends all terms, which answers the requests that are
+        held or wait for a rebalance."""
+        self.kinds.is_stopping = self._instances.is_stopping = True
+        late = _now() + WRITTEN_WITHIN_S
+        while (self._manager.is_writing() or self._tasks) and _now() < late:
+            await asyncio.sleep(_WRITTEN_CHECK_S)
+        self._manager.close()
 
     async def close(self) -> None:
         for timer in self._timers.values():

@@ -1,18 +1,20 @@
 """Finds out which instance coordinates a group and how many partitions a topic has.
 
 :class:`Instances` asks the broker beside this instance, whose listener advertises the instances' addresses unless
-``--kafka-rewrite`` is set.
+``--kafka-rewrite`` is set. No instance is named after its ZooKeeper session has ended, because the broker does not know
+whether the instance beside another broker is running.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
-from kafka_coord.frontends.kafka.patches import Addresses
+from kafka_coord.frontends.kafka.registered import Address
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import RIGHTS, RightMissing
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
@@ -27,6 +29,7 @@ _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
+_FRESH_FOR_S, _FRESH_WITHIN_S = 0.05, 1.0
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -39,18 +42,34 @@ _LOG_SETTINGS = {
 
 class Instances:
     """Asks one broker about the cluster. Use only on the event loop. ``connect`` connects to the broker's listener for
-    this instance. If the broker does not advertise the instances' addresses (``--kafka-rewrite``), ``addresses``
-    returns them."""
+    this instance. ``registered`` returns the addresses of the instances whose sessions live, by broker id, where
+    ``None`` stands for an unknown address. With ``rewrites`` (``--kafka-rewrite``), clients are given these addresses;
+    otherwise, those that the brokers advertise."""
 
     def __init__(
-        self, connect: Callable[[], BrokerConnection], broker_id: int, addresses: Addresses | None = None
+        self,
+        connect: Callable[[], BrokerConnection],
+        broker_id: int,
+        registered: Callable[[], Mapping[int, Address | None]],
+        *,
+        rewrites: bool = False,
     ) -> None:
-        self._connect, self._addresses = connect, addresses
+        self._connect, self._registered, self._rewrites = connect, registered, rewrites
         self._connection: BrokerConnection | None = None
         self.broker_id = broker_id
-        self.nodes: dict[int, Node] = {}
+        self.is_stopping = False
+        """Whether this instance is about to stop, so that it does not name itself any more."""
+        self.is_known = False
+        """Whether the broker beside this instance has answered, and lists itself among the running brokers."""
+        self._advertised: dict[int, Node] = {}
+        """The running brokers, with the addresses that they advertise."""
         self.leaders: dict[int, int] = {}
         """The id of the broker that leads each partition of the log."""
+        self._leaders_at = -_FRESH_FOR_S
+        self._asking = asyncio.Lock()
+        """Held while clients wait for the leaders, so that they share one request."""
+        self.lagging_replicas = 0
+        """The number of replicas of the log that are not in sync with their leader."""
         self._partitions: dict[str, tuple[float, int]] = {}
 
     async def _ask(self, name: str, version: int, value: Any) -> Any:
@@ -62,29 +81,46 @@ class Instances:
         form = message("MetadataRequest")
         named = tuple(form.struct("MetadataRequestTopic")(name=topic) for topic in topics)
         answer = await self._ask("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
-        self.nodes = {
-            node.node_id: at for node in answer.brokers if (at := self.node(node.node_id, node.host, node.port))
-        }
+        self._advertised = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
+        self.is_known = self.broker_id in self._advertised
         now = time.monotonic()
         for topic in answer.topics:
             self._partitions[topic.name] = now, len(topic.partitions) if not topic.error_code else 0
         return answer
 
     def node(self, broker_id: int, host: str, port: int) -> Node | None:
-        """Returns the address of the instance that runs beside the broker, which advertises ``host:port``."""
-        if self._addresses is None:
-            return broker_id, host, port
-        known = self._addresses().get(broker_id)
-        return None if known is None else (broker_id, *known)
+        """Returns the address of the instance that runs beside the broker, which advertises ``host:port``, or ``None``
+        if that instance is not running. Without ``rewrites``, this instance knows its own address before it is
+        registered."""
+        if broker_id == self.broker_id and (self.is_stopping or not self._rewrites):
+            return None if self.is_stopping else (broker_id, host, port)
+        registered = self._registered()
+        if not self._rewrites:
+            return (broker_id, host, port) if broker_id in registered else None
+        address = registered.get(broker_id)
+        return None if address is None else (broker_id, *address)
+
+    def addresses(self) -> Mapping[int, Address] | None:
+        """Returns the addresses to put into the broker's answers, by broker id, or ``None`` if those answers are right
+        as they are: every running broker has an instance, at the address that the broker advertises. They also stay as
+        they are until the registrations have been read."""
+        if self._rewrites:
+            return {broker_id: address for broker_id, address in self._registered().items() if address is not None}
+        nodes = {broker_id: self.node(*node) for broker_id, node in self._advertised.items()}
+        if not self._registered() or None not in nodes.values():
+            return None
+        return {broker_id: node[1:] for broker_id, node in nodes.items() if node is not None}
 
     async def find_leaders(self) -> None:
         """Finds the leaders of the log's partitions. If there are none yet, creates the topic, unless that is another
         instance's task. Raises :class:`BrokerError` (:class:`RightMissing` if the broker denies the right)."""
         answer = await self._metadata([TOPIC])
+        self._leaders_at = time.monotonic()
         (topic,) = answer.topics
         if topic.error_code in RIGHTS:
             raise RightMissing(f"cannot describe topic {TOPIC}", topic.error_code)
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
+        self.lagging_replicas = sum(len(one.replica_nodes) - len(one.isr_nodes) for one in topic.partitions)
         if not topic.partitions and not self.leaders:
             await self._make_topic(answer.controller_id)
 
@@ -92,7 +128,7 @@ class Instances:
         """Creates the topic if this instance's broker is the controller."""
         if controller != self.broker_id:
             return
-        replicas = min(_MOST_REPLICAS, len(self.nodes))
+        replicas = min(_MOST_REPLICAS, len(self._advertised))
         settings = _LOG_SETTINGS | ({"min.insync.replicas": "2"} if replicas == _MOST_REPLICAS else {})
         form = message("CreateTopicsRequest")
         setting = form.struct("CreatableTopicConfig")
@@ -110,10 +146,22 @@ class Instances:
             raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 
     async def coordinator_of(self, partition: int) -> Node | None:
-        """Returns the instance beside the broker that leads the given partition of the log."""
-        if partition not in self.leaders:
-            await self.find_leaders()
-        return self.nodes.get(self.leaders.get(partition, -1))
+        """Returns the instance beside the broker that leads the given partition of the log, if it is running. Clients
+        ask when their group may have just moved, so the leaders must be at most :data:`_FRESH_FOR_S` old, unless the
+        broker does not say them soon. Raises :class:`BrokerError` if the partition's leader was never known."""
+        try:
+            async with asyncio.timeout(_FRESH_WITHIN_S), self._asking:
+                if time.monotonic() - self._leaders_at > _FRESH_FOR_S or partition not in self.leaders:
+                    await self.find_leaders()
+        except (BrokerError, TimeoutError) as error:
+            if partition not in self.leaders:
+                raise BrokerError(f"the leader of partition {partition} is unknown: {error}") from error
+        return self.named(partition)
+
+    def named(self, partition: int) -> Node | None:
+        """Like :meth:`coordinator_of`, from what is known."""
+        node = self._advertised.get(self.leaders.get(partition, -1))
+        return None if node is None else self.node(*node)
 
     async def learn(self, highest: Mapping[str, int]) -> None:
         """Refreshes cached partition counts that are too old. ``highest`` maps each topic to the highest

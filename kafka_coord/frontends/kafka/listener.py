@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import ssl
 import threading
@@ -16,7 +17,6 @@ from kafka_coord.errors import (
     BrokerError,
     Fenced,
     KafkaCoordError,
-    MalformedValue,
     NodeExists,
     NoNode,
     SettingsError,
@@ -33,13 +33,14 @@ from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
-from kafka_coord.frontends.kafka.patches import Addresses, patches
+from kafka_coord.frontends.kafka.patches import Patches
+from kafka_coord.frontends.kafka.readiness import Readiness
+from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.errors import RightMissing
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.settings import host_and_port
@@ -51,6 +52,9 @@ log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 0.5
 """How often to check which partitions the broker leads, in seconds."""
+LEADER_CHECK_SOON_S = 0.05
+"""The time until the next check, in seconds, after a request for a group that this instance does not coordinate: the
+leader may just have changed."""
 TAKE_OVER_CHECK_S = 5.0
 """How often to look for empty groups that match ``managed_groups``, in seconds."""
 IN_BOTH_CHECK_S = 1.0
@@ -60,6 +64,7 @@ RIGHT_CHECK_S = 5.0
 that in ZooKeeper, in seconds."""
 EXPIRY_CHECK_S = 600.0
 """How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
+_FAILURES_TO_TELL = 2
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A broker's default for ``offsets.retention.minutes``, in milliseconds."""
 
@@ -94,11 +99,10 @@ class KafkaListener:
         self._broker_host, self._broker_port = host_and_port(broker_listener)
         self._security = security
         self._store, self._broker_id, self._managed_groups = store, broker_id, managed_groups
-        self._addresses: dict[int, tuple[str, int]] | None = {} if rewrite else None
-        known: Addresses | None = (lambda: self._addresses or {}) if rewrite else None
-        self.patches = patches(known)
+        self.registered = RegisteredInstances(store)
         to_broker = partial(BrokerConnection, self._broker_host, self._broker_port, security)
-        self.instances = Instances(to_broker, broker_id, known)
+        self.instances = Instances(to_broker, broker_id, lambda: self.registered.addresses, rewrites=rewrite)
+        self.patches = Patches(self.instances.addresses, rewrites=rewrite)
         self.manager = GroupMetadataManager(
             to_broker, self._claim, self._check, f"{broker_id}@{address}", group_limits, self._term_ended
         )
@@ -106,10 +110,19 @@ class KafkaListener:
         self.handshakes = None if tls is None else Handshakes(tls)
         """``None`` if clients do not use TLS."""
         self._stop: asyncio.Event | None = None
+        self._server: asyncio.Server | None = None
+        """``None`` while this instance refuses connections."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
-        self._broker_failed = self._reported_right = False
+        self._reported_right = False
+        self._unheard: dict[tuple[str, str], float] = {}
+        """The members of loaded groups that have not been heard yet, by group and member id, with the times at which
+        they would expire."""
+        self._look: asyncio.Event = asyncio.Event()
+        """Set when a check of the leaders should not wait."""
+        self._broker_failures = 0
+        """How many requests in a row the broker has not answered."""
         self.clients = Clients(limits or ClientLimits())
         self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
@@ -126,7 +139,9 @@ class KafkaListener:
             managed=managed,
             holds=holds,
             is_managed_by_name=group_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
+            on_elsewhere=self._look.set,
         )
+        self.readiness = Readiness()
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
@@ -136,6 +151,17 @@ class KafkaListener:
     def threads(self) -> tuple[threading.Thread, ...]:
         """The threads that must live until :meth:`close`."""
         return self._thread, self.managed.thread
+
+    def waiting_for(self) -> str:
+        """Returns what a rolling restart must wait for before it restarts the next instance, or an empty string: this
+        instance's readiness, replicas of the groups log, or clients. May be called on any thread."""
+        if self.readiness.reason:
+            return self.readiness.reason
+        if self.instances.lagging_replicas:
+            return "replicas of the groups log that are not in sync"
+        if self._unheard or self.managed.has_unheard():
+            return "members that have not been heard since their groups moved here"
+        return ""
 
     def close(self) -> None:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
@@ -161,26 +187,55 @@ class KafkaListener:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            server = await self._loop.create_server(
-                lambda: ClientConnection(self), self._host, self._port, backlog=1024
-            )
+            self._server = await self._bound()
         except OSError as error:
             raise SettingsError(f"cannot listen for Kafka clients on {self._host}:{self._port}: {error}") from None
-        host, port, *_ = server.sockets[0].getsockname()
-        maintenance = asyncio.gather(self._maintain(), self._end_overdue_clients(), self._make_managed())
+        host, port, *_ = self._server.sockets[0].getsockname()
+        self._port = port
+        maintenance = asyncio.gather(
+            self._maintain(), self._end_overdue_clients(), self._make_managed(), self.registered.follow()
+        )
         self._started.set_result(f"{host}:{port}")
-        async with server:
-            await self._stop.wait()
+        await self._stop.wait()
+        self._stop_listening()
         maintenance.cancel()
         for task in self._claims.values():
             task.cancel()
-        self.manager.close()
-        await asyncio.sleep(0)  # lets the held requests be answered before the connections close
-        await asyncio.sleep(0)
+        await self.coordinator.stop()
         await self.clients.close()
         await self.coordinator.close()
         self.instances.close()
         await asyncio.gather(maintenance, *self._claims.values(), return_exceptions=True)
+
+    async def _bound(self) -> asyncio.Server:
+        """Takes the port, without listening yet. Raises :class:`OSError`."""
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: ClientConnection(self), self._host, self._port, backlog=1024, start_serving=False
+        )
+
+    async def _listen(self) -> None:
+        """Listens, unless it already does."""
+        try:
+            if self._server is None:
+                self._server = await self._bound()
+            await self._server.start_serving()
+        except OSError as error:
+            log.warning("cannot listen for Kafka clients on %s:%d: %s; retrying", self._host, self._port, error)
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _broker_refuses(self) -> None:
+        """Stops listening while nobody listens at the broker's address: clients then get the same refusal as from a
+        broker that is down, and turn to another. A connection that is closed at once makes some repeat it and log
+        it."""
+        if self._server is not None and self._server.is_serving():
+            log.info("refusing Kafka clients until the broker listens again")
+            self._stop_listening()
+            self._look.set()
 
     async def _end_overdue_clients(self) -> None:
         loop = asyncio.get_running_loop()
@@ -191,7 +246,12 @@ class KafkaListener:
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
         loop, tls = asyncio.get_running_loop(), self._security.tls
-        await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
+        try:
+            await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
+        except OSError as error:
+            if is_refused(error):
+                self._broker_refuses()
+            raise
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -208,7 +268,13 @@ class KafkaListener:
             if loop.time() >= expiry_due:
                 expiry_due = loop.time() + EXPIRY_CHECK_S
                 await self._remove_expired_offsets()
-            await asyncio.sleep(LEADER_CHECK_S)
+            await asyncio.sleep(LEADER_CHECK_SOON_S)
+            if not (self._broker_failures or self.readiness.is_ready):
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEADER_CHECK_S - LEADER_CHECK_SOON_S):
+                    await self._look.wait()
+            self._look.clear()
 
     async def _report_right(self) -> None:
         error = self.manager.missing_right
@@ -221,23 +287,29 @@ class KafkaListener:
             log.info("cannot report a missing right: %s; retrying", failed)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads and claims them. Logs only the first of several consecutive
-        failures."""
+        """Asks the broker which partitions it leads and claims them. Logs a failure only when it repeats, and then only
+        once: a broker that stops closes its connections, and then refuses new ones."""
         try:
-            if self._addresses is not None:
-                self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
             await self.instances.find_leaders()
-            self._broker_failed = False
-        except (BrokerError, StoreUnavailable) as error:
+            self._broker_failures = 0
+            await self._listen()
+        except BrokerError as error:
             if isinstance(error, RightMissing):
                 self.manager.note_outcome(error.code)
-            if not self._broker_failed:
+            self.readiness.broker_failed(str(error))
+            self._broker_failures += 1
+            if is_refused(error.__cause__):
+                self._broker_refuses()
+                return
+            if self._broker_failures == _FAILURES_TO_TELL:
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
-            self._broker_failed = True
+            await self._listen()
         except Exception:
             log.exception("cannot determine which groups-log partitions the broker leads (this is a bug)")
         else:
             self._follow_leaders()
+            self._check_ready()
+            self._check_heard()
 
     async def _make_managed(self) -> None:
         loop = asyncio.get_running_loop()
@@ -267,9 +339,31 @@ class KafkaListener:
         for partition in sorted(led - self.manager.terms.keys() - self._claims.keys()):
             self._claims[partition] = asyncio.create_task(self._begin(partition))
 
+    def _check_ready(self) -> None:
+        """Checks whether this instance serves every partition that its broker leads now."""
+        if not self.instances.is_known:
+            self.readiness.broker_failed("it does not list itself among the running brokers yet")
+            return
+        led = {partition for partition, leader in self.instances.leaders.items() if leader == self._broker_id}
+        loaded = {partition for partition in self.manager.terms if self.managed.knows_partition(partition)}
+        self.readiness.loaded(led & loaded, led)
+
+    def _check_heard(self) -> None:
+        """Forgets the members that have been heard, and those that are gone."""
+        for (group_id, member_id), expires_at in list(self._unheard.items()):
+            group = self.manager.group(group_id)
+            member = group.metadata.members.get(member_id) if group is not None else None
+            if member is None or member.expires_at != expires_at:
+                del self._unheard[group_id, member_id]
+
     async def _begin(self, partition: int) -> None:
         try:
             await self.manager.load_groups_for_partition(partition)
+            self._unheard |= {
+                (group_id, member_id): member.expires_at
+                for group_id in self.manager.groups_of.get(partition, ())
+                for member_id, member in self.manager.groups_cache[group_id].metadata.members.items()
+            }
             self.coordinator.begin_partition(partition)
             self.managed.begin(partition, self.manager.terms[partition].term)
         except RightMissing as error:
@@ -289,6 +383,7 @@ class KafkaListener:
             self._claims.pop(partition, None)
 
     def _term_ended(self, partition: int) -> None:
+        self._look.set()
         self.coordinator.end_partition(partition)
         self.managed.end(partition)
 
@@ -305,18 +400,12 @@ class KafkaListener:
         return await asyncio.to_thread(is_current_term, self._store, partition, term)
 
 
-def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
-    """Returns the addresses where the running instances serve Kafka clients, by broker id. Raises
-    :class:`StoreUnavailable`."""
-    addresses = {}
-    with contextlib.suppress(NoNode):
-        for name in store.children(layout.COORDINATORS):
-            path = f"{layout.COORDINATORS}/{name}"
-            with contextlib.suppress(NoNode, MalformedValue, ValueError):
-                info = CoordinatorInfo.from_json(fields.load(store.get(path).data, path), path)
-                if "kafka" in info.endpoints:
-                    addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
-    return addresses
+def is_refused(error: BaseException | None) -> bool:
+    """Returns whether nobody listens at any of the addresses that were tried. asyncio raises one error for all."""
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    words = str(error) if isinstance(error, OSError) else ""
+    return words.count("[Errno ") > 0 and words.count("[Errno ") == words.count(f"[Errno {errno.ECONNREFUSED}]")
 
 
 def is_current_term(store: Store, partition: int, term: int) -> bool:

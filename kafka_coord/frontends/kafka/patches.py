@@ -1,8 +1,9 @@
 """Changes some of the broker's responses on their way to a client. Does no I/O.
 
-ApiVersions always advertises this instance's own versions of the requests that it answers. With ``--kafka-rewrite``,
-Metadata and DescribeCluster contain the instances' addresses instead of the brokers', and ApiVersions omits all
-versions whose responses contain addresses that this instance cannot rewrite.
+ApiVersions always advertises this instance's own versions of the requests that it answers. Metadata and DescribeCluster
+never name a broker whose instance is not running. While every instance runs at the address that its broker advertises,
+these responses pass unchanged. With ``--kafka-rewrite``, they contain the instances' addresses instead of the brokers',
+and ApiVersions omits all versions whose responses contain addresses that this instance cannot rewrite.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ METADATA, DESCRIBE_CLUSTER = 3, 60
 _KIP_848 = frozenset({68, 69})
 _TOPIC_IDS = 10
 """The first version of Metadata with topic ids. Brokers have supported it since 2.8."""
+_LEADER_NOT_AVAILABLE = 5
+_NO_LEADER = -1
 Patch = Callable[[bytes, int], bytes]
 """Maps a response's frame and version to the frame to pass on. Raises :class:`BadMessage`."""
-Addresses = Callable[[], Mapping[int, tuple[str, int]]]
-"""Returns the host and port of the instance beside each broker, by broker id."""
+Addresses = Callable[[], Mapping[int, tuple[str, int]] | None]
+"""Returns the host and port of the running instance beside each broker, by broker id, or ``None`` if the brokers'
+responses need no change."""
 MOST_WITH_REWRITE = {
     0: 9,  # Produce 10 returns addresses of new leaders (KIP-951)
     1: 15,  # so does Fetch 16
@@ -30,19 +34,33 @@ MOST_WITH_REWRITE = {
     DESCRIBE_CLUSTER: message("DescribeClusterResponse").versions.last,
 }
 
+_NAMING = {METADATA: ("MetadataResponse", "node_id"), DESCRIBE_CLUSTER: ("DescribeClusterResponse", "broker_id")}
+"""The responses that name brokers, and the field of a broker's id."""
 
-def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
-    """Returns the patches by API key. If ``addresses`` is given, they rewrite addresses as well."""
-    if addresses is None:
-        return {API_VERSIONS: patch_api_versions}
-    known = addresses
-    return {
-        API_VERSIONS: lambda frame, version: patch_api_versions(frame, version, MOST_WITH_REWRITE),
-        METADATA: lambda frame, version: _with_instances("MetadataResponse", "node_id", frame, version, known()),
-        DESCRIBE_CLUSTER: lambda frame, version: _with_instances(
-            "DescribeClusterResponse", "broker_id", frame, version, known()
-        ),
-    }
+
+class Patches:
+    """The patches of one listener. ``addresses`` are the instances' addresses. With ``rewrites``, the brokers do not
+    advertise them, so every response that names a broker must be changed."""
+
+    def __init__(self, addresses: Addresses = lambda: None, *, rewrites: bool = False) -> None:
+        self._addresses, self._rewrites = addresses, rewrites
+
+    def get(self, api_key: int, version: int) -> Patch | None:
+        """Returns the patch for a response that is about to be passed on, or ``None`` if it passes unchanged."""
+        if api_key == API_VERSIONS:
+            return self._api_versions
+        if api_key not in _NAMING:
+            return None
+        name, id_field = _NAMING[api_key]
+        known = self._addresses()
+        if not self._rewrites and version not in message(name).versions:
+            return None  # a version that this instance cannot change
+        if known is None:
+            return None
+        return lambda frame, version: _with_instances(name, id_field, frame, version, known)
+
+    def _api_versions(self, frame: bytes, version: int) -> bytes:
+        return patch_api_versions(frame, version, MOST_WITH_REWRITE if self._rewrites else None)
 
 
 def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
@@ -72,7 +90,8 @@ def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
     """Returns the response with the instances' addresses instead of the brokers'. Omits brokers without an instance:
-    clients that connect to them would bypass the instances."""
+    clients that connect to them would bypass the instances, or reach nobody. As in Kafka, a partition whose leader is
+    omitted has no leader."""
     form = message(name)
     if version not in form.versions:
         raise BadMessage(f"cannot replace the brokers' addresses in {name}: version {version} is not supported")
@@ -82,6 +101,10 @@ def _with_instances(
     for broker in brokers:
         broker.host, broker.port = addresses[getattr(broker, id_field)]
     answer.brokers = tuple(brokers)
+    for topic in getattr(answer, "topics", ()):
+        for partition in topic.partitions:
+            if partition.leader_id >= 0 and partition.leader_id not in addresses:
+                partition.leader_id, partition.error_code = _NO_LEADER, partition.error_code or _LEADER_NOT_AVAILABLE
     return _encoded(form, answer, version, frame[:start])
 
 

@@ -7,7 +7,7 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import peek, read_header
 from kafka_coord.wire.messages import message
 
-PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
+PRODUCE, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 1, 17, 36
 OFFSET_COMMIT, HEARTBEAT = 8, 12
 SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _ENOUGH_BYTES = 2048

@@ -16,6 +16,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.leadership import move_leadership
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import NodeExists, NoNode
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
@@ -61,7 +62,15 @@ class Front:
         broker = self.cluster.broker(broker_id)
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
         self.listeners[broker_id] = KafkaListener(at, behind, self.store, broker_id, group_limits=LIMITS, **options)
+        self.publish(broker_id)
         return self.listeners[broker_id]
+
+    def publish(self, broker_id: int) -> None:
+        """Registers the instance, as ``serve`` does. Does nothing if a process of a test is registered in its place."""
+        self.store.ensure_path(layout.COORDINATORS)
+        endpoints = {"kafka": self.listeners[broker_id].address}
+        with contextlib.suppress(NodeExists):
+            InstanceRegistration(self.store, broker_id, endpoints, lambda: None).register()
 
     @property
     def of_elected(self) -> Mapping[str, str]:
@@ -82,6 +91,10 @@ class Front:
         eventually(lambda: not any(one.managed.knows(group) for one in others), within_s=60)
 
     def stop(self, broker_id: int) -> None:
+        with contextlib.suppress(NoNode):
+            node = self.store.get(layout.instance(broker_id))
+            if node.stat.ephemeral_owner == self.store.session.session_id:
+                self.store.delete(layout.instance(broker_id))
         self.listeners.pop(broker_id).close()
 
     def serves_every_group(self) -> bool:
@@ -122,6 +135,7 @@ def tools() -> Iterator[KafkaTools]:
 @contextlib.contextmanager
 def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorService]:
     """Starts a coordinator that can be elected, and waits until it is registered."""
+    endpoints = endpoints or front.of_elected
     made = CoordinatorService(front.store, ELECTED, endpoints, FAST, process=Process("here", 1, "test", 0))
     made.start()
     try:
@@ -129,6 +143,8 @@ def elected(front: Front, endpoints: Mapping[str, str]) -> Iterator[CoordinatorS
         yield made
     finally:
         made.stop()
+        if ELECTED in front.listeners:
+            front.publish(ELECTED)
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +215,13 @@ def serving_beside(
 
 @contextlib.contextmanager
 def published(store: Store, listeners: Mapping[int, KafkaListener]) -> Iterator[None]:
-    """Publishes in ZooKeeper the addresses at which the instances serve Kafka clients, as ``serve`` does. The keys of
-    ``listeners`` are broker ids."""
+    """Publishes in ZooKeeper the addresses at which the instances serve Kafka clients, as ``serve`` does, except those
+    that are published already. The keys of ``listeners`` are broker ids."""
     store.ensure_path(layout.COORDINATORS)
     made = [
         InstanceRegistration(store, broker_id, {"kafka": listener.address}, lambda: None)
         for broker_id, listener in listeners.items()
+        if store.exists(layout.instance(broker_id)) is None
     ]
     for one in made:
         one.register()

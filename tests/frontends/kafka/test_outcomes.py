@@ -1,5 +1,5 @@
-"""What a broker does to connections and writes of the groups log, beside what Kafka's own coordinator answers. It closes
-idle connections, ends authenticated ones, refuses large batches, lacks replicas, and denies rights."""
+"""What a broker does to connections and writes of the groups log, beside what Kafka's own coordinator answers. It
+closes idle connections, ends authenticated ones, refuses large batches, lacks replicas, and denies rights."""
 
 from __future__ import annotations
 

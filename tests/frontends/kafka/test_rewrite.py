@@ -41,7 +41,7 @@ def rewriting(front: Front) -> Iterator[dict[int, KafkaListener]]:
                 at, broker.address, front.store, broker.broker_id, group_limits=LIMITS, rewrite=True
             )
         eventually(lambda: sum(len(one.manager.terms) for one in made.values()) == PARTITIONS, within_s=60)
-        eventually(lambda: all(len(one.instances.nodes) == len(made) for one in made.values()))
+        eventually(lambda: all(len(one.registered.addresses) == len(made) for one in made.values()))
         yield made
     finally:
         for broker_id, listener in made.items():

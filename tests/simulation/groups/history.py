@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupState
@@ -16,14 +17,15 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PROOF_S
 from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
-from tests.simulation.groups.instances import Instance, Network, Znode, sent
+from tests.simulation.groups.instances import REGISTRY_READ_S, Instance, Network, Registry, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
 from tests.simulation.groups.log import STORAGE, TIMED_OUT, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
-    "client-kill", "client-freeze", "lazy", "delete", "away", "idle", "deny", "size", "unclear", "zookeeper",
+    "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
+    "idle", "deny", "size", "unclear", "zookeeper",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
@@ -31,6 +33,13 @@ TURMOIL_S, CALM_S = 14.0, 26.0
 BROKERS = (1, 2, 3)
 _LOOKS_S = 0.05
 """The seconds between two checks of held heartbeats."""
+_SESSION_S = 1.5
+"""How long the registration of a killed instance lasts, in seconds."""
+_NAMED_S = 1.0
+"""How long after the end of its session a dead instance may still be named, in seconds: longer than the others need to
+read the change."""
+_STOPS_WITHIN_S = 2.5
+"""How long a planned stop takes at most, in seconds, until every request has been answered."""
 _FEW = 4
 """If at most this many kinds of faults are allowed, all of them may happen. Otherwise, each history has half of them,
 so none hides the others."""
@@ -83,7 +92,10 @@ class GroupHistory:
         self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
         self.judge = Judge(self.log, "forget" in kinds)
         self.znode = Znode(rng.choice([0, 0, 0, 32_767 - rng.randint(1, 6)]))
-        self.instances = {broker: Instance(self.world, self.net, self.log, self.znode, broker) for broker in BROKERS}
+        self.registry = Registry(self.world)
+        self.instances = {broker: self._instance(broker) for broker in BROKERS}
+        for instance in self.instances.values():
+            self.registry.register(instance)
         self.twins: list[Instance] = []
         self.processes: list[Process] = []
         self.asked: dict[object, tuple[float, Process, str]] = {}
@@ -93,6 +105,9 @@ class GroupHistory:
         self.clients = [Client(self, name) for name in names]
         self.every_s = rng.uniform(0.15, 1.5)
         self._pace = rng.choice([1.0, 1.0, 0.3])
+
+    def _instance(self, broker: int) -> Instance:
+        return Instance(self.world, self.net, self.log, self.znode, broker, self.registry)
 
     @property
     def pace(self) -> float:
@@ -109,6 +124,7 @@ class GroupHistory:
         if self.of_outcomes:
             world.after(1.2, self._fault_of_outcomes)
         world.after(_LOOKS_S, self._look_at_held)
+        world.after(_LOOKS_S, self._look_at_named)
         self._run(start + self.turmoil_s)
         self._end_all()
         self._run(world.now + CALM_S)
@@ -180,6 +196,22 @@ class GroupHistory:
                 self.judge.breaks(f"{instance.process.name} holds {held} heartbeats, for {waiting} members")
             elif group is not None and held and group.metadata.state is not GroupState.STABLE:
                 self.judge.breaks(f"{instance.process.name} holds a heartbeat in a rebalance")
+
+    def _look_at_named(self) -> None:
+        """Checks that no instance names one whose session has ended. An instance that was frozen must read first."""
+        self.world.after(_LOOKS_S, self._look_at_named)
+        for instance in self.instances.values():
+            if not instance.process.frozen and not instance.process.killed:
+                instance.process.call_soon(partial(self._named_by, instance))
+
+    def _named_by(self, instance: Instance) -> None:
+        known, now = instance.known, self.world.now
+        if self.log.partition not in known.leaders or now - known.read_at > 2 * REGISTRY_READ_S:
+            return
+        node = known.named(self.log.partition)
+        ended_at = self.registry.ended_at.get(node[0]) if node is not None and node[0] != instance.broker else None
+        if ended_at is not None and now - ended_at > _NAMED_S:
+            self.judge.breaks(f"{instance.process.name} names instance {node}, whose session ended at {ended_at:.3f}")
 
     def _lose_connections(self, client: Client) -> None:
         """Lets running instances notice the change."""
@@ -260,17 +292,48 @@ class GroupHistory:
             self.log.move(broker)
 
     def _kill(self) -> None:
+        self._killed(self.rng.uniform(0.0, 3.0))
+
+    def _die(self) -> None:
+        """Kills an instance that stays away longer than its session, while its broker may lead on."""
+        self._killed(self.rng.uniform(2.0, 8.0))
+
+    def _killed(self, for_s: float) -> None:
         broker = self.rng.choice([self.log.leader, *BROKERS])
-        self.instances[broker].process.killed = True
-        self.world.after(self.rng.uniform(0.0, 3.0), lambda: self._restart(broker))
+        instance = self.instances[broker]
+        instance.process.killed = True
+        self.world.after(_SESSION_S, lambda: self.registry.end(instance))
+        self.world.after(for_s, lambda: self._restart(broker))
 
     def _restart(self, broker: int) -> None:
         if self.instances[broker].process.killed:
             self.processes.append(self.instances[broker].process)
-            self.instances[broker] = Instance(self.world, self.net, self.log, self.znode, broker)
+            self.instances[broker] = self._instance(broker)
+            self.registry.register(self.instances[broker])
+
+    def _stop(self) -> None:
+        """Stops an instance as planned, with whatever requests are in flight."""
+        instance = self.instances[self.rng.choice([self.log.leader, *BROKERS])]
+        away_s = self.rng.uniform(0.0, 3.0)
+        if not (instance.known.is_stopping or instance.process.frozen or instance.process.killed):
+            self.say(f"{instance.process.name} stops")
+            instance.process.start(lambda: self._stopped(instance, away_s))
+
+    async def _stopped(self, instance: Instance, away_s: float) -> None:
+        process, asked = instance.process, self.asked.values()
+        self.registry.end(instance)
+        late = self.world.now + _STOPS_WITHIN_S
+        await instance.coordinator.stop()
+        while any(at is process for _, at, _ in asked) and self.world.now < late:
+            await asyncio.sleep(0.01)
+        left = [name for _, at, name in asked if at is process]
+        if left:
+            self.judge.breaks(f"{process.name} stopped without an answer to {', '.join(left)}")
+        process.killed = True
+        self.world.after(away_s, lambda: self._restart(instance.broker))
 
     def _twin(self) -> None:
-        twin = Instance(self.world, self.net, self.log, self.znode, self.log.leader)
+        twin = self._instance(self.log.leader)
         self.twins.append(twin)
         self.world.after(self.rng.uniform(0.5, 4.0), lambda: self._without(twin))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
+from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import NotSent
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.batches import LogRecord
@@ -20,6 +21,7 @@ from tests.simulation.groups.loop import Process, World
 LOOK_S = 0.5
 _NOTICED_AFTER_S = 0.002
 """How long it takes until a process knows that the broker has closed its connection."""
+REGISTRY_READ_S = 0.1
 RETENTION_MS = 20_000
 EXPIRY_CHECK_S = 4.0
 WALL_START_MS = 1_700_000_000_000
@@ -150,13 +152,65 @@ class Znode:
         self.version = version
 
 
+class Registry:
+    """The registrations of the instances in ZooKeeper, by broker. That of a killed instance lasts for a session
+    timeout."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.alive: dict[int, Instance] = {}
+        self.ended_at: dict[int, float] = {}
+        """When a broker's last registration ended, while there is no other."""
+
+    def register(self, instance: Instance) -> None:
+        self.alive[instance.broker] = instance
+        self.ended_at.pop(instance.broker, None)
+
+    def end(self, instance: Instance) -> None:
+        """Ends the registration, if it is still this instance's."""
+        if self.alive.get(instance.broker) is instance:
+            del self.alive[instance.broker]
+            self.ended_at[instance.broker] = self._world.now
+
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        return {broker: (str(broker), broker) for broker in self.alive}
+
+
+class KnownInstances(Instances):
+    """What an instance knows of the others. Reads the registry every :data:`REGISTRY_READ_S` seconds."""
+
+    def __init__(self, registry: Registry, broker: int, clock: Callable[[], float]) -> None:
+        super().__init__(_no_connection, broker, lambda: self.seen)
+        self._registry, self._clock = registry, clock
+        self.seen: dict[int, tuple[str, int]] = {}
+        self.read_at = 0.0
+
+    async def learn(self, highest: Mapping[str, int]) -> None:
+        """There is no topic to learn about."""
+
+    def partitions_of(self, _topic: str) -> int:
+        return 1 << 31
+
+    def told(self, log: SimulatedPartition) -> None:
+        """The broker has answered a Metadata request."""
+        self.leaders, self._leaders_at = {log.partition: log.leader}, math.inf  # it is told often enough
+        self._advertised = {broker: (broker, str(broker), broker) for broker in log.brokers}
+
+    async def follow(self) -> None:
+        while True:
+            self.seen, self.read_at = self._registry.addresses(), self._clock()
+            await asyncio.sleep(REGISTRY_READ_S)
+
+
 class Instance:
     """One process beside one broker."""
 
-    def __init__(self, world: World, net: Network, log: SimulatedPartition, znode: Znode, broker: int) -> None:
+    def __init__(
+        self, world: World, net: Network, log: SimulatedPartition, znode: Znode, broker: int, registry: Registry
+    ) -> None:
         self.world, self.net, self.log, self.znode, self.broker = world, net, log, znode, broker
         self.process = Process(world, f"instance-{broker}")
-        known = SimpleNamespace(learn=_learn, partitions_of=lambda _topic: 1 << 31)
+        self.known = known = KnownInstances(registry, broker, lambda: world.now)
         numbers = iter(range(1 << 30))
         self.manager = GroupMetadataManager(
             lambda: Connection(self),  # type: ignore[arg-type, return-value]
@@ -169,11 +223,12 @@ class Instance:
         )
         self.coordinator = GroupCoordinator(
             self.manager,
-            known,  # type: ignore[arg-type]
+            known,
             lambda: f"{broker}.{int(world.now * 1000)}.{next(numbers)}",
         )
         self.process.start(self._follow)
         self.process.start(self._expire)
+        self.process.start(known.follow)
 
     def _term_ended(self, partition: int) -> None:
         self.coordinator.end_partition(partition)
@@ -209,6 +264,9 @@ class Instance:
         while True:
             leads = self.log.leader == self.broker
             await asyncio.sleep(self.net.takes_s())
+            self.known.told(self.log)
+            if self.known.is_stopping:
+                return
             if not leads:
                 self.manager.resign(partition, "its broker no longer leads it")
             elif partition not in self.manager.terms:
@@ -225,5 +283,5 @@ class Instance:
             await self.manager.delete_expired_consumer_offsets(RETENTION_MS)
 
 
-async def _learn(_topics: Any) -> None:
-    return
+def _no_connection() -> BrokerConnection:
+    raise BrokerError("a simulated instance is told what its broker knows")

@@ -12,6 +12,8 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupState
 from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
+from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
 from kafka_coord.grouplog.errors import REFUSALS, Refused
 from kafka_coord.grouplog.manager import GroupMetadataManager
@@ -247,6 +249,20 @@ def _refused_deletion_leaves_the_group_dead() -> Patch:
     return GroupMetadataManager, "delete_group", delete
 
 
+def _names_the_dead() -> Patch:
+    def node(self: Any, broker_id: int, host: str, port: int) -> Any:
+        return None if broker_id == self.broker_id and self.is_stopping else (broker_id, host, port)
+
+    return Instances, "node", node
+
+
+def _stops_at_once() -> Patch:
+    async def stop(self: Any) -> None:
+        self.kinds.is_stopping = self._instances.is_stopping = True
+
+    return GroupCoordinator, "stop", stop
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -274,6 +290,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "heartbeats are answered without a proof while writes are refused": _heartbeats_without_proof,
     "a refusal counts as a proof": _refusal_counts_as_proof,
     "a group whose deletion was refused stays dead": _refused_deletion_leaves_the_group_dead,
+    "a dead instance is named after its session ended": _names_the_dead,
+    "a planned stop does not answer what is in flight": _stops_at_once,
 }
 
 TELLING = {
@@ -291,6 +309,8 @@ TELLING = {
     "heartbeats are answered without a proof while writes are refused": frozenset({"deny", "zookeeper"}),
     "a refusal counts as a proof": frozenset({"deny", "twin", "replicas"}),
     "a group whose deletion was refused stays dead": frozenset({"deny", "delete"}),
+    "a dead instance is named after its session ended": frozenset({"die", "move"}),
+    "a planned stop does not answer what is in flight": frozenset({"stop", "delay"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

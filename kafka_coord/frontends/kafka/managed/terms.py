@@ -213,8 +213,20 @@ class ManagedTerms:
 
     def knows(self, group: str) -> bool:
         """Returns whether this instance serves the group's partition and has found the groups of earlier terms."""
-        served = self._served.get(partition_of(group))
+        return self.knows_partition(partition_of(group))
+
+    def knows_partition(self, partition: int) -> bool:
+        """Like :meth:`knows`, for a partition."""
+        served = self._served.get(partition)
         return served is not None and served.knows_groups
+
+    def has_unheard(self) -> bool:
+        """Returns whether a member of a group that this instance serves has not sent a request in this term."""
+        return any(
+            key not in served.members.members
+            for served in list(self._served.values())
+            for key in list(served.term.machine.members)
+        )
 
     def heard_of(self, group: str) -> list[KafkaMember]:
         """Returns the group's members that are served by this instance and have sent a request in this term."""
