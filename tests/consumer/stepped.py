@@ -30,8 +30,14 @@ class Connected:
     def session(self) -> Connected:
         return self
 
+    lease: float = float("inf")
+    began: float = 0.0
+
     def lease_deadline(self) -> float:
-        return float("inf")
+        return self.lease
+
+    def lease_began(self) -> float:
+        return self.began
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         del listener
@@ -55,6 +61,8 @@ class ChannelByHand:
     abandoned: list[Registration] = field(default_factory=list)
     commands: dict[CommandId, Command] = field(default_factory=dict)
     listings: int = 0
+    checks: int = 0
+    rebalance_timeout_s: float = 60.0
     reads: list[CommandId] = field(default_factory=list)
     watcher: Watcher | None = None
 
@@ -78,6 +86,11 @@ class ChannelByHand:
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
         del registration, watcher
+        return self.registered
+
+    def is_still_its_own(self, registration: Registration) -> bool:
+        del registration
+        self.checks += 1
         return self.registered
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:

@@ -70,6 +70,9 @@ class SimulatedSession:
     def lease_deadline(self) -> float:
         return self.lease.lease_deadline()
 
+    def lease_began(self) -> float:
+        return self.lease.began_at
+
 
 class SimulatedStore(Store):
     """The store of one process. The cluster connects, cuts and ends it. The code under test calls the other methods."""
@@ -301,7 +304,7 @@ class SimulatedStore(Store):
         self._around.before_reply(self, doing)
         self.asking = ""
         self._connected(connection, doing)
-        self._session.lease.record_answer(sent_at, through_leader=writes)
+        self._session.lease.record_answer(sent_at, through_leader=writes, now=self._clock.monotonic())
         if failure is not None:
             raise failure
         return result  # type: ignore[return-value]  # effect's own
