@@ -68,7 +68,7 @@ def test_a_lease_that_begins_again_says_when(membership: Membership) -> None:
     membership.connected(20.0)
     resume = next(i for i in membership.instructions() if isinstance(i, Send))
     assert membership.lease_began() == began
-    membership.received({"v": 1, "id": resume.frame["id"], "type": "resume", "outstanding": []}, 20.5)
+    membership.received({"v": 1, "id": resume.frame["id"], "type": "answer", "outstanding": []}, 20.5)
     assert (membership.lease_began(), membership.lease_deadline()) == (20.5, 29.0)
 
 

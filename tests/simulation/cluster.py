@@ -17,7 +17,16 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
-from tests.simulation.faults import CLASSIC, FAULTS, MOVE, UNREADABLE, FaultInjector
+from tests.simulation.faults import (
+    CLASSIC,
+    FAULTS,
+    MARKERS,
+    MOVE,
+    OF_SOME_HISTORIES,
+    SILENCE,
+    UNREADABLE,
+    FaultInjector,
+)
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC, GroupKind
 from tests.simulation.invariants import InvariantBroken, InvariantChecker
 from tests.simulation.kafka_members import KafkaMember
@@ -56,13 +65,22 @@ class SimulatedCluster:
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
         # A history has only some kinds, because other faults may hide a defect ("swarm testing").
-        kinds = sorted(faults - {CLASSIC})
-        self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
+        kinds = sorted(faults - OF_SOME_HISTORIES - {CLASSIC})
+        self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds or ["lost"]
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
         self.steps = 0
         self.calm = not faults
         self.log = SimulatedLog()
+        apart = random.Random(f"apart {seed}")
+        self.silent_until = 0.0
+        self.sessions_stand_still = False
+        self.silences = [
+            (apart.randrange(turmoil), apart.choice((1.0, 4.5, 10.0)) * apart.uniform(0.8, 1.2), apart.random() < 0.5)
+            for _ in range(apart.choice((0, 0, 1, 2)) if SILENCE in faults and turmoil else 0)
+        ]
+        """The steps at which ZooKeeper falls silent, for how many seconds, and whether sessions survive it."""
+        self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
         self.partitions = {TOPIC: self.rng.randint(2, 6)}
         look_interval_ms = self.rng.choice(LOOK_INTERVALS_MS)
         rest = random.Random(f"rest {seed}")
@@ -87,7 +105,7 @@ class SimulatedCluster:
         self.launcher, self.network, self.injector = Launcher(self), SimulatedNetwork(self), FaultInjector(self)
         self.owner: dict[int, Process] = {}
         self.checker = InvariantChecker(
-            self.server, self._consumer_of, self._is_coordinator, self._named, self.owner.get
+            self.server, self._consumer_of, self._is_coordinator, self._named, self.owner.get, self.log.behind_marks
         )
         self.write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
         if UNREADABLE in faults:
@@ -144,7 +162,7 @@ class SimulatedCluster:
         wanted = {topic: range(count) for topic, count in self.partitions.items() if self._is_subscribed(topic)}
         numbers = PartitionSet(wanted)
         found = self.checker.unrest(GROUP, members, numbers) or self._unsettled()
-        behind = [str(p) for p in numbers if self.checker.frontier.get((GROUP, p), 0) != self.log.ends.get(p, 0)]
+        behind = [str(p) for p in numbers if self.checker.frontier_of(GROUP, p) != self.log.ends.get(p, 0)]
         if found or behind:
             return found or f"not read to the end: {behind}"
         unstored = [str(p) for p in numbers if self.checker.unstored(GROUP, p)]
@@ -180,7 +198,9 @@ class SimulatedCluster:
                 self.look_at_all()
             if rng.random() < 0.02:
                 topic = rng.choice(tuple(self.partitions))
-                self.log.append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
+                self._append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
+            for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:
+                self.injector.silence(for_s, sessions_survive=survive)
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -190,6 +210,12 @@ class SimulatedCluster:
             clock.now = max(clock.now, self._next_moment())
         if self.checker.broken is not None:
             raise self.checker.broken
+
+    def _append(self, partition: TopicPartition, count: int) -> None:
+        self.log.append(partition, count)
+        if self.marks is not None and self.marks.random() < 0.5:
+            self.occurred[MARKERS] += 1
+            self.log.mark(partition, self.marks.choice((1, 1, 3)))
 
     def _leaders(self) -> int:
         """Returns the number of instances that believe that they are elected."""
@@ -258,6 +284,8 @@ class SimulatedCluster:
                     self.later(self.rng.random(), partial(self.launcher.reconnect, process))
                 elif store.heartbeat_due() <= now:
                     store.heartbeat()
+        if now < self.silent_until or self.sessions_stand_still:
+            self._stand_still(now)
         for session_id in [i for i, s in self.server.sessions.items() if now > s.heard_at + s.timeout_s]:
             session = self.server.sessions.pop(session_id)
             if not session.ended:
@@ -267,6 +295,15 @@ class SimulatedCluster:
         while self._events and self._events[0][0] <= now:
             heapq.heappop(self._events)[2]()
         self._look_at = self._next_look()
+
+    def _stand_still(self, now: float) -> None:
+        """No session expires while ZooKeeper is silent. Those that survive the silence get a new timeout."""
+        for session in self.server.sessions.values():
+            if self.sessions_stand_still:
+                session.heard_at = max(session.heard_at, min(now, self.silent_until))
+            elif now > session.heard_at + session.timeout_s:
+                session.heard_at = self.silent_until - session.timeout_s
+        self.sessions_stand_still = self.sessions_stand_still and now < self.silent_until
 
     def _next_look(self) -> float:
         """Returns the time before which :meth:`_time_passes` has nothing to do, unless a session begins, is resumed or

@@ -92,6 +92,8 @@ class SimulatedStore(Store):
         self._listeners: dict[int, SessionListener] = {}
         self._next_listener = 0
         self._connection = 0
+        self.listed_at: dict[str, float] = {}
+        """When the children of each path were last read."""
         self.remote: ServerSession | None = None
         self.replica: Replica = server.replicas[0]
         self._arrived: list[tuple[WatchEvent, tuple[Watcher, ...]]] = []
@@ -192,6 +194,7 @@ class SimulatedStore(Store):
 
     def _listing(self, path: str, watcher: Watcher | None) -> Listing:
         listing = self.replica.listing(path)
+        self.listed_at[path] = self._clock.monotonic()
         self.replica.watch_children(path, self._session.session_id, watcher)
         return listing
 
@@ -239,9 +242,10 @@ class SimulatedStore(Store):
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         def one(read: Read) -> ReadResult:
             try:
-                return (
-                    self.replica.get(read.path) if isinstance(read, GetData) else self.replica.listing(read.path).names
-                )
+                if isinstance(read, GetData):
+                    return self.replica.get(read.path)
+                self.listed_at[read.path] = self._clock.monotonic()
+                return self.replica.listing(read.path).names
             except NoNode:
                 return None
 
