@@ -188,8 +188,8 @@ class Membership:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Starts using a connection to the coordinator. Resumes the membership, even if its lease has ended, because the
-        coordinator decides whether it still exists. Without one, the connector must register."""
+        """Starts using a connection to the coordinator. Resumes the membership, even if its lease has ended, because
+        the coordinator knows whether it still exists. Without one, the connector must register."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
         registered = self._registered
@@ -241,9 +241,7 @@ class Membership:
             command.request = 0
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
-    def _resumed(
-        self, connected: _Connected, registered: _Registered, outstanding: frozenset[str], now: float
-    ) -> None:
+    def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str], now: float) -> None:
         """Handles the response to ``resume``. The coordinator resends the ``outstanding`` commands, and has stored the
         acknowledgements of all others."""
         if registered is not self._registered:

@@ -1,10 +1,12 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine. One thread runs its steps.
 
 The connector registers, carries out commands in order, commits, and registers again after it has lost its membership.
-While it cannot know whether it still is a member, because ZooKeeper does not answer, it waits: it keeps its partitions,
-but hands out nothing (docs/adr/0044-a-consumer-waits.md). It does not assign partitions, and never waits. :meth:`Connector.step` does everything that can be done now and returns
-when to call it again. Watches, session listeners and fetchers only set a flag and call ``wake``, so the same code runs
-with a real ZooKeeper and in a simulation, where the caller sets the time.
+While it cannot know whether it still is a member, because ZooKeeper does not answer, the member waits: it keeps its
+partitions, but hands out nothing (docs/adr/0044-a-consumer-waits.md).
+
+The connector does not assign partitions, and never blocks. :meth:`Connector.step` does everything that can be done now
+and returns when to call it again. Watches, session listeners and fetchers only set a flag and call ``wake``, so the
+same code runs with a real ZooKeeper and in a simulation, where the caller sets the time.
 """
 
 from __future__ import annotations

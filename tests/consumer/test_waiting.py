@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -57,10 +56,6 @@ class Reader:
         self._stop.set()
         self._thread.join()
 
-    @property
-    def again(self) -> list[int]:
-        return [offset for offset, times in Counter(offset for _, offset in self.read).items() if times > 1]
-
 
 @contextmanager
 def producing(produce: Callable[..., list[bytes]], topic: str) -> Iterator[Callable[[], int]]:
@@ -103,26 +98,87 @@ def make(
         consumer.close()
 
 
-@pytest.mark.parametrize("session_ms", [10_000, 40_000])
-def test_a_stopped_zookeeper_makes_no_record_read_again(
+def stop(server: ZooKeeperServer) -> Callable[[], object]:
+    """Stops the process, and lets it continue. Its clock runs on meanwhile, so it then ends shorter sessions."""
+    server.pause()
+    return server.resume
+
+
+def restart(server: ZooKeeperServer) -> Callable[[], object]:
+    """Kills the process, and starts it again. It then gives every session a new timeout, as a new leader does."""
+    server.kill()
+    return server.start
+
+
+@pytest.mark.parametrize(
+    ("silence", "session_ms"),
+    [pytest.param(stop, 40_000, id="stopped"), pytest.param(restart, 10_000, id="restarted")],
+)
+def test_no_record_is_read_again_after_zookeeper_has_not_answered_for_30_s(
     make: Callable[..., tuple[Consumer, str]],
     coordinator: HandCoordinator,
     zookeeper: ZooKeeperServer,
     produce: Callable[..., list[bytes]],
+    silence: Callable[[ZooKeeperServer], Callable[[], object]],
     session_ms: int,
+    caplog: pytest.LogCaptureFixture,
 ):
     consumer, topic = make(session_timeout_ms=session_ms)
     coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 0), 0))
     reader = Reader(consumer)
     with producing(produce, topic) as written:
         eventually(lambda: len(reader.read) > 10)
-        zookeeper.pause()
+        silent_at = time.monotonic()
+        answer_again = silence(zookeeper)
         time.sleep(_STOPPED_S)
-        zookeeper.resume()
-        print(session_ms, consumer.stats, written(), len(reader.read))
+        held, last_read = consumer.assignment(), reader.read[-1][0]
+        answer_again()
         eventually(lambda: len(reader.read) >= written(), 60)
-        print(session_ms, consumer.stats, reader.again)
     reader.close()
-    assert reader.again == []
-    assert consumer.stats.losses == 0
     assert [offset for _, offset in reader.read] == list(range(len(reader.read)))
+    assert held == frozenset(partitions_of(topic, 0))
+    assert consumer.stats.losses == 0
+    assert last_read - silent_at < session_ms / 1000
+    said = [message for message in caplog.messages if message.startswith("waiting consumer")]
+    assert len(said) == consumer.stats.waits == 1
+
+
+def test_a_consumer_whose_session_has_ended_meanwhile_loses_its_membership(
+    make: Callable[..., tuple[Consumer, str]], coordinator: HandCoordinator, zookeeper: ZooKeeperServer
+):
+    consumer, topic = make(session_timeout_ms=4_000)
+    incarnation = coordinator.await_member(consumer.consumer_id).incarnation
+    coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 0), 0))
+    zookeeper.pause()
+    eventually(lambda: consumer.stats.waits == 1)
+    assert consumer.assignment() == frozenset(partitions_of(topic, 0))
+    time.sleep(4)
+    zookeeper.resume()
+    eventually(lambda: consumer.stats.losses == 1)
+    coordinator.await_member(consumer.consumer_id, other_than=incarnation)
+    assert consumer.assignment() == frozenset()
+
+
+def test_a_consumer_hands_out_only_for_the_rebalance_timeout_after_it_has_listed_its_channel(
+    make: Callable[..., tuple[Consumer, str]],
+    coordinator: HandCoordinator,
+    zookeeper: ZooKeeperServer,
+    produce: Callable[..., list[bytes]],
+):
+    consumer, topic = make(session_timeout_ms=40_000)
+    coordinator.await_member(consumer.consumer_id)
+    coordinator.store.set(layout.group("g"), b'{"version":1,"rebalance_timeout_ms":3000}')
+    coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 0), 0))
+    reader = Reader(consumer)
+    with producing(produce, topic) as written:
+        eventually(lambda: len(reader.read) > 50)
+        stopped_at = time.monotonic()
+        zookeeper.pause()
+        time.sleep(8)
+        last_read = reader.read[-1][0]
+        zookeeper.resume()
+        eventually(lambda: len(reader.read) >= written(), 60)
+    reader.close()
+    assert last_read - stopped_at < 3.5
+    assert [offset for _, offset in reader.read] == list(range(len(reader.read)))
+    assert (consumer.stats.waits, consumer.stats.losses) == (1, 0)

@@ -36,12 +36,12 @@ class SimulatedLog:
 
     def records(self, partition: TopicPartition, begin: int, most: int) -> list[int]:
         """Returns the offsets of at most ``most`` records from ``begin`` on."""
-        marks = self._marks.get(partition, frozenset())
+        marks = self._marks.get(partition, set())
         return [*islice((offset for offset in range(begin, self.ends.get(partition, 0)) if offset not in marks), most)]
 
     def behind_marks(self, partition: TopicPartition, offset: int) -> int:
         """Returns the first offset from ``offset`` on that holds a record, or the end of the log."""
-        marks = self._marks.get(partition, frozenset())
+        marks = self._marks.get(partition, set())
         while offset in marks:
             offset += 1
         return offset

@@ -340,7 +340,8 @@ class InvariantChecker:
         handed = self.frontier.get((group, partition))
         if handed and (group, partition) not in self.unclean:
             stored, handed = self._stored(group, partition), self.frontier_of(group, partition)
-            self._check(self.behind_marks(partition, stored or 0) == handed, f"{change.path}: {partition} handed to {handed}, committed {stored}")
+            sentence = f"{change.path}: {partition} handed to {handed}, committed {stored}"
+            self._check(self.behind_marks(partition, stored or 0) == handed, sentence)
 
     def _offset(
         self,
