@@ -307,10 +307,12 @@ def test_a_consumer_whose_session_is_lost_registers_again(
 
         server.pause()
         # the consumer stops before its session can have ended on a server that it cannot reach
-        eventually(lambda: consumer.stats.losses == 1)
-        assert consumer.assignment() == frozenset()
+        eventually(lambda: consumer.stats.waits == 1)
+        assert consumer.assignment() == {T0}
+        time.sleep(2)
         server.resume()
 
+        eventually(lambda: consumer.stats.losses == 1)
         coordinator.await_member(consumer.consumer_id, other_than=incarnation)
         eventually(lambda: consumer.registered)
         coordinator.run_start(consumer.consumer_id, [T0])
