@@ -72,7 +72,7 @@ class HeldPartition:
         """Records that no record lies between the last one handed out and ``offset``. These offsets count as consumed
         together with the records before them."""
         all_consumed = self.consumed >= self.handed
-        self.reached = offset
+        self.reached = max(self.reached, offset)
         if all_consumed:
             self.mark_consumed()
 

@@ -74,7 +74,6 @@ class SimulatedCluster:
         self.log = SimulatedLog()
         apart = random.Random(f"apart {seed}")
         self.silent_until = 0.0
-        self.sessions_stand_still = False
         self.silences = [
             (apart.randrange(turmoil), apart.choice((1.0, 4.5, 10.0)) * apart.uniform(0.8, 1.2), apart.random() < 0.5)
             for _ in range(apart.choice((0, 0, 1, 2)) if SILENCE in faults and turmoil else 0)
@@ -201,6 +200,7 @@ class SimulatedCluster:
                 self._append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
             for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:
                 self.injector.silence(for_s, sessions_survive=survive)
+                self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -284,8 +284,6 @@ class SimulatedCluster:
                     self.later(self.rng.random(), partial(self.launcher.reconnect, process))
                 elif store.heartbeat_due() <= now:
                     store.heartbeat()
-        if now < self.silent_until or self.sessions_stand_still:
-            self._stand_still(now)
         for session_id in [i for i, s in self.server.sessions.items() if now > s.heard_at + s.timeout_s]:
             session = self.server.sessions.pop(session_id)
             if not session.ended:
@@ -295,15 +293,6 @@ class SimulatedCluster:
         while self._events and self._events[0][0] <= now:
             heapq.heappop(self._events)[2]()
         self._look_at = self._next_look()
-
-    def _stand_still(self, now: float) -> None:
-        """No session expires while ZooKeeper is silent. Those that survive the silence get a new timeout."""
-        for session in self.server.sessions.values():
-            if self.sessions_stand_still:
-                session.heard_at = max(session.heard_at, min(now, self.silent_until))
-            elif now > session.heard_at + session.timeout_s:
-                session.heard_at = self.silent_until - session.timeout_s
-        self.sessions_stand_still = self.sessions_stand_still and now < self.silent_until
 
     def _next_look(self) -> float:
         """Returns the time before which :meth:`_time_passes` has nothing to do, unless a session begins, is resumed or

@@ -89,10 +89,12 @@ class FaultInjector:
 
     def silence(self, for_s: float, *, sessions_survive: bool) -> None:
         """ZooKeeper answers nobody for ``for_s``. If sessions survive, as they do when another leader takes over, they
-        get a new timeout at the end. Otherwise they expire once they have been silent for too long."""
+        get a new timeout at the end. Otherwise those that have been silent for too long expire at the end."""
         self.cluster.occurred[SILENCE] += 1
         self.cluster.say(f"fault: ZooKeeper answers nobody for {for_s:.1f} s, sessions survive: {sessions_survive}")
-        self.cluster.silent_until, self.cluster.sessions_stand_still = self.cluster.clock.now + for_s, sessions_survive
+        until = self.cluster.silent_until = self.cluster.clock.now + for_s
+        for session in self.cluster.server.sessions.values():
+            session.heard_at = max(session.heard_at, until if sessions_survive else until - session.timeout_s)
         for process in self.cluster.processes.values():
             if process.alive and process.store.remote is not None:
                 process.store.disconnect()
