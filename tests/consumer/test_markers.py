@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Assigned
+from confluent_kafka.admin import AdminClient
 
 from kafka_coord import Consumer
 from kafka_coord.dev.cluster.kafka import KafkaCluster
@@ -118,3 +120,32 @@ def test_a_seek_back_over_a_marker_reads_the_records_again(
     consumer.seek(partition, 3)
     assert [record.offset for record in read(consumer, 3)] == [4, 5, 6]
     poll_until(consumer, lambda: coordinator.offset(partition) == 8)
+
+
+def test_after_retention_has_removed_an_aborted_transaction_no_later_record_is_skipped(
+    kafka_cluster: KafkaCluster,
+    make_consumer: Callable[..., Consumer],
+    coordinator: HandCoordinator,
+    transactions: tuple[Producer, str],
+):
+    producer, topic = transactions
+    write(producer, topic, 3)
+    producer.commit_transaction(60)
+    write(producer, topic, _ABORTED)
+    producer.abort_transaction(60)
+    consumer = make_consumer(topics=[topic], auto_offset_reset="latest")
+    partition = start(coordinator, consumer, topic)
+    read(consumer, 3)
+    end = _ABORTED + 5
+    poll_until(consumer, lambda: consumer.position(partition) == end)
+    consumer.close()
+    assert coordinator.offset(partition) == end
+
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    for deleted in admin.delete_records([Assigned(topic, 0, end)]).values():
+        assert deleted.result(30).low_watermark == end
+    write(producer, topic, 5)
+    producer.commit_transaction(60)
+    again = make_consumer(topics=[topic], auto_offset_reset="latest")
+    coordinator.run_start(again.consumer_id, {partition: end})
+    assert [record.offset for record in read(again, 5)] == list(range(end, end + 5))
