@@ -229,7 +229,7 @@ class Connector:
                 self._evicted = self._channel.was_evicted(registration)
                 self._lose(why)
                 registration = None
-            elif self._commands.listed_at is not None and self.hands_out_until() <= now:
+            elif self._is_unsure(now):
                 self._wait(registration, now)
         if self._closing is not None:
             return self._leave(self._closing, now)
@@ -252,6 +252,12 @@ class Connector:
         return min(due, self._auto_commit(registration, now), max(now, self.hands_out_until()))
 
     # --- while ZooKeeper does not answer -----------------------------------------------------------------------------
+
+    def _is_unsure(self, now: float) -> bool:
+        """Returns whether nothing may be handed out. A consumer that has just registered need not wait until it has
+        listed its channel."""
+        has_listed = self._commands.listed_at is not None
+        return (self.hands_out_until() if has_listed else self._store.session.lease_deadline()) <= now
 
     def _wait(self, registration: Registration, now: float) -> None:
         if self._waiting_since is not None:

@@ -161,9 +161,14 @@ def probe_with(bootstrap: Callable[[], str], properties: Mapping[str, str]) -> P
             client.assign([Assigned(tp.topic, tp.partition, at) for tp, at in wanted.items()])
             return _first_of_each(client, wanted)
         finally:
-            threading.Thread(target=client.close, name="kafka-coord-lag-close", daemon=True).start()
+            threading.Thread(target=_close, args=(client,), name="kafka-coord-lag-close", daemon=True).start()
 
     return probe
+
+
+def _close(client: Any) -> None:
+    """Closes a client. Call this on a separate thread, because librdkafka may take a second to close it."""
+    client.close()
 
 
 def _first_of_each(client: Any, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Next | None]:

@@ -73,7 +73,7 @@ def test_a_consumer_that_finds_no_coordinator_for_longer_than_its_session_goes_o
 ):
     topic, group = make_topic(partitions=6), "socket-lost"
     producer = numbered(topic, 6).start()
-    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=3_000)]
+    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=8_000)]
     eventually(lambda: owners(readers) == [6])
     for instance in listening.instances:
         instance.kill()

@@ -66,7 +66,7 @@ class SimulatedCluster:
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
         # A history has only some kinds, because other faults may hide a defect ("swarm testing").
         kinds = sorted(faults - OF_SOME_HISTORIES - {CLASSIC})
-        self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds or ["lost"]
+        self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
         self.steps = 0
@@ -192,7 +192,7 @@ class SimulatedCluster:
         if clock.now >= self._look_at or self.server.session_changes != self._session_changes_seen:
             self._time_passes()
         if not self.calm:
-            if rng.random() < self.fault_rate:
+            if self.kinds and rng.random() < self.fault_rate:
                 self.injector.inject()
                 self.look_at_all()
             if rng.random() < 0.02:
