@@ -151,7 +151,7 @@ class SocketClient:
         on_metadata: Callable[[ClusterMetadata], None] = lambda _metadata: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._search = CoordinatorSearch(bootstrap, random.uniform)
+        self._search = CoordinatorSearch(bootstrap, random.uniform, link.timeout_ms / 1000)
         self._link = link
         self._on_metadata = on_metadata
         self._tls = tls

@@ -9,6 +9,7 @@ then raises :class:`StoreUnavailable`; the next call resumes the wait.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -88,6 +89,9 @@ class SocketLink:
 
     def lease_deadline(self) -> float:
         return self._membership.lease_deadline()
+
+    def lease_began(self) -> float:
+        return self._membership.lease_began()
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -187,6 +191,16 @@ class SocketLink:
         with self._news:
             self._watch(watcher)
             return self._membership.registration == registration
+
+    def is_still_its_own(self, registration: Registration) -> bool:
+        """Returns whether the coordinator has accepted the membership on this connection."""
+        with self._news:
+            return self._membership.registration == registration
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """Unlimited, because the coordinator reports an eviction over the connection."""
+        return math.inf
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         with self._news:

@@ -99,12 +99,19 @@ class _Registered:
     registration: Registration
     timeout_s: float
     lease_start: float
+    lease_began: float
     commands: dict[CommandId, _OpenCommand] = field(default_factory=dict)
     offered: dict[TopicPartition, int] = field(default_factory=dict)
     confirmed: dict[TopicPartition, int] = field(default_factory=dict)
 
     def lease_deadline(self) -> float:
         return self.lease_start + self.timeout_s * (1 - SAFETY)
+
+    def renew(self, sent: float, now: float) -> None:
+        """Records at ``now`` that the coordinator has confirmed what the consumer sent at ``sent``."""
+        if self.lease_deadline() <= now:
+            self.lease_began = now
+        self.lease_start = max(self.lease_start, sent)
 
 
 @dataclass(slots=True)
@@ -166,6 +173,10 @@ class Membership:
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
+    def lease_began(self) -> float:
+        """Returns when the lease last began, or began again after it had ended."""
+        return self._registered.lease_began if self._registered is not None else 0.0
+
     @property
     def registration(self) -> Registration | None:
         return self._registered.registration if self._registered is not None else None
@@ -177,15 +188,14 @@ class Membership:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """Starts using a connection to the coordinator. Resumes the membership if its lease has not ended. Otherwise,
-        the connector must register again."""
+        """Starts using a connection to the coordinator. Resumes the membership, even if its lease has ended, because
+        the coordinator knows whether it still exists. Without one, the connector must register."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
         registered = self._registered
-        if registered is not None and now < registered.lease_deadline():
+        if registered is not None:
             self._resume(connected, registered, now)
             return
-        self._registered = None
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
@@ -231,13 +241,13 @@ class Membership:
             command.request = 0
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
-    def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
+    def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str], now: float) -> None:
         """Handles the response to ``resume``. The coordinator resends the ``outstanding`` commands, and has stored the
         acknowledgements of all others."""
         if registered is not self._registered:
             self._do(HangUp())
             return
-        registered.lease_start = max(registered.lease_start, connected.introduced)
+        registered.renew(connected.introduced, now)
         for command_id, command in list(registered.commands.items()):
             if command_id.name in outstanding:
                 continue
@@ -279,7 +289,7 @@ class Membership:
             if isinstance(event, Asked):
                 self._asked(connected, event, now)
             elif isinstance(event, Answered):
-                self._receive_answer(connected, event)
+                self._receive_answer(connected, event, now)
             else:
                 self._refused(connected, event, now)
         except MalformedValue as error:
@@ -302,7 +312,7 @@ class Membership:
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
-            registered.lease_start = max(registered.lease_start, sent)
+            registered.renew(sent, now)
             registered.confirmed |= offsets
         news = False
         for command in registered.commands.values():
@@ -336,25 +346,26 @@ class Membership:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
 
-    def _receive_answer(self, connected: _Connected, answered: Answered) -> None:
+    def _receive_answer(self, connected: _Connected, answered: Answered, now: float) -> None:
         number, request = connected.requests.get(answered.type, (0, None))
         if request is not None and number == answered.id:
             request.answer = answered.frame
             if answered.type == MessageType.REGISTER:
-                self._note_registered(connected, Registered.from_json(answered.frame))
+                self._note_registered(connected, Registered.from_json(answered.frame), now)
             elif answered.type == MessageType.CLUSTER_METADATA:
                 del connected.requests[answered.type]
                 self._do(MetadataReceived(ClusterMetadata.from_json(answered.frame)))
             elif answered.type == MessageType.RESUME and isinstance(request.about, _Registered):
-                self._resumed(connected, request.about, read_outstanding(answered.frame))
+                self._resumed(connected, request.about, read_outstanding(answered.frame), now)
         self._do(WakeWaiters())
 
-    def _note_registered(self, connected: _Connected, response: Registered) -> None:
+    def _note_registered(self, connected: _Connected, response: Registered, now: float) -> None:
         self.consumer = response.consumer
         self._registered = _Registered(
             Registration(self.group, response.consumer, response.incarnation, 0, session_id=self._next_number()),
             timeout_s=response.session_timeout_ms / 1000,
             lease_start=connected.introduced,
+            lease_began=now,
         )
 
     def _refused(self, connected: _Connected, refused: Refused, now: float) -> None:

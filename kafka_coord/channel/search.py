@@ -78,9 +78,13 @@ class Pause:
 class CoordinatorSearch:
     """Chooses each step, based on the hosts that a consumer knows and on their responses. ``uniform``
     (:func:`random.uniform` or, in a simulation, its substitute) spreads out the reconnects of consumers that have lost
-    the same coordinator."""
+    the same coordinator. ``session_s`` is the consumer's session timeout, in seconds."""
 
-    def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
+    def __init__(
+        self, bootstrap: Iterable[str], uniform: Callable[[float, float], float], session_s: float = float("inf")
+    ) -> None:
+        # A consumer that waits has a session timeout from the next election on, in which it must resume.
+        self._longest_pause_s = min(LONGEST_PAUSE_S, session_s * SHARE_OF_LEASE)
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
         self._uniform = uniform
         self._left_in_round = len(self._hosts)
@@ -108,7 +112,7 @@ class CoordinatorSearch:
         return Ask(host, MetadataQuestion(wait_ms, self._not_epoch), within_s)
 
     def _next_pause(self, lease_left_s: float) -> float:
-        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, self._longest_pause_s)
         if lease_left_s >= LEAST_LEASE_S:
             pause_s = longest_wait(min(pause_s, HURRIED_PAUSE_S), lease_left_s)
         return pause_s * self._uniform(0.8, 1.0)

@@ -32,10 +32,24 @@ from kafka_coord.errors import (
     NoNode,
     StoreUnavailable,
 )
-from kafka_coord.model import Command, CommandId, CommandType, Member, Subscription, TopicPartition
+from kafka_coord.model import Command, CommandId, CommandType, GroupSettings, Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Stat, Store, Watcher, WatchEvent, WatchType
+from kafka_coord.zk.store import (
+    Check,
+    Delete,
+    GetChildren,
+    GetData,
+    Node,
+    Op,
+    ReadResult,
+    SetData,
+    Stat,
+    Store,
+    Watcher,
+    WatchEvent,
+    WatchType,
+)
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +95,7 @@ class ConsumerChannel:
         self._stored: set[TopicPartition] = set()
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
+        self._settings = GroupSettings()
         self._followed = False
         """Whether the watcher is notified of every new command. False again once the connection has broken."""
 
@@ -162,6 +177,23 @@ class ConsumerChannel:
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
         return stat is not None and stat.czxid == registration.incarnation
 
+    def is_still_its_own(self, registration: Registration) -> bool:
+        """Returns whether the session, the registration and the token are still those of ``registration``, as the
+        ZooKeeper leader sees them."""
+        self._store.sync(self._path)
+        node, channel = self._registered()
+        return (
+            node is not None
+            and channel is not None
+            and (node.stat.czxid, node.stat.ephemeral_owner) == (registration.incarnation, registration.session_id)
+            and channel.stat.version == registration.token
+        )
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """The group's rebalance timeout, in seconds, as of the last :meth:`outstanding`."""
+        return self._settings.rebalance_timeout_ms / 1000
+
     # --- commands --------------------------------------------------------------------------------------------------
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
@@ -174,12 +206,29 @@ class ConsumerChannel:
         Raises :class:`MembershipLost` if the channel itself was deleted, because its version was the fencing token.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
+        group = GetData(layout.group(self.group))
         try:
-            return in_order(self._store.children(self._path, once))
+            if once is None:
+                settings, names = self._store.read_many([group, GetChildren(self._path)])
+            else:
+                (settings,) = self._store.read_many([group])
+                names = self._store.children(self._path, once)
         except NoNode:
+            names = settings = None
+        if not isinstance(names, tuple):
             raise MembershipLost(
                 f"the channel {self._path} was deleted, so its consumer can no longer acknowledge anything"
-            ) from None
+            )
+        self._note_settings(settings)
+        return in_order(names)
+
+    def _note_settings(self, node: ReadResult) -> None:
+        where = layout.group(self.group)
+        try:
+            value = node.data if isinstance(node, Node) else b""
+            self._settings = GroupSettings.from_json(fields.load(value, where), where) if value else GroupSettings()
+        except MalformedValue:  # the coordinator reports it; until it is repaired, the last known settings hold
+            return
 
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher

@@ -78,21 +78,23 @@ def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
     """Returns the live documents behind the dashboard. They have a ZooKeeper session of their own, which is opened when
     the first page is requested. ``rings`` may be shared with the lag sampler."""
     from kafka_coord.monitor.dashboard.live import Live
-    from kafka_coord.monitor.lag_rings import LagRings
 
-    return Live(partial(_open_sources, settings, rings or LagRings()))
+    return Live(partial(_open_sources, settings, rings))
 
 
-def _open_sources(settings: Settings, rings: LagRings, wake: Callable[[], None]) -> Sources:
+def _open_sources(settings: Settings, rings: LagRings | None, wake: Callable[[], None]) -> Sources:
     from kafka_coord.monitor.dashboard.sources import Sources
+    from kafka_coord.monitor.lag_rings import LagRings
+    from kafka_coord.monitor.remainders import remainders_of
 
     zookeeper = settings.zookeeper
+    store = connect_with(zookeeper)
     return Sources(
-        connect_with(zookeeper),
+        store,
         zookeeper.hosts,
         settings.kafka.properties,
         session_timeout_ms=zookeeper.session_timeout_ms,
         tls=zookeeper.tls,
         wake=wake,
-        rings=rings,
+        rings=rings or LagRings(remainders=remainders_of(store, settings.kafka.properties)),
     )

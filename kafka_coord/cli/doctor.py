@@ -12,6 +12,8 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.monitor.doctor import LagSight, Severity, examine
 from kafka_coord.monitor.documents import finding_document
+from kafka_coord.monitor.lag_rings import LagRings
+from kafka_coord.monitor.remainders import remainders_of
 
 _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", "WHAT TO DO"))
 
@@ -44,7 +46,9 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
                 session_timeout_ms=zookeeper.session_timeout_ms,
                 tls=zookeeper.tls,
                 kafka=instances.properties,
-                lag=LagSight(brokers.known_ends),
+                lag=LagSight(
+                    brokers.known_ends, LagRings(remainders=remainders_of(instances.store, instances.properties))
+                ),
             )
         )
     documents = [finding_document(one) for one in findings]

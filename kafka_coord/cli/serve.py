@@ -185,6 +185,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
     from kafka_coord.monitor.lag_rings import LagRings
+    from kafka_coord.monitor.remainders import remainders_of
 
     tracing = _tracing(settings.serve, broker_id)
     with stopping_at_signals(_say_stopping) as signals, collecting_rarely():
@@ -209,7 +210,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 observer=tracing.observer(store.clock) if tracing is not None else None,
             )
             leadership_view.service = service
-            rings = LagRings()  # shared by the lag sampler and the dashboard
+            # shared by the lag sampler and the dashboard
+            rings = LagRings(remainders=remainders_of(store, settings.kafka.properties))
             lags, site = _lags(settings, service, rings), _dashboard(settings, rings)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site, renewed)
             for part in (tracing, lags, metrics, site, kafka, gateway):

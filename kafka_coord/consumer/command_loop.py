@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 3.0
 """How often, in seconds, the loop lists the channel even without an event. A lost watch delays a command by at most
 this long."""
+_LOOKS_PER_TIMEOUT = 3
+"""How often the loop lists the channel within the group's rebalance timeout, at least."""
 
 _RETRY_S = 0.25
 
@@ -53,6 +55,9 @@ class CommandLoop:
     _reported: set[str] = field(default_factory=set)
     _changed: bool = True
     look_due: float = 0.0
+    listed_at: float | None = None
+    """The (monotonic) time at which the channel was last listed, before the request was sent, or ``None`` if this
+    incarnation has not listed it yet."""
 
     def reset(self) -> None:
         """Forgets the commands of an incarnation that has ended."""
@@ -61,6 +66,7 @@ class CommandLoop:
         self._current = None
         self._reported.clear()
         self._changed = True
+        self.listed_at = None
 
     @property
     def busy(self) -> bool:
@@ -77,7 +83,7 @@ class CommandLoop:
         the store's errors.
         """
         if self._changed or now >= self.look_due:
-            self._list_commands(now)
+            self.list_commands(now)
         while self._next() is not None:
             if not self._obey_next(registration, self._queue[0]):
                 # The fetchers wake the connector when the command can continue. The retry guards against a lost
@@ -93,7 +99,8 @@ class CommandLoop:
                 self._queue.append(command_id)
         return self._queue[0] if self._queue else None
 
-    def _list_commands(self, now: float) -> None:
+    def list_commands(self, now: float) -> None:
+        """Lists the channel. Raises :class:`MembershipLost` if it is gone, and the store's errors."""
         self._changed = False
         self._arrived.clear()  # the listing below contains the commands that have arrived
         try:
@@ -101,7 +108,8 @@ class CommandLoop:
         except BaseException:
             self._changed = True
             raise
-        self.look_due = now + _LOOK_INTERVAL_S
+        self.listed_at = now
+        self.look_due = now + min(_LOOK_INTERVAL_S, self._channel.rebalance_timeout_s / _LOOKS_PER_TIMEOUT)
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
             # Someone deleted the command. The coordinator treats that as an acknowledgement, so finish the command.

@@ -1,9 +1,12 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine. One thread runs its steps.
 
 The connector registers, carries out commands in order, commits, and registers again after it has lost its membership.
-It does not assign partitions, and never waits. :meth:`Connector.step` does everything that can be done now and returns
-when to call it again. Watches, session listeners and fetchers only set a flag and call ``wake``, so the same code runs
-with a real ZooKeeper and in a simulation, where the caller sets the time.
+While it cannot know whether it still is a member, because ZooKeeper does not answer, the member waits: it keeps its
+partitions, but hands out nothing (docs/adr/0044-a-consumer-waits.md).
+
+The connector does not assign partitions, and never blocks. :meth:`Connector.step` does everything that can be done now
+and returns when to call it again. Watches, session listeners and fetchers only set a flag and call ``wake``, so the
+same code runs with a real ZooKeeper and in a simulation, where the caller sets the time.
 """
 
 from __future__ import annotations
@@ -100,6 +103,7 @@ class Connector:
         self._name_taken_since: float | None = None
         self._evicted = False
         self._registration_changed = False
+        self._waiting_since: float | None = None
         self._commit_due = 0.0
         self._commit_requests: deque[_CommitRequest] = deque()
         self._closing: _Closing | None = None
@@ -123,13 +127,23 @@ class Connector:
 
     def hands_out_until(self) -> float:
         """Returns the (monotonic) time until which the registration certainly exists, even if no further response
-        arrives, or 0.0 if it might not exist now. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
-        registration = self._registration
-        if registration is None:
+        arrives, or 0.0 if it might not exist now. See :meth:`~kafka_coord.zk.store.Session.lease_deadline`.
+
+        A lease that begins again counts only once the channel was listed. The coordinator evicts a consumer that does
+        not answer a command within the rebalance timeout, so the last listing counts for no longer than that."""
+        registration, listed_at = self._registration, self._commands.listed_at
+        if registration is None or listed_at is None:
             return 0.0
         session = self._store.session
-        until = session.lease_deadline()
-        return until if session.session_id == registration.session_id else 0.0
+        until = session.lease_deadline()  # read first, so that a lease that begins again in between does not count
+        if session.session_id != registration.session_id or session.lease_began() > listed_at:
+            return 0.0
+        return min(until, listed_at + self._channel.rebalance_timeout_s)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the consumer hands out nothing, because it cannot know whether it still is a member."""
+        return self._waiting_since is not None
 
     def commit(self, offsets: Offsets) -> Future[None]:
         """Commits on the connector's thread. The returned future fails with :class:`MembershipLost` or
@@ -210,28 +224,80 @@ class Connector:
     def _step(self, now: float) -> float | None:
         registration = self._registration
         if registration is not None:
-            why = self._why_lost(registration, now)
+            why = self._why_lost(registration)
             if why:
                 self._evicted = self._channel.was_evicted(registration)
                 self._lose(why)
                 registration = None
+            elif self._is_unsure(now):
+                self._wait(registration, now)
         if self._closing is not None:
             return self._leave(self._closing, now)
         if registration is None:
             return self._join(now)
         if self._store.session.state is not SessionState.CONNECTED:
-            return self._store.session.lease_deadline()
+            return now + _RETRY_S if self.waits else self.hands_out_until()
         if self._registration_changed and not self._still_registered(registration):
             self._evicted = self._store.session.session_id == registration.session_id
             self._lose("its registration was deleted, because the coordinator or an operator evicted it")
             return now
+        if self._waiting_since is not None and not self._goes_on(registration, self._waiting_since):
+            return now + _RETRY_S
         self._carry_out_commits()
         due = self._commands.step(registration, now)
         if self._registering_again and not self._commands.busy:
             if self._gave_up(registration):
                 return now
             due = min(due, now + _RETRY_S)  # guards against a lost wake-up from the fetchers
-        return min(due, self._auto_commit(registration, now), self._store.session.lease_deadline())
+        return min(due, self._auto_commit(registration, now), max(now, self.hands_out_until()))
+
+    # --- while ZooKeeper does not answer -----------------------------------------------------------------------------
+
+    def _is_unsure(self, now: float) -> bool:
+        """Returns whether nothing may be handed out. A consumer that has just registered need not wait until it has
+        listed its channel."""
+        has_listed = self._commands.listed_at is not None
+        return (self.hands_out_until() if has_listed else self._store.session.lease_deadline()) <= now
+
+    def _wait(self, registration: Registration, now: float) -> None:
+        if self._waiting_since is not None:
+            return
+        self._waiting_since = now
+        self._registration_changed = True
+        if self._store.session.lease_deadline() <= now:
+            why = "ZooKeeper has not responded for so long that the session may have ended"
+        else:
+            why = "its channel could not be listed within the rebalance timeout, so it may have been evicted"
+        self.counters.waits += 1
+        log.warning(
+            "waiting consumer=%s incarnation=%d partitions=%d reason=%r: keeps its partitions, but returns no records",
+            registration.consumer,
+            registration.incarnation,
+            len(list(self._fetchers.held_partitions())),
+            why,
+            extra={"event": "consumer_waits", "group": registration.group},
+        )
+
+    def _goes_on(self, registration: Registration, since: float) -> bool:
+        """Goes on where the consumer was, if it still is a member. Lists the channel first, so that the application is
+        not handed records of partitions that it has to give up."""
+        if not self._channel.is_still_its_own(registration):
+            self._lose("its registration or its channel was deleted or replaced while it waited")
+            return False
+        self._commands.list_commands(self._store.clock.monotonic())
+        now = self._store.clock.monotonic()
+        if self.hands_out_until() <= now:
+            return False
+        self._waiting_since = None
+        self._commit_due = now
+        log.info(
+            "goes on consumer=%s incarnation=%d waited_s=%.1f",
+            registration.consumer,
+            registration.incarnation,
+            now - since,
+            extra={"event": "consumer_goes_on", "group": registration.group},
+        )
+        return True
 
     # --- registration ------------------------------------------------------------------------------------------------
 
@@ -318,19 +384,18 @@ class Connector:
             self._registration_changed = True
             raise
 
-    def _why_lost(self, registration: Registration, now: float) -> str:
+    def _why_lost(self, registration: Registration) -> str:
         session = self._store.session
         if session.session_id != registration.session_id:
             return "its ZooKeeper session ended"
         if session.state in {SessionState.LOST, SessionState.CLOSED}:
             return f"its ZooKeeper session is {session.state.value}"
-        if session.lease_deadline() <= now:
-            return "ZooKeeper has not responded for so long that the session may have ended"
         return ""
 
     def _lose(self, why: str) -> None:
         """Handles a lost membership: releases all partitions, clears the queues and starts over."""
         registration, self._registration = self._registration, None
+        self._waiting_since = None
         if registration is None:
             return
         lost = frozenset(self._fetchers.abandon())

@@ -19,6 +19,8 @@ class ConsumerStats:
     malformed_commands: int = 0
     """The number of znodes in the channel that are not readable commands."""
     commits: int = 0
+    waits: int = 0
+    """How many times the consumer had to wait, because ZooKeeper or the coordinator did not answer."""
     losses: int = 0
     """How many times the membership was lost."""
     last_loss: str = ""

@@ -38,8 +38,6 @@ class FetchErrors:
     def handle(self, holding: HeldPartition, error: KafkaError) -> None:
         """Recovers from an error. Raises :class:`BrokerError` if only an operator can fix it."""
         code = error.code()
-        if code == KafkaError._PARTITION_EOF:
-            return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._out_of_range(holding, error)
         elif code in _FORBIDDEN:

@@ -11,19 +11,21 @@ from confluent_kafka import Message
 
 from kafka_coord.consumer.assigned_client import Key
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.model import TopicPartition
+from kafka_coord.model import NO_OFFSET, TopicPartition
 
 
 class Run:
     """Consecutive messages of one partition, fetched under one serial. Checking once per run instead of once per
-    message saves most of the cost of a record."""
+    message saves most of the cost of a record. ``reached`` is where the fetcher stood after the last message, if it is
+    known that no record lies in between."""
 
-    __slots__ = ("holding", "messages", "serial")
+    __slots__ = ("holding", "messages", "reached", "serial")
 
-    def __init__(self, holding: HeldPartition, messages: list[Any]) -> None:
+    def __init__(self, holding: HeldPartition, messages: list[Any], reached: int = NO_OFFSET) -> None:
         self.holding = holding
         self.serial = holding.serial
         self.messages = messages
+        self.reached = reached
 
     def from_position(self) -> list[Any]:
         """Returns the messages that have not been handed out yet."""
@@ -44,10 +46,11 @@ class IteratedRun:
     A message becomes a record only when it is handed out: creating all records of a run at once would trigger Python's
     garbage collector every time."""
 
-    __slots__ = ("_accounted", "_messages", "holding", "rest")
+    __slots__ = ("_accounted", "_messages", "holding", "reached", "rest")
 
-    def __init__(self, holding: HeldPartition, messages: list[Any]) -> None:
+    def __init__(self, holding: HeldPartition, messages: list[Any], reached: int = NO_OFFSET) -> None:
         self.holding = holding
+        self.reached = reached
         self._messages = messages
         self._accounted = 0
         self.rest = iter(messages)
@@ -68,7 +71,9 @@ class IteratedRun:
             self._accounted = handed
             holding = self.holding
             holding.consumed = self._messages[handed - 2].offset() + 1 if handed > 1 else holding.position
-            holding.position = self._messages[handed - 1].offset() + 1
+            holding.handed = self._messages[handed - 1].offset() + 1
+        if handed == len(self._messages):
+            self.holding.reach(self.reached)
         return more
 
 
@@ -98,6 +103,19 @@ class FetchedRuns:
     def add(self, run: Run) -> None:
         self._queue.append(run)
 
+    def reached(self, holding: HeldPartition, offset: int) -> None:
+        """Records that the fetcher has reached ``offset`` without finding a record after those already added."""
+        iterated = self.iterated
+        for run in reversed(self._queue):
+            if run.holding is holding and run.serial == holding.serial:
+                run.reached = offset
+                return
+        if iterated is not None and iterated.holding is holding:
+            iterated.reached = offset
+            self.account()
+        else:
+            holding.reach(offset)
+
     def take(self, limit: int) -> list[Message]:
         """Returns at most ``limit`` messages. From now on, the application has them in hand."""
         messages: list[Message] = []
@@ -108,11 +126,14 @@ class FetchedRuns:
             if len(unread) > room:
                 run.messages = unread[room:]
                 self._queue.appendleft(run)
-                unread = unread[:room]
+                unread, reached = unread[:room], NO_OFFSET
+            else:
+                reached = run.reached
             if unread:
                 messages += unread
-                run.holding.position = unread[-1].offset() + 1
+                run.holding.handed = unread[-1].offset() + 1
                 self.in_hand.add(run.holding)
+            run.holding.reach(reached)
         self._records += len(messages)
         return messages
 
@@ -128,7 +149,7 @@ class FetchedRuns:
             run = self._next()
             if run is None:
                 return None
-            self.iterated = IteratedRun(run.holding, run.from_position())
+            self.iterated = IteratedRun(run.holding, run.from_position(), run.reached)
 
     def _next(self) -> Run | None:
         """Returns the next run whose partition has not been stopped, paused, lost, or moved by a seek since the
@@ -156,7 +177,7 @@ class FetchedRuns:
             more, left = iterated.end()
             self._handed(iterated, more)
             if put_back and left:
-                self._queue.appendleft(Run(iterated.holding, left))
+                self._queue.appendleft(Run(iterated.holding, left, iterated.reached))
 
     def _handed(self, iterated: IteratedRun, more: int) -> None:
         if more:

@@ -254,18 +254,25 @@ class Fetcher:
         the record again.
         """
         with self._lock:
+            ends: dict[HeldPartition, int] = {}
             if any(map(self._error, messages)):
-                messages = self._without_errors(messages, serials)
+                messages, ends = self._without_errors(messages, serials)
             for topic, of_topic in groupby(messages, self._topic):
                 for partition, of_partition in groupby(of_topic, self._partition):
                     key = (topic, partition)
                     holding = self._live.get(key)
                     if holding is not None and serials.get(key) == holding.serial:
                         self._runs.add(Run(holding, list(of_partition)))
+            for holding, end in ends.items():
+                self._runs.reached(holding, end)
 
-    def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
-        """Notes the errors among the messages and returns the records. The caller holds the lock."""
+    def _without_errors(
+        self, messages: list[Any], serials: Mapping[Key, int]
+    ) -> tuple[list[Any], dict[HeldPartition, int]]:
+        """Notes the errors among the messages. Returns the records, and the ends of partitions that were reached: the
+        last stable offset, or with ``read_uncommitted`` the high watermark. The caller holds the lock."""
         records = []
+        ends: dict[HeldPartition, int] = {}
         for message in messages:
             error = message.error()
             if error is None:
@@ -274,10 +281,13 @@ class Fetcher:
             key = (message.topic(), message.partition())
             holding = self._live.get(key)
             if holding is not None and serials.get(key) == holding.serial:
-                self._to_handle.append((holding, error))
+                if error.code() == KafkaError._PARTITION_EOF:
+                    ends[holding] = message.offset()
+                else:
+                    self._to_handle.append((holding, error))
             elif message.topic() is None:
                 log.warning("librdkafka reported error=%s: %s", error.name(), error.str())
-        return records
+        return records, ends
 
     def _fetch_what_is_live(self) -> None:
         self._client.changed()

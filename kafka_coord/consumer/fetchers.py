@@ -41,7 +41,7 @@ _OURS = {
     "enable.auto.commit": "offsets are committed to ZooKeeper; set auto_commit_interval_ms instead",
     "enable.auto.offset.store": "offsets are committed to ZooKeeper",
     "auto.offset.reset": "use auto_offset_reset instead",
-    "enable.partition.eof": "the end of a partition is not a record",
+    "enable.partition.eof": "a consumer learns from these events which offsets hold no record",
 }
 
 
@@ -64,7 +64,7 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         **given,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "enable.partition.eof": False,
+        "enable.partition.eof": True,  # the position passes markers and gaps before the end; see Fetcher
         "auto.offset.reset": "error",  # the fetcher resets offsets; see fetch_errors
     }
     tried = _client({name: value for name, value in settings.items() if name != "bootstrap.servers"})

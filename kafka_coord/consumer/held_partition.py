@@ -20,7 +20,11 @@ class HeldPartition:
 
         committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET if not known yet)
 
-    The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application itself
+    ``handed`` follows the last record that was handed out. The fetcher may know that no record lies between it and a
+    later offset, ``reached``: only transaction markers, aborted records or a gap left by compaction do. ``position`` is
+    the later of the two, so it passes such offsets only once every record before them has been handed out.
+
+    The application has the records in [consumed, handed) in hand. ``asked`` is the offset that the application itself
     has committed. ``committed`` may exceed the others only after a seek back, or after the log was truncated;
     ``may_go_back`` then lets one commit lower the stored offset.
     """
@@ -31,17 +35,19 @@ class HeldPartition:
         "committed",
         "consumed",
         "failure",
+        "handed",
         "may_go_back",
         "partition",
         "paused",
-        "position",
+        "reached",
         "serial",
         "stopping",
     )
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
-        self.position = self.consumed = self.asked = self.committed = offset
+        self.handed = self.consumed = self.asked = self.committed = offset
+        self.reached = NO_OFFSET
         self.may_go_back = False
         self.begun = False
         """Whether the start-fetcher was carried out, so that the partition may be fetched."""
@@ -52,6 +58,23 @@ class HeldPartition:
         self.serial = next(_serials)
         """The serial of the current fetch. Records with another serial were fetched before a seek, a pause or a stop,
         so they are dropped."""
+
+    @property
+    def position(self) -> int:
+        """The offset of the next record to hand out."""
+        return max(self.handed, self.reached)
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        self.handed, self.reached = offset, NO_OFFSET
+
+    def reach(self, offset: int) -> None:
+        """Records that no record lies between the last one handed out and ``offset``. These offsets count as consumed
+        together with the records before them."""
+        all_consumed = self.consumed >= self.handed
+        self.reached = max(self.reached, offset)
+        if all_consumed:
+            self.mark_consumed()
 
     @property
     def wanted(self) -> bool:

@@ -375,6 +375,8 @@ class GroupMember(Generic[K, V]):
             return "not open"
         if not self.registered:
             return "not registered"
+        if self._connector.waits:
+            return f"waits, and holds {len(self._fetchers.assignment())} partitions"
         return f"holds {len(self._fetchers.assignment())} partitions"
 
     # --- leaving -----------------------------------------------------------------------------------------------------

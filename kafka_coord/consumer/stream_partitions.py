@@ -131,8 +131,9 @@ class StreamPartitions:
             self.runs.account()
             holding.asked = offset
             holding.consumed = max(holding.consumed, offset)
-            if holding.consumed == holding.position and holding in self.runs.in_hand:
+            if holding.consumed >= holding.handed and holding in self.runs.in_hand:
                 self.runs.in_hand.discard(holding)
+                holding.consumed = max(holding.consumed, holding.position)
                 if self._waking:
                     self._wake()
 
@@ -197,7 +198,7 @@ class StreamPartitions:
             self.runs.end_iteration()
             self.orphans_in_hand = self.orphans_in_hand or bool(self.runs.in_hand)
             self.lost_uncommitted = self.lost_uncommitted or any(
-                holding.position > max(holding.committed, 0) for holding in self._held.values()
+                holding.handed > max(holding.committed, 0) for holding in self._held.values()
             )
             self._held.clear()
             self.live.clear()

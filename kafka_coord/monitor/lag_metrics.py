@@ -18,7 +18,7 @@ from kafka_coord.monitor.exposition import gauge, labelled
 from kafka_coord.monitor.groups import GroupRow
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,8 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
     offsets: dict[str, tuple[Sequence[OffsetRow], int]] = {}
 
     def keep(group: str, found: Sequence[OffsetRow], decided_ms: int) -> None:
-        offsets.setdefault(group, (found, decided_ms))
+        if rings is not None and group not in offsets:
+            offsets[group] = rings.judged(group, found, now_ms), decided_ms
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
@@ -138,8 +139,15 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
     finally:
         reader.close()
     if rings is not None:
+        rows = tuple(_judged(row, offsets) for row in rows)
         for row in reversed(rows[:most]):  # the rings drop the groups with the largest lag last
             if row.group in offsets:
                 rings.add(row.group, now_ms, *offsets[row.group])
     now = time.monotonic()
     return Sample(now, now - began, rows[:most], max(0, len(rows) - most))
+
+
+def _judged(row: GroupRow, offsets: Mapping[str, tuple[Sequence[OffsetRow], int]]) -> GroupRow:
+    if row.group not in offsets:
+        return row
+    return replace(row, lag=LagTotal.of(one.lag for one in offsets[row.group][0]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.lag_trend import LagSample, Trends, Verdict, hot_partitions, total_trend, trend, verdict, worst
 from kafka_coord.monitor.offsets import LagTotal, OffsetRow
+from kafka_coord.monitor.remainders import Remainders
 
 KEPT_MS = 3_600_000
 MAX_SAMPLES = 200_000
@@ -45,13 +46,18 @@ class _Ring:
 
 class LagRings:
     """The recent lag samples of every group. Thread-safe: several writers (an open page, the metrics) may sample the
-    same group."""
+    same group. ``remainders`` finds out which offsets hold no record; without it, every offset counts as a record."""
 
-    def __init__(self, most_samples: int = MAX_SAMPLES) -> None:
+    def __init__(self, most_samples: int = MAX_SAMPLES, remainders: Remainders | None = None) -> None:
+        self._remainders = remainders
         self._lock = threading.Lock()
         self._most = most_samples
         self._size = 0
         self._rings: OrderedDict[str, _Ring] = OrderedDict()
+
+    def judged(self, group: str, rows: Sequence[OffsetRow], now_ms: int) -> tuple[OffsetRow, ...]:
+        """Returns the group's rows with a lag that counts only from the next record on. May read from the brokers."""
+        return tuple(rows) if self._remainders is None else self._remainders.judged(group, rows, now_ms)
 
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
         """Adds a sample whose reading began at ``now_ms``, unless the last sample is at least as new. ``decided_ms`` is
@@ -75,7 +81,7 @@ class LagRings:
                 if taken and still_ms is not None and still_ms < (taken[-1].still_ms or 0):
                     continue  # another writer's sample began earlier, but read this partition later
                 owned = row.holding == "owned"
-                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms))
+                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread))
                 while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
                     del taken[0]
             ring.samples = kept

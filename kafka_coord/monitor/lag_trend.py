@@ -33,7 +33,8 @@ class Verdict(StrEnum):
     total lag."""
 
     UNKNOWN = "unknown"
-    """There are too few samples, or the committed offset or the end offset is unknown."""
+    """There are too few samples, or the committed offset or the end offset is unknown, or the offset does not move and
+    it is unknown whether any record follows it."""
     KEEPING_UP = "keeping up"
     BEHIND = "behind"
     """The committed offset moves, but the lag has never shrunk, or has grown overall."""
@@ -49,13 +50,14 @@ class Verdict(StrEnum):
 class LagSample:
     """One partition at one moment (ms since 1970). ``committed`` and ``lag`` are ``None`` if unknown. ``still_ms`` is
     the time of its last commit or of its group's last rebalance, whichever is later, or ``None`` if the time of the
-    commit is unknown."""
+    commit is unknown. ``unread`` is set if it is unknown whether the lag holds any record."""
 
     at_ms: int
     committed: int | None
     lag: int | None
     owned: bool
     still_ms: int | None = None
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ def _verdict(window: Sequence[LagSample]) -> Verdict:
         seen = last.at_ms - window[0].at_ms >= _LEAST_MS
     if not seen:
         return Verdict.UNKNOWN
+    if not moved and last.unread:
+        return Verdict.UNKNOWN
     if not any(one.owned for one in window):
         return Verdict.STOPPED
     if not moved:
@@ -167,7 +171,7 @@ def _hangs(samples: Sequence[LagSample]) -> bool:
     """Returns whether the partition's owner, which used to commit often, has stopped committing. This detects a hung
     consumer before it has gone a whole window without a commit. Burrow has no such rule."""
     last = samples[-1] if samples else None
-    if last is None or not (last.owned and last.lag) or last.still_ms is None:
+    if last is None or not (last.owned and last.lag) or last.still_ms is None or last.unread:
         return False
     if last.at_ms - last.still_ms < _LEAST_MS:
         return False  # checked first, because this is the usual case and costs nothing
@@ -246,7 +250,8 @@ def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> lis
         ]
         rate = _rate_s(ends)
         if rate is not None:
-            new.setdefault(tp.topic, {})[tp.partition] = ends[-1][1] - ends[0][1], rate
+            # the end goes back when offsets turn out to hold no record
+            new.setdefault(tp.topic, {})[tp.partition] = max(0, ends[-1][1] - ends[0][1]), rate
     found = []
     for topic, partitions in new.items():
         total = sum(records for records, _ in partitions.values())

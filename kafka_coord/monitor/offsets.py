@@ -127,7 +127,8 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
 class OffsetRow:
     """One partition of a group. ``lag`` is ``None`` if nothing is committed or the end offset is unknown. ``holding``
     is ``owned``, ``stopping`` (its owner has not acknowledged the stop-fetcher yet) or ``""``. ``committed_ms`` is the
-    time of the last commit (ms since 1970), which is unknown for client-assigned groups.
+    time of the last commit (ms since 1970), which is unknown for client-assigned groups. ``unread`` is set if the lag
+    may consist of offsets without a record, which could not be read (:mod:`kafka_coord.monitor.remainders`).
     """
 
     topic: str
@@ -138,6 +139,7 @@ class OffsetRow:
     end_offset: int | None
     lag: int | None
     committed_ms: int | None = None
+    unread: bool = False
 
     @property
     def tp(self) -> TopicPartition:

@@ -228,7 +228,7 @@ class QueryMember:
         """
         self.await_partitions()
         self._commit_finished()
-        readable = self.holdings.wanted()
+        readable = self.holdings.wanted() if self._connector.may_hand_out() else {}
         mine: dict[TopicPartition, list[tuple[int, int]]] = {}
         for partition in batch.ranges.partitions:
             position = readable.get(partition)
@@ -296,13 +296,14 @@ class QueryMember:
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Waits up to ``waitMs`` for the coordinator to assign partitions. The wait starts when the query has
-        registered, which it cannot do while the session of a killed driver still holds its name.
+        """Waits up to ``waitMs`` for the coordinator to assign partitions, or until ZooKeeper answers again. The wait
+        starts when the query has registered, which it cannot do while the session of a killed driver still holds its
+        name.
         """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
         latest = deadline + 2.0 + self._options.session_timeout_ms * 1.5 / 1000
-        while not self.holdings.wanted():
+        while not (self.holdings.wanted() and self._connector.may_hand_out()):
             self._check()
             now = time.monotonic()
             if self._connector.registration is None:
@@ -310,7 +311,7 @@ class QueryMember:
             if now >= deadline:
                 return
             self.holdings.changed.clear()
-            if not self.holdings.wanted():
+            if not (self.holdings.wanted() and self._connector.may_hand_out()):
                 self.holdings.changed.wait(min(deadline - now, 0.2))
 
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:

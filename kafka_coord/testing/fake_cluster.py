@@ -134,6 +134,9 @@ class _FakeSession:
     def lease_deadline(self) -> float:
         return math.inf
 
+    def lease_began(self) -> float:
+        return 0.0
+
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         del listener
         return lambda: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -173,6 +174,13 @@ class FakeChannel:
             if watcher is not None:
                 joined.watchers.append(watcher)
             return True
+
+    def is_still_its_own(self, registration: Registration) -> bool:
+        return self.is_registered(registration)
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        return math.inf
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         with self._groups.lock:

@@ -69,6 +69,11 @@ class KazooSession:
         with self._lock:
             return self._lease.lease_deadline()
 
+    def lease_began(self) -> float:
+        """See :class:`kafka_coord.zk.store.Session`."""
+        with self._lock:
+            return self._lease.began_at
+
     def wait_connected(self, within_s: float) -> bool:
         """Waits up to ``within_s`` seconds for a connection. Returns False if there is no connection in time, or if the
         session was closed."""
@@ -85,7 +90,7 @@ class KazooSession:
         """Records that the server answered a request that was sent at ``sent_at``. ``through_leader`` means that the
         request went through the leader."""
         with self._lock:
-            self._lease.record_answer(sent_at, through_leader=through_leader)
+            self._lease.record_answer(sent_at, through_leader=through_leader, now=self._clock.monotonic())
 
     def listen(self, listener: SessionListener) -> Callable[[], None]:
         """See :meth:`kafka_coord.zk.store.Store.on_session`."""
@@ -103,7 +108,7 @@ class KazooSession:
         """Runs on the connection thread once the server has accepted a connect request, before kazoo reports
         CONNECTED."""
         with self._lock:
-            self._lease.connected(sent_at, session_id, timeout_ms / 1000)
+            self._lease.connected(sent_at, session_id, timeout_ms / 1000, now=self._clock.monotonic())
 
     def _kazoo_says(self, state: str) -> None:
         """Runs on the connection thread. Records the state, wakes waiters, and calls listeners. Never blocks."""
@@ -144,6 +149,7 @@ class KazooSession:
             self._clock.monotonic() - SHORTEST_GRANTED_MS / 1000,
             session_id,
             min(self._requested_ms, SHORTEST_GRANTED_MS) / 1000,
+            now=self._clock.monotonic(),
         )
 
     # --- heartbeat ---------------------------------------------------------------------------------------------------

@@ -38,18 +38,24 @@ class SessionLease:
         self.leader_heard_at = 0.0
         """The send time of the newest request that the leader is known to have seen. It determines when the next
         heartbeat is due."""
+        self.began_at = 0.0
+        """The time at which the lease last began, or began again after it had ended."""
         self._connected_at = 0.0
         self._proven_at: float | None = None
         self._sent: deque[float] = deque()
 
-    def connected(self, sent_at: float, session_id: int, timeout_s: float) -> None:
-        """Records that the connect request sent at ``sent_at`` was accepted, with the given session id and timeout."""
+    def connected(self, sent_at: float, session_id: int, timeout_s: float, *, now: float | None = None) -> None:
+        """Records that the connect request sent at ``sent_at`` was accepted, with the given session id and timeout, and
+        that this became known at ``now`` (default: immediately)."""
+        self._note_a_gap(sent_at if now is None else now)
         self.session_id, self.timeout_s = session_id, timeout_s
         self._connected_at = self.leader_heard_at = self._proven_at = sent_at
         self._sent = deque([sent_at])
 
-    def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
-        """Records that the server answered a request that was sent no earlier than ``sent_at``."""
+    def record_answer(self, sent_at: float, *, through_leader: bool, now: float | None = None) -> None:
+        """Records that the server answered a request that was sent no earlier than ``sent_at``, and that the response
+        arrived at ``now`` (default: immediately)."""
+        self._note_a_gap(sent_at if now is None else now)
         if self._proven_at is None or sent_at < self._connected_at:
             return  # the response belongs to an earlier connection
         if through_leader:
@@ -59,6 +65,10 @@ class SessionLease:
                 self._proven_at = max(self._proven_at, self._sent.popleft())
         if not self._sent or sent_at >= self._sent[-1] + _GRAIN_SHARE * self.timeout_s:
             self._sent.append(sent_at)
+
+    def _note_a_gap(self, now: float) -> None:
+        if self.lease_deadline() <= now:
+            self.began_at = now
 
     def ended(self) -> None:
         """Records that the session, and with it the lease, has ended."""

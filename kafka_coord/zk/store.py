@@ -190,6 +190,10 @@ class Session(Protocol):
         session has ended. The state also shows the end of a session, but sometimes much later.
         """
 
+    def lease_began(self) -> float:
+        """Returns the (monotonic) time at which the lease last began, or began again after it had ended. What was read
+        before may be out of date."""
+
 
 SessionListener = Callable[[SessionState], None]
 """Called whenever the state changes, on one of the store's threads. It may only record the state and wake its owner."""

@@ -277,14 +277,14 @@ def test_a_consumer_whose_resume_is_refused_registers_again(party: Party) -> Non
     assert party.other.last(Asked).type == "register"
 
 
-def test_a_consumer_whose_lease_has_expired_does_not_try_to_resume(party: Party) -> None:
+def test_a_consumer_whose_lease_has_expired_asks_whether_it_still_is_a_member(party: Party) -> None:
     registration = party.registered()
     party.link.lost()
     party.clock.now += TIMEOUT_S
     party.other = Other(party.link)
-    assert party.other.said == []
-    assert party.link.state is SessionState.CONNECTED
-    assert party.link.session_id != registration.session_id
+    assert party.other.last(Asked).type == "resume"
+    assert party.link.state is SessionState.SUSPENDED
+    assert party.link.session_id == registration.session_id
 
 
 def test_a_consumer_that_abandons_its_membership_closes_the_connection(party: Party) -> None:

@@ -57,8 +57,19 @@ def test_the_lease_depends_only_on_the_given_times(membership: Membership) -> No
     assert [i.frame["type"] for i in membership.instructions() if isinstance(i, Send)] == ["resume"]
     membership.lost()
     membership.connected(9.1)
-    assert not any(isinstance(i, Send) for i in membership.instructions()), "there must be no resume without a lease"
-    assert membership.registration is None
+    resume = next(i for i in membership.instructions() if isinstance(i, Send))
+    assert (resume.frame["type"], membership.lease_deadline()) == ("resume", 9.0)
+
+
+def test_a_lease_that_begins_again_says_when(membership: Membership) -> None:
+    registered(membership)
+    began = membership.lease_began()
+    membership.lost()
+    membership.connected(20.0)
+    resume = next(i for i in membership.instructions() if isinstance(i, Send))
+    assert membership.lease_began() == began
+    membership.received({"v": 1, "id": resume.frame["id"], "type": "answer", "outstanding": []}, 20.5)
+    assert (membership.lease_began(), membership.lease_deadline()) == (20.5, 29.0)
 
 
 def test_after_a_failed_send_no_request_is_sent_on_that_connection(membership: Membership) -> None:

@@ -130,3 +130,15 @@ def test_hosts_in_answers_are_asked_too_and_invalid_addresses_are_not(search: Co
             hosts.append(step.host)
             search.failed(step.host, "refused")
     assert hosts == ["b:1", "c:1", "a:1", "d:1", "b:1", "c:1"]
+
+
+def test_a_consumer_with_a_short_session_pauses_for_a_quarter_of_it_at_most() -> None:
+    search = CoordinatorSearch(["a:1"], lambda _low, high: high, session_s=4.0)
+    pauses = []
+    while len(pauses) < 8:
+        step = search.next(NO_LEASE)
+        if isinstance(step, Pause):
+            pauses.append(step.seconds)
+        else:
+            search.failed("a:1", "refused")
+    assert max(pauses) == 1.0

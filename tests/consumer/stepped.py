@@ -30,8 +30,14 @@ class Connected:
     def session(self) -> Connected:
         return self
 
+    lease: float = float("inf")
+    began: float = 0.0
+
     def lease_deadline(self) -> float:
-        return float("inf")
+        return self.lease
+
+    def lease_began(self) -> float:
+        return self.began
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         del listener
@@ -55,6 +61,12 @@ class ChannelByHand:
     abandoned: list[Registration] = field(default_factory=list)
     commands: dict[CommandId, Command] = field(default_factory=dict)
     listings: int = 0
+    checks: int = 0
+    its_own: bool = True
+    unanswered: list[Exception] = field(default_factory=list)
+    """What the next commits raise."""
+    committed_offsets: list[dict[TopicPartition, int]] = field(default_factory=list)
+    rebalance_timeout_s: float = 60.0
     reads: list[CommandId] = field(default_factory=list)
     watcher: Watcher | None = None
 
@@ -79,6 +91,11 @@ class ChannelByHand:
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
         del registration, watcher
         return self.registered
+
+    def is_still_its_own(self, registration: Registration) -> bool:
+        del registration
+        self.checks += 1
+        return self.its_own
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         self.listings += 1
@@ -108,7 +125,11 @@ class ChannelByHand:
         raise AssertionError(command)
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        raise AssertionError((registration, offsets))
+        assert registration == REGISTRATION
+        if self.unanswered:
+            raise self.unanswered.pop(0)
+        self.committed_offsets.append(dict(offsets))
+        return frozenset()
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         raise AssertionError((registration, command, offsets))
@@ -136,8 +157,9 @@ class Member:
         )
         self.stopped: list[PartitionSet] = []
         self.lost: list[PartitionSet] = []
+        self.session = Connected(self.clock)
         self.connector = Connector(
-            Connected(self.clock),
+            self.session,
             self.channel,
             self.application,
             registration_value=lambda: b"",

@@ -68,20 +68,24 @@ def test_when_the_coordinator_stops_consumers_find_the_next_one_and_keep_their_p
     assert set(given.values()) == {1}, "no record was delivered twice"
 
 
-def test_a_consumer_that_was_away_longer_than_its_session_registers_again(
+def test_a_consumer_that_finds_no_coordinator_for_longer_than_its_session_goes_on_where_it_was(
     listening, store, make_topic, reader, numbered
 ):
     topic, group = make_topic(partitions=6), "socket-lost"
     producer = numbered(topic, 6).start()
-    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=3_000)]
+    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=8_000)]
     eventually(lambda: owners(readers) == [6])
     for instance in listening.instances:
         instance.kill()
-    eventually(lambda: readers[0].consumer.stats.losses)
+    eventually(lambda: readers[0].consumer.stats.waits)
     for instance in listening.instances:
         instance.start()
     eventually(lambda: owners(readers) == [6])
     written = producer.stop()
     wait_for_all(readers, written)
+    stats = readers[0].consumer.stats
     readers[0].stop()
-    assert set(all_given(readers)) == expected(written), "what was not committed is given again"
+    given = all_given(readers)
+    assert set(given) == expected(written)
+    assert set(given.values()) == {1}, "no record was delivered twice"
+    assert (stats.registrations, stats.losses) == (1, 0)

@@ -1,9 +1,9 @@
-"""The elected instance freezes: its connections stay open and silent. No consumer loses its membership."""
+"""The elected instance freezes, or ZooKeeper does not answer: no consumer loses its membership."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import Member, Subscription
 from kafka_coord.model import json_fields as fields
@@ -104,3 +105,30 @@ def test_all_consumers_keep_their_memberships_when_the_coordinator_freezes(
     finally:
         for one in followers:
             one.close()
+
+
+def test_all_consumers_keep_their_memberships_when_zookeeper_is_away_for_longer_than_their_sessions(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer], tmp_path: Path
+) -> None:
+    server = zookeeper_server_factory()
+    world = World(server.connect_string)
+    address = f"127.0.0.1:{free_port()}"
+    command = [*serve_beside(1, world.hosts), "--listen-channel", address]
+    process = ChildProcess("serve-1", command, tmp_path / "serve-1.log")
+    followers: list[Follower] = []
+    try:
+        process.start()
+        eventually(lambda: world.node(layout.COORDINATOR))
+        followers += [Follower(f"c{number}", [address]) for number in range(CONSUMERS)]
+        server.kill()
+        time.sleep(SESSION_MS / 1000 + 3)
+        assert all(one.link.lease_deadline() < time.monotonic() for one in followers), "no lease lasts that long"
+        server.start()
+        eventually(lambda: all(one.link.lease_deadline() > time.monotonic() for one in followers), within_s=60)
+        assert [one.states.count(SessionState.LOST) for one in followers] == [0] * CONSUMERS
+        assert [one.link.session_id for one in followers] == [one.registration.session_id for one in followers]
+    finally:
+        for one in followers:
+            one.close()
+        process.kill()
+        world.close()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import NamedTuple
 
 from kafka_coord.channel.operations import Offsets
+from kafka_coord.consumer.assigned_client import Key
+from kafka_coord.consumer.fetched_runs import FetchedRuns, Run
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
@@ -17,16 +21,45 @@ class SimulatedLog:
 
     def __init__(self) -> None:
         self.ends: dict[TopicPartition, int] = {}
+        self._marks: dict[TopicPartition, set[int]] = {}
+        """The offsets that hold no record."""
         self.topics: dict[str, int] = {}
 
     def append(self, partition: TopicPartition, count: int) -> None:
         self.ends[partition] = self.ends.get(partition, 0) + count
+
+    def mark(self, partition: TopicPartition, count: int) -> None:
+        """Appends ``count`` offsets without a record, such as the markers of transactions."""
+        end = self.ends.get(partition, 0)
+        self._marks.setdefault(partition, set()).update(range(end, end + count))
+        self.append(partition, count)
+
+    def records(self, partition: TopicPartition, begin: int, most: int) -> list[int]:
+        """Returns the offsets of at most ``most`` records from ``begin`` on."""
+        marks = self._marks.get(partition, set())
+        return [*islice((offset for offset in range(begin, self.ends.get(partition, 0)) if offset not in marks), most)]
+
+    def behind_marks(self, partition: TopicPartition, offset: int) -> int:
+        """Returns the first offset from ``offset`` on that holds a record, or the end of the log."""
+        marks = self._marks.get(partition, set())
+        while offset in marks:
+            offset += 1
+        return offset
 
     def delete(self, topic: str) -> None:
         """Deletes the topic with all its records."""
         self.topics.pop(topic, None)
         for partition in [partition for partition in self.ends if partition.topic == topic]:
             del self.ends[partition]
+            self._marks.pop(partition, None)
+
+
+class _Message(NamedTuple):
+    partition: TopicPartition
+    at: int
+
+    def offset(self) -> int:
+        return self.at
 
 
 class SimulatedFetchers:
@@ -53,6 +86,8 @@ class SimulatedFetchers:
         self._handed = handed
         self._wake = wake
         self.holdings: dict[TopicPartition, HeldPartition] = {}
+        self._live: dict[Key, HeldPartition] = {}
+        self._runs = FetchedRuns(self._live)
         self.batch: list[HeldPartition] = []
         self._orphans = False
 
@@ -63,22 +98,34 @@ class SimulatedFetchers:
         self.finish()
         if not self._may_hand_out():
             return False
-        ends = self._log.ends
-        there = [
-            p
-            for p, holding in self.holdings.items()
-            if holding.wanted
-            and ends.get(p, 0) > max(holding.position, 0)
-            and self._log.topics.get(p.topic) == self._topics[p]  # brokers distinguish topics by their ids
-        ]
-        for partition in sorted(there):
-            holding = self.holdings[partition]
-            begin = max(holding.position, 0)
-            end = min(begin + most, ends[partition])
-            self._handed(partition, begin, end)
-            holding.position = end
-            self.batch.append(holding)
+        self._live.clear()
+        for partition in sorted(self.holdings):
+            # brokers distinguish topics by their ids
+            if self.holdings[partition].wanted and self._log.topics.get(partition.topic) == self._topics[partition]:
+                self._live[partition] = self.holdings[partition]
+                self._fetch(self.holdings[partition], most)
+        handed: dict[TopicPartition, int] = {}
+        begins = {
+            holding.partition: self._log.behind_marks(holding.partition, max(holding.position, 0))
+            for holding in self._live.values()
+        }
+        for message in self._runs.take(most * max(1, len(self._live))):
+            handed[message.partition] = message.offset() + 1
+        for partition, end in handed.items():
+            self._handed(partition, begins[partition], end)
+            self.batch.append(self.holdings[partition])
         return bool(self.batch)
+
+    def _fetch(self, holding: HeldPartition, most: int) -> None:
+        """Fetches ahead: twice as much as the application takes at a time, and where the fetcher then stands."""
+        partition, end = holding.partition, self._log.ends.get(holding.partition, 0)
+        if any(run.holding is holding for run in self._runs._queue):
+            return
+        found = self._log.records(partition, max(holding.position, 0), 2 * most)
+        if found:
+            self._runs.add(Run(holding, [_Message(partition, offset) for offset in found]))
+        if self._log.behind_marks(partition, found[-1] + 1 if found else max(holding.position, 0)) == end:
+            self._runs.reached(holding, end)
 
     def finish(self) -> None:
         """Records that the application has finished its batch."""
@@ -86,6 +133,7 @@ class SimulatedFetchers:
         for holding in self.batch:
             holding.mark_consumed()
         self.batch, self._orphans = [], False
+        self._runs.in_hand.clear()
         if wake:
             self._wake()
 

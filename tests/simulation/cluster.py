@@ -17,7 +17,16 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
-from tests.simulation.faults import CLASSIC, FAULTS, MOVE, UNREADABLE, FaultInjector
+from tests.simulation.faults import (
+    CLASSIC,
+    FAULTS,
+    MARKERS,
+    MOVE,
+    OF_SOME_HISTORIES,
+    SILENCE,
+    UNREADABLE,
+    FaultInjector,
+)
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC, GroupKind
 from tests.simulation.invariants import InvariantBroken, InvariantChecker
 from tests.simulation.kafka_members import KafkaMember
@@ -56,13 +65,21 @@ class SimulatedCluster:
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
         # A history has only some kinds, because other faults may hide a defect ("swarm testing").
-        kinds = sorted(faults - {CLASSIC})
+        kinds = sorted(faults - OF_SOME_HISTORIES - {CLASSIC})
         self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
         self.steps = 0
         self.calm = not faults
         self.log = SimulatedLog()
+        apart = random.Random(f"apart {seed}")
+        self.silent_until = 0.0
+        self.silences = [
+            (apart.randrange(turmoil), apart.choice((1.0, 4.5, 10.0)) * apart.uniform(0.8, 1.2), apart.random() < 0.5)
+            for _ in range(apart.choice((0, 0, 1, 2)) if SILENCE in faults and turmoil else 0)
+        ]
+        """The steps at which ZooKeeper falls silent, for how many seconds, and whether sessions survive it."""
+        self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
         self.partitions = {TOPIC: self.rng.randint(2, 6)}
         look_interval_ms = self.rng.choice(LOOK_INTERVALS_MS)
         rest = random.Random(f"rest {seed}")
@@ -87,7 +104,7 @@ class SimulatedCluster:
         self.launcher, self.network, self.injector = Launcher(self), SimulatedNetwork(self), FaultInjector(self)
         self.owner: dict[int, Process] = {}
         self.checker = InvariantChecker(
-            self.server, self._consumer_of, self._is_coordinator, self._named, self.owner.get
+            self.server, self._consumer_of, self._is_coordinator, self._named, self.owner.get, self.log.behind_marks
         )
         self.write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
         if UNREADABLE in faults:
@@ -144,7 +161,7 @@ class SimulatedCluster:
         wanted = {topic: range(count) for topic, count in self.partitions.items() if self._is_subscribed(topic)}
         numbers = PartitionSet(wanted)
         found = self.checker.unrest(GROUP, members, numbers) or self._unsettled()
-        behind = [str(p) for p in numbers if self.checker.frontier.get((GROUP, p), 0) != self.log.ends.get(p, 0)]
+        behind = [str(p) for p in numbers if self.checker.frontier_of(GROUP, p) != self.log.ends.get(p, 0)]
         if found or behind:
             return found or f"not read to the end: {behind}"
         unstored = [str(p) for p in numbers if self.checker.unstored(GROUP, p)]
@@ -175,12 +192,15 @@ class SimulatedCluster:
         if clock.now >= self._look_at or self.server.session_changes != self._session_changes_seen:
             self._time_passes()
         if not self.calm:
-            if rng.random() < self.fault_rate:
+            if self.kinds and rng.random() < self.fault_rate:
                 self.injector.inject()
                 self.look_at_all()
             if rng.random() < 0.02:
                 topic = rng.choice(tuple(self.partitions))
-                self.log.append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
+                self._append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
+            for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:
+                self.injector.silence(for_s, sessions_survive=survive)
+                self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -190,6 +210,12 @@ class SimulatedCluster:
             clock.now = max(clock.now, self._next_moment())
         if self.checker.broken is not None:
             raise self.checker.broken
+
+    def _append(self, partition: TopicPartition, count: int) -> None:
+        self.log.append(partition, count)
+        if self.marks is not None and self.marks.random() < 0.5:
+            self.occurred[MARKERS] += 1
+            self.log.mark(partition, self.marks.choice((1, 1, 3)))
 
     def _leaders(self) -> int:
         """Returns the number of instances that believe that they are elected."""

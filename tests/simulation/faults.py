@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_coord.consumer.connector import Connector
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 
-FAULTS = frozenset(
+SILENCE = "silence"
+"""A kind of fault: ZooKeeper answers nobody for a while."""
+MARKERS = "markers"
+"""Not a fault. With it, some offsets of the logs hold no record, as after transactions and compaction."""
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS})
+"""Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
+
+FAULTS = OF_SOME_HISTORIES | frozenset(
     {
         *("cut", "lost", "freeze", "kill", "close", "expire"),
         *("grow", "topic", "pause", "pause-group", "evict", "rebalance", "resign", "reset", "depose"),
@@ -78,6 +86,19 @@ class FaultInjector:
             "lost": lambda: None,  # the message is lost later, on its way
         }
         strike[kind]()
+
+    def silence(self, for_s: float, *, sessions_survive: bool) -> None:
+        """ZooKeeper answers nobody for ``for_s``. If sessions survive, as they do when another leader takes over, they
+        get a new timeout at the end. Otherwise those that have been silent for too long expire at the end."""
+        self.cluster.occurred[SILENCE] += 1
+        self.cluster.say(f"fault: ZooKeeper answers nobody for {for_s:.1f} s, sessions survive: {sessions_survive}")
+        until = self.cluster.silent_until = self.cluster.clock.now + for_s
+        for session in self.cluster.server.sessions.values():
+            session.heard_at = max(session.heard_at, until if sessions_survive else until - session.timeout_s)
+        for process in self.cluster.processes.values():
+            if process.alive and process.store.remote is not None:
+                process.store.disconnect()
+                self.cluster.later(0.0, partial(self.cluster.launcher.reconnect, process))
 
     def close(self, process: Process) -> None:
         if process.connector is not None:

@@ -84,7 +84,8 @@ class Witness(Protocol):
 class InvariantChecker:
     """``witness_of`` returns the consumer of a session, and ``is_coordinator`` tells whether a session is a service's.
     ``named`` returns the consumer with a name, for which a gateway writes in the session of a coordinator.
-    ``process_of`` returns the process of a session."""
+    ``process_of`` returns the process of a session. ``behind_marks`` returns the first offset from a given one on that
+    holds a record, or the end of the log."""
 
     def __init__(
         self,
@@ -93,7 +94,9 @@ class InvariantChecker:
         is_coordinator: Callable[[int], bool],
         named: Callable[[str], Witness | None],
         process_of: Callable[[int], object],
+        behind_marks: Callable[[TopicPartition, int], int],
     ) -> None:
+        self.behind_marks = behind_marks
         self._tree = server.tree
         self._witness_of = witness_of
         self._is_coordinator = is_coordinator
@@ -358,8 +361,9 @@ class InvariantChecker:
     def _handed_is_stored(self, group: str, partition: TopicPartition, change: Change) -> None:
         handed = self.frontier.get((group, partition))
         if handed and (group, partition) not in self.unclean:
-            stored = self._stored(group, partition)
-            self._check(stored == handed, f"{change.path}: {partition} handed to {handed}, committed {stored}")
+            stored, handed = self._stored(group, partition), self.frontier_of(group, partition)
+            sentence = f"{change.path}: {partition} handed to {handed}, committed {stored}"
+            self._check(self.behind_marks(partition, stored or 0) == handed, sentence)
 
     def _offset(
         self,
@@ -521,6 +525,10 @@ class InvariantChecker:
         """Checks that a consumer that hands out records has a live session, even after a freeze."""
         self._check(not ended, f"{consumer} was handed {partition} after its session had ended")
 
+    def knows_its_commands(self, consumer: str, partition: TopicPartition, *, listed_first: bool) -> None:
+        """Checks that a consumer that has waited lists its channel before it hands out records again."""
+        self._check(listed_first, f"{consumer} was handed {partition} before it listed its channel again")
+
     def handed(
         self, group: str, consumer: str, partition: TopicPartition, begin: int, end: int, others: Mapping[str, Witness]
     ) -> None:
@@ -531,7 +539,7 @@ class InvariantChecker:
             fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
             if fetches:
                 self._break(f"{partition} of {group} is fetched by {consumer} and by {name}")
-        frontier = self.frontier.get(key, 0)
+        frontier = self.frontier_of(*key)
         self._check(begin <= frontier, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
         if begin < frontier:
             self._check(key in self.unclean, f"{consumer} was handed {partition} from {begin} again, to {frontier}")
@@ -561,7 +569,11 @@ class InvariantChecker:
 
     def unstored(self, group: str, partition: TopicPartition) -> bool:
         """Tells whether records were handed out beyond the committed offset."""
-        return self.frontier.get((group, partition), 0) != (self._stored(group, partition) or 0)
+        return self.frontier_of(group, partition) != (self._stored(group, partition) or 0)
+
+    def frontier_of(self, group: str, partition: TopicPartition) -> int:
+        """Returns the offset of the next record to hand out, behind offsets that hold none."""
+        return self.behind_marks(partition, self.frontier.get((group, partition), 0))
 
     def _lives(self, group: str, witness: Witness) -> bool:
         node = self._tree.nodes.get(layout.registration(group, witness.consumer))

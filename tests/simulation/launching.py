@@ -167,6 +167,7 @@ class Launcher:
             self.cluster.say(f"{process.name} is handed {partition} [{begin}, {end})")
             if not (self._is_doomed(process) or isinstance(process.connector, KafkaMember)):
                 self.cluster.checker.in_session(process.name, partition, ended=self._has_ended(process))
+                self.cluster.checker.knows_its_commands(process.name, partition, listed_first=self._has_listed(process))
             others = {name: p for name, p in self.cluster.processes.items() if p.connector is not None}
             self.cluster.checker.handed(GROUP, process.name, partition, begin, end, others)
 
@@ -344,6 +345,11 @@ class Launcher:
             return (GROUP, process.name, process.incarnation) in self.cluster.checker.expired
         return process.store.remote is None or process.store.remote.ended
 
+    def _has_listed(self, process: Process) -> bool:
+        """Tells whether a consumer over ZooKeeper has listed its channel since its lease began."""
+        listed_at = process.store.listed_at.get(layout.channel(GROUP, process.name), 0.0)
+        return process.client is not None or listed_at >= process.store.session.lease_began()
+
     def reconnect(self, process: Process) -> None:
         store = process.store
         if process is not self.cluster.processes.get(process.name) or not process.alive or process.client is not None:
@@ -352,6 +358,10 @@ class Launcher:
             self.cluster.later(0.2, lambda: self.reconnect(process))
             return
         if store.session.state in {SessionState.CONNECTED, SessionState.CLOSED}:
+            return
+        silent_s = self.cluster.silent_until - self.cluster.clock.now
+        if silent_s > 0:
+            self.cluster.later(silent_s + self.cluster.rng.random() * 0.5, lambda: self.reconnect(process))
             return
         if store.connect(self.cluster.rng.choice(self.cluster.server.replicas)):
             self.cluster.owner[store.session.session_id] = process

@@ -11,6 +11,8 @@ from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.fetched_runs import FetchedRuns
+from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.group_reader import GroupReader
@@ -29,7 +31,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.faults import SUBSCRIBE
+from tests.simulation.faults import MARKERS, SILENCE, SUBSCRIBE
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -73,6 +75,27 @@ def _acknowledge_without_stopping() -> Patch:
 
 def _hand_out_without_proof() -> Patch:
     return Connector, "may_hand_out", lambda self: self.registration is not None
+
+
+def _hand_out_while_waiting() -> Patch:
+    original = Connector.may_hand_out
+    return Connector, "may_hand_out", lambda self: self.waits or original(self)
+
+
+def _go_on_without_listing() -> Patch:
+    def goes_on(self: Any, _registration: Any, _since: float) -> bool:
+        self._waiting_since, self._commands.listed_at = None, self._store.clock.monotonic()
+        return True
+
+    return Connector, "_goes_on", goes_on
+
+
+def _marker_passed_too_early() -> Patch:
+    return FetchedRuns, "reached", lambda _self, holding, offset: holding.reach(offset)
+
+
+def _marker_never_passed() -> Patch:
+    return HeldPartition, "reach", lambda _self, _offset: None
 
 
 def _events_are_dropped() -> Patch:
@@ -325,6 +348,10 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a stop's offsets written again": _stop_offsets_written_again,
     "a stop acknowledged without stopping": _acknowledge_without_stopping,
     "records delivered without a lease": _hand_out_without_proof,
+    "a waiting consumer hands out": _hand_out_while_waiting,
+    "a consumer goes on without listing its channel first": _go_on_without_listing,
+    "a marker is passed before the record before it is handed out": _marker_passed_too_early,
+    "the last marker of a log is never passed": _marker_never_passed,
     "events are dropped": _events_are_dropped,
     "partitions released while a stop is outstanding": _release_while_a_stop_is_outstanding,
     "no incarnation check by the coordinator": _coordinator_without_incarnation_check,
@@ -355,6 +382,10 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
 TELLING = {
     "a later partition counts as a first start": frozenset({"grow", "kill"}),
     "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),
+    "a waiting consumer hands out": frozenset({SILENCE, "evict"}),
+    "a consumer goes on without listing its channel first": frozenset({SILENCE, "rebalance"}),
+    "a marker is passed before the record before it is handed out": frozenset({MARKERS, "grow"}),
+    "the last marker of a log is never passed": frozenset({MARKERS, "grow"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "a group's event bit cleared after reading": frozenset({"evict"}),

@@ -42,7 +42,8 @@ PURE_TESTS = (
     *("tests/coordinator/test_deadlines.py", "tests/coordinator/test_handler.py"),
     *(f"tests/coordinator/plan/test_{name}.py" for name in ("asking", "causes", "moving", "violations", "invariants")),
     *("tests/frontends/machine", "tests/frontends/test_offsets_stay.py", "tests/channel/test_membership.py"),
-    *("tests/consumer/test_leaving.py", "tests/frontends/kafka/managed"),
+    *("tests/consumer/test_leaving.py", "tests/consumer/test_positions.py", "tests/consumer/test_waiting_steps.py"),
+    "tests/frontends/kafka/managed",
 )
 """The tests without a server, which take seconds. The tests of the planner run with a few examples each."""
 EXAMPLES = 25

@@ -204,7 +204,7 @@ class SimulatedClient:
     ) -> None:
         self._link = link
         self._occurs = occurs
-        self._search = CoordinatorSearch(hosts, scheduler.rng.uniform)
+        self._search = CoordinatorSearch(hosts, scheduler.rng.uniform, link.timeout_ms / 1000)
         self._dial = dial
         self._scheduler = scheduler
         self._closed = self._resuming = self._told = False

@@ -70,6 +70,9 @@ class SimulatedSession:
     def lease_deadline(self) -> float:
         return self.lease.lease_deadline()
 
+    def lease_began(self) -> float:
+        return self.lease.began_at
+
 
 class SimulatedStore(Store):
     """The store of one process. The cluster connects, cuts and ends it. The code under test calls the other methods."""
@@ -89,6 +92,8 @@ class SimulatedStore(Store):
         self._listeners: dict[int, SessionListener] = {}
         self._next_listener = 0
         self._connection = 0
+        self.listed_at: dict[str, float] = {}
+        """When the children of each path were last read."""
         self.remote: ServerSession | None = None
         self.replica: Replica = server.replicas[0]
         self._arrived: list[tuple[WatchEvent, tuple[Watcher, ...]]] = []
@@ -189,6 +194,7 @@ class SimulatedStore(Store):
 
     def _listing(self, path: str, watcher: Watcher | None) -> Listing:
         listing = self.replica.listing(path)
+        self.listed_at[path] = self._clock.monotonic()
         self.replica.watch_children(path, self._session.session_id, watcher)
         return listing
 
@@ -236,9 +242,10 @@ class SimulatedStore(Store):
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         def one(read: Read) -> ReadResult:
             try:
-                return (
-                    self.replica.get(read.path) if isinstance(read, GetData) else self.replica.listing(read.path).names
-                )
+                if isinstance(read, GetData):
+                    return self.replica.get(read.path)
+                self.listed_at[read.path] = self._clock.monotonic()
+                return self.replica.listing(read.path).names
             except NoNode:
                 return None
 
@@ -301,7 +308,7 @@ class SimulatedStore(Store):
         self._around.before_reply(self, doing)
         self.asking = ""
         self._connected(connection, doing)
-        self._session.lease.record_answer(sent_at, through_leader=writes)
+        self._session.lease.record_answer(sent_at, through_leader=writes, now=self._clock.monotonic())
         if failure is not None:
             raise failure
         return result  # type: ignore[return-value]  # effect's own

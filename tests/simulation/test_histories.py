@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from kafka_coord.consumer.connector import Connector
 from tests.simulation.cluster import SimulatedCluster, run_history
-from tests.simulation.faults import CLASSIC_FAULTS, FAULTS, KAFKA_FAULTS, MOVE, SUBSCRIBE, UNREADABLE
+from tests.simulation.faults import CLASSIC_FAULTS, FAULTS, KAFKA_FAULTS, MOVE, SILENCE, SUBSCRIBE, UNREADABLE
 from tests.simulation.unreadable import KINDS
 
 SEEDS = 60
@@ -41,7 +42,7 @@ def test_invariants_hold_in_histories_with_faults() -> None:
 def test_invariants_hold_when_znodes_of_every_kind_become_unreadable() -> None:
     occurred: Counter[str] = Counter()
     for faults in (FAULTS | {UNREADABLE, SUBSCRIBE}, frozenset({UNREADABLE, "kill", "close", "grow"})):
-        for seed in range(1_000, 1_020):
+        for seed in range(1_000, 1_030):
             cluster = SimulatedCluster(seed, faults)
             broken = cluster.verdict()
             assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
@@ -94,3 +95,17 @@ def test_a_seed_replays_exactly() -> None:
         stories.append(list(cluster.story))
     assert stories[0] == stories[1]
     assert any("is handed" in line for line in stories[0])
+
+
+def test_consumers_wait_and_keep_their_memberships_while_zookeeper_is_silent() -> None:
+    waits = losses = silences = 0
+    for seed in range(40):
+        cluster = SimulatedCluster(seed, frozenset({SILENCE}))
+        broken = cluster.verdict()
+        assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
+        silences += cluster.occurred[SILENCE]
+        connectors = [one.connector for one in cluster.processes.values() if isinstance(one.connector, Connector)]
+        waits += sum(one.counters.waits for one in connectors)
+        losses += sum(one.counters.losses for one in connectors)
+    assert silences > 20
+    assert 0 < losses < waits, "only some sessions do not survive"

@@ -532,3 +532,24 @@ def test_a_recreated_shorter_topic_is_read_from_its_beginning(kafka_cluster, pla
     numbered(topic, 1).burst(7)
     query.until(107)
     assert Counter(query.records[100:]) == once(1, range(7))
+
+
+def test_a_query_whose_zookeeper_is_restarted_keeps_its_membership_and_plans_nothing_meanwhile(
+    kafka_cluster, planner, numbered, make_topic
+):
+    """The link is cut for longer than the lease, and mended before the session ends."""
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    with link_to(kafka_cluster.zookeeper) as link:
+        query = planner("spark-waits", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=16_000)
+        assert query.run(50) == 50
+        connector = query.reader._joined()._connector
+        link.cut()
+        eventually(lambda: connector.waits, within_s=20)
+        assert query.run() == 0, "while it waits, no micro-batch may be planned"
+        link.mend()
+        eventually(lambda: not connector.waits, within_s=15)
+        query.until(200)
+        assert Counter(query.records) == once(2, range(100))
+        assert (connector.counters.registrations, connector.counters.losses) == (1, 0)
+        query.reader.stop()

@@ -427,7 +427,7 @@ class Sources:
         else:
             of_clients = read_client_group(self._instances, group)
             (found,) = described([of_clients], self._seen().topics, ends)
-        return found
+        return replace(found, offsets=self._rings.judged(group, found.offsets, self._now_ms()))
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
         """Returns what the instance knows about all its consumers. Queries it at most once every few seconds."""

@@ -146,7 +146,7 @@ def _check_lags(
         yield info(LAG, note)
     for group, snapshot in sorted(snapshots.items()):
         seen = snapshot.observation
-        rows = offset_rows(seen, committed[group], ends)
+        rows = lag.rings.judged(group, offset_rows(seen, committed[group], ends), now_ms)
         lag.rings.add(group, now_ms, rows, seen.decided_ms)
         members = {name: member.host or "" for name, member in seen.members.items()}
         yield from check_lag(Lags(group, rows, lag.rings.trends(group), members, paused=seen.pause is not None), now_ms)

@@ -41,6 +41,9 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         yield _stalled(seen, owner, rows, now_ms)
     if behind[Verdict.STOPPED]:
         yield _stopped(seen, behind[Verdict.STOPPED], now_ms)
+    unread = [row for row in seen.rows if row.unread and row.lag]
+    if unread:
+        yield _unread(seen, unread)
     for one in seen.trends.hot:
         yield _hot(seen, one)
     total = seen.trends.total
@@ -90,6 +93,16 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
         " (evicting it does not help, because it would register again)"
     )
     return warning(CHECK, what, todo, seen.group)
+
+
+def _unread(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
+    lag = sum(row.lag or 0 for row in rows)
+    what = (
+        f"group {seen.group}: its offset stands still in {_partitions(rows)}, {lag:,} {plural('offset', lag)} before"
+        " the end, which could not be read: they may hold records, or only markers of transactions"
+    )
+    todo = "let this client read the topic (READ), so that it can tell; see docs/operations.md, Lag without records"
+    return info(CHECK, what, todo, seen.group)
 
 
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:

@@ -1,0 +1,197 @@
+"""Finds out whether the offsets between a group's commit and the end of a log hold a record.
+
+The end of a log may consist of offsets that hold no record: markers of transactions, aborted records, and gaps left by
+compaction. An application that commits the offset after each record never gets past them, so they look like lag. No
+request for offsets tells them apart from records, so this module reads: from the committed offset on, as a consumer
+with ``read_committed``, until the first record or the end. It does so only in partitions whose offset stands still, and
+remembers what it has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from kafka_coord.errors import BrokerError, KafkaCoordError
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.lag import bootstrap_servers
+from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+STILL_MS = 5_000
+"""A partition is read once its committed offset has not moved for this long."""
+MOST_AT_ONCE = 200
+_MOST_REMEMBERED = 200_000
+_READ_S = 3.0
+"""The longest time, in seconds, that one call of :meth:`Remainders.judged` reads."""
+_REFUSED_MS = 60_000
+"""How long a refusal to read a partition is remembered."""
+_KEPT_MS = 300_000
+"""How long it is remembered what was found, because a topic may be recreated under its name."""
+
+
+class Next(NamedTuple):
+    """The first offset that holds a record or, if ``is_record`` is false, the end of what a consumer may read."""
+
+    offset: int
+    is_record: bool
+
+
+Probe = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, Next | None]]
+"""Reads from the given offsets. Returns what it has found, and ``None`` for partitions that it may not read. Leaves out
+partitions of which it learned nothing in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """No record lies in [begin, next.offset), as of ``at_ms`` (ms since 1970)."""
+
+    begin: int
+    next: Next
+    at_ms: int
+
+
+class Remainders:
+    """Corrects the lag of partitions, with what ``probe`` finds. Thread-safe."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._found: dict[TopicPartition, _Found] = {}
+        self._refused: dict[TopicPartition, int] = {}
+        """Until when (ms since 1970) a partition is not read again."""
+        self._since: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        """Maps a group's partition to its committed offset, and since when it has stood there (ms since 1970)."""
+
+    def judged(self, group: str, rows: Sequence[OffsetRow], now_ms: int) -> tuple[OffsetRow, ...]:
+        """Returns the rows with the lag counted from the first offset that holds a record. In a partition whose offset
+        stands still, and whose remainder could not be read, ``unread`` is set."""
+        self._forget(now_ms)
+        still = {row.tp for row in rows if row.lag and self._stands_still(group, row, now_ms)}
+        unknown = [row for row in rows if row.tp in still and not self._knows(row)]
+        wanted = {row.tp: row.committed_offset or 0 for row in unknown if self._refused.get(row.tp, 0) <= now_ms}
+        if wanted:
+            self._read(dict(list(wanted.items())[:MOST_AT_ONCE]), now_ms)
+        return tuple(self._corrected(row, row.tp in still) if row.lag else row for row in rows)
+
+    def _forget(self, now_ms: int) -> None:
+        for tp in [tp for tp, found in list(self._found.items()) if found.at_ms < now_ms - _KEPT_MS]:
+            self._found.pop(tp, None)
+        if len(self._since) > _MOST_REMEMBERED:
+            self._since.clear()
+
+    def _stands_still(self, group: str, row: OffsetRow, now_ms: int) -> bool:
+        committed = row.committed_offset or 0
+        at, since = self._since.get((group, row.tp), (-1, now_ms))
+        if at != committed:
+            since = now_ms if row.committed_ms is None else min(now_ms, row.committed_ms)
+            self._since[group, row.tp] = committed, since
+        return now_ms - since >= STILL_MS
+
+    def _applying(self, row: OffsetRow) -> _Found | None:
+        found, committed, end = self._found.get(row.tp), row.committed_offset or 0, row.end_offset or 0
+        return found if found is not None and found.begin <= committed <= found.next.offset <= end else None
+
+    def _knows(self, row: OffsetRow) -> bool:
+        """Returns whether it is known if a record lies between the committed offset and the end."""
+        found = self._applying(row)
+        return found is not None and (found.next.is_record or found.next.offset >= (row.end_offset or 0))
+
+    def _corrected(self, row: OffsetRow, still: bool) -> OffsetRow:
+        found = self._applying(row)
+        if found is None:
+            return replace(row, unread=still)
+        lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.committed_offset or 0))
+        return replace(row, lag=lag, unread=still and not self._knows(row))
+
+    def _read(self, wanted: Mapping[TopicPartition, int], now_ms: int) -> None:
+        if not self._lock.acquire(blocking=False):
+            return  # another thread is reading
+        try:
+            for tp, found in self._probe(wanted).items():
+                if found is None:
+                    self._refused[tp] = now_ms + _REFUSED_MS
+                else:
+                    self._found[tp] = _Found(wanted[tp], found, now_ms)
+        except KafkaCoordError as error:
+            log.debug("could not read the end of some logs: %s", error)
+        finally:
+            self._lock.release()
+
+
+def remainders_of(store: Store, properties: Mapping[str, str]) -> Remainders:
+    """Returns remainders that are read from the brokers registered in ``store``."""
+    return Remainders(probe_with(partial(bootstrap_servers, store, properties), properties))
+
+
+def probe_with(bootstrap: Callable[[], str], properties: Mapping[str, str]) -> Probe:
+    """Returns a probe that reads with a client of its own, which lives for one call. ``bootstrap`` returns the brokers'
+    addresses, and ``properties`` are librdkafka settings."""
+
+    def probe(wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Next | None]:
+        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import TopicPartition as Assigned
+
+        settings: dict[str, Any] = {
+            "client.id": "kafka-coord",
+            "log_level": 0,
+            "group.id": "kafka-coord.lag",  # no one joins this group or commits to it
+            **properties,
+            "bootstrap.servers": bootstrap(),
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 100,
+            "max.partition.fetch.bytes": 65_536,
+        }
+        try:
+            client = Consumer(settings)
+        except (KafkaException, ValueError) as error:
+            raise BrokerError(f"librdkafka rejected the broker settings: {error}") from error
+        try:
+            client.assign([Assigned(tp.topic, tp.partition, at) for tp, at in wanted.items()])
+            return _first_of_each(client, wanted)
+        finally:
+            threading.Thread(target=_close, args=(client,), name="kafka-coord-lag-close", daemon=True).start()
+
+    return probe
+
+
+def _close(client: Any) -> None:
+    """Closes a client. Call this on a separate thread, because librdkafka may take a second to close it."""
+    client.close()
+
+
+def _first_of_each(client: Any, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Next | None]:
+    """Waits for the first record, the end, or a refusal of each partition."""
+    from confluent_kafka import KafkaError
+    from confluent_kafka import TopicPartition as Assigned
+
+    found: dict[TopicPartition, Next | None] = {}
+    deadline = time.monotonic() + _READ_S
+    while len(found) < len(wanted) and (left_s := deadline - time.monotonic()) > 0:
+        message = client.poll(min(left_s, 0.5))
+        if message is None or message.topic() is None:
+            continue
+        tp, error = TopicPartition(message.topic(), message.partition()), message.error()
+        if tp not in wanted or tp in found:
+            continue
+        if error is None:
+            found[tp] = Next(message.offset(), is_record=True)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            found[tp] = Next(message.offset(), is_record=False)
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            found[tp] = None
+        else:
+            continue
+        client.incremental_unassign([Assigned(tp.topic, tp.partition)])
+    return found
