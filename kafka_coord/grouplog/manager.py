@@ -132,6 +132,11 @@ class GroupMetadataManager:
         term = self.terms.get(partition_of(group_id))
         return await _proven(term) if term is not None and term.is_refused else Error.NONE
 
+    async def vouch_for_all(self) -> Error:
+        """Calls :meth:`vouch` for every partition. Returns NONE, or an error if a term goes on but cannot be proven."""
+        errors = [await _proven(term) for term in list(self.terms.values()) if term.is_refused]
+        return next((one for one in errors if one is Error.COORDINATOR_NOT_AVAILABLE), Error.NONE)
+
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads it and starts serving its groups. Raises :class:`BrokerError`, :class:`TermEnded`
         and whatever ``claiming`` raises; the partition's groups are then not served."""

@@ -253,6 +253,7 @@ class GroupCoordinator:
         if reason is not None:
             return refused(*reason)
         error = error or self._available(request.group_id)  # a conversion may have begun since
+        error = error or await self._manager.vouch(request.group_id)
         if error is not Error.NONE:
             return refused(error)
         if self._managed is None:
@@ -438,7 +439,8 @@ class GroupCoordinator:
 
     async def _may_delete(self, call: Call, group_id: str) -> Error:
         """Returns NONE if the client may delete the group and the group exists, else the error."""
-        return await self._denied(call, Operation.DELETE, group_id) or self._existing(group_id)[0]
+        error = await self._denied(call, Operation.DELETE, group_id) or await self._manager.vouch(group_id)
+        return error or self._existing(group_id)[0]
 
     async def _delete(self, group_id: str) -> Error:
         error, group = self._existing(group_id)

@@ -72,6 +72,9 @@ class GroupViews:
         return {name: view._replace(operations=operations.get(name, view.operations)) for name, view in found.items()}
 
     async def handle_list_groups(self, call: Call) -> Any:
+        error = await self._manager.vouch_for_all()
+        if error is not Error.NONE:
+            return answers.listed([], call.request, error)
         loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
         managed, access = self._kinds.managed_here(), call.client.access
         classic = self._manager.groups_cache.keys() - set(managed)
