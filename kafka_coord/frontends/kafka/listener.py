@@ -32,6 +32,7 @@ from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Addresses, patches
+from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
@@ -92,7 +93,12 @@ class KafkaListener:
         to_broker = partial(BrokerConnection, self._broker_host, self._broker_port, security)
         self.instances = Instances(to_broker, broker_id, known)
         self.manager = GroupMetadataManager(
-            to_broker, self._claim, f"{broker_id}@{address}", group_limits, self._term_ended
+            to_broker,
+            self._claim,
+            f"{broker_id}@{address}",
+            group_limits,
+            self._term_ended,
+            topics=ZooKeeperTopics(store, self._watch_topic),
         )
         self.broker_access = BrokerAccess()
         self.handshakes = None if tls is None else Handshakes(tls)
@@ -270,6 +276,9 @@ class KafkaListener:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)
+
+    def _watch_topic(self, topic: str, changed: Callable[[], None]) -> None:
+        self.managed.watch_topic(topic, changed)
 
     async def _claim(self, partition: int) -> int:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)
