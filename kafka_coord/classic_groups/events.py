@@ -34,8 +34,8 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup request. ``assignments`` maps member ids to the leader's assignments. Before version 5, the protocol
-    type and name are ``None``."""
+    """A SyncGroup request. ``assignments`` maps member ids to the leader's assignments, and ``topic_ids`` contains the
+    identities of the topics in them. Before version 5, the protocol type and name are ``None``."""
 
     token: object
     member_id: str
@@ -44,6 +44,7 @@ class Sync:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: Mapping[str, bytes] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,19 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicsReplaced:
+    """A member has committed for a topic that was deleted and made anew since the group's generation was given its
+    assignments."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionLost:
     """A connection was lost. The syncs and heartbeats held for it are dropped, so that their members can time out."""
 
     tokens: frozenset[object]
 
 
-Event = Join | Sync | Heartbeat | Released | Leave | Stored | ConnectionLost
+Event = Join | Sync | Heartbeat | Released | Leave | Stored | TopicsReplaced | ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, with ``assignments`` by member id, and report the outcome with :class:`Stored`.
+    """Write the group to the log, with ``assignments`` by member id and the identities of the topics in them
+    (``topic_ids``), and report the outcome with :class:`Stored`.
     If a returning static member is waiting for the outcome, ``because`` describes its return. ``by_leader`` is true if
     the leader's sync is waiting for the outcome."""
 
@@ -154,6 +162,7 @@ class Store:
     assignments: Mapping[str, bytes]
     because: StaticReturn | None = None
     by_leader: bool = False
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ One thread runs a :class:`Group`. It calls :meth:`Group.handle` with each event,
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -52,6 +53,7 @@ from kafka_coord.classic_groups.events import (
     Stored,
     Sync,
     Synced,
+    TopicsReplaced,
 )
 from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
@@ -128,6 +130,8 @@ class Group:
                 self._leave(event, now)
             case Stored():
                 self._stored(event, now)
+            case TopicsReplaced():
+                self._topics_replaced(now)
             case ConnectionLost():
                 self._gone(event)
             case _:
@@ -389,7 +393,8 @@ class Group:
         member.sync_token = sync.token
         if sync.member_id == group.leader_id and self._storing != group.generation_id:
             self._storing = group.generation_id
-            self._store({one: sync.assignments.get(one, b"") for one in group.members}, by_leader=True)
+            assignments = {one: sync.assignments.get(one, b"") for one in group.members}
+            self._store(assignments, by_leader=True, topic_ids=sync.topic_ids)
 
     def _check_sync(self, sync: Sync) -> Error:
         group = self.metadata
@@ -413,11 +418,13 @@ class Group:
         because: StaticReturn | None = None,
         *,
         by_leader: bool = False,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         group = self.metadata
+        topic_ids = group.topic_ids if topic_ids is None else topic_ids
         if assignments is None:
             assignments = {member.member_id: member.assignment for member in group.members.values()}
-        self._out.append(Store(group.generation_id, assignments, because, by_leader))
+        self._out.append(Store(group.generation_id, assignments, because, by_leader, topic_ids))
 
     def _stored(self, stored: Stored, now: float) -> None:
         group, store = self.metadata, stored.store
@@ -437,7 +444,7 @@ class Group:
                 self._answer_sync(member, stored.error)
             self._rebalance(now)
             return
-        group.state = STABLE
+        group.state, group.topic_ids = STABLE, dict(store.topic_ids)
         if not group.unsynced:
             self._sync_by = math.inf
         for member in group.members.values():
@@ -534,6 +541,11 @@ class Group:
         member.committed_on = connection
         self._heard_from(member, now)
         return Error.NONE
+
+    def _topics_replaced(self, now: float) -> None:
+        if self.metadata.state is STABLE:
+            self._rebalance(now)
+        self._complete_join_if_all_joined(now)
 
     def _leave(self, leave: Leave, now: float) -> None:
         if self.metadata.state is DEAD:

@@ -71,7 +71,8 @@ class MemberMetadata:
 @dataclass(slots=True)
 class GroupMetadata:
     """One group. ``pending`` maps each member id that was issued but has not joined yet to its expiry time.
-    ``unsynced`` contains the members that have not synced since the last rebalance completed its join phase."""
+    ``unsynced`` contains the members that have not synced since the last rebalance completed its join phase.
+    ``topic_ids`` contains the identities of the topics that the newest stored assignments name."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -84,6 +85,7 @@ class GroupMetadata:
     static_members: dict[str, str] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
     unsynced: set[str] = field(default_factory=set)
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
     def add(self, member: MemberMetadata, protocol_type: str) -> None:
         """Adds a member. The first one becomes the leader and determines the protocol type of the group."""

@@ -24,6 +24,7 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
+from kafka_coord.grouplog.topics import Topics, all_subscribed_topics
 from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
@@ -65,7 +66,8 @@ class GroupMetadataManager:
     """Keeps the groups and their offsets in memory, and writes every change to the log first.
 
     ``groups_cache`` and ``offsets_cache`` are keyed by group id. ``groups_of`` lists the group ids of each partition.
-    ``now_ms`` reads the wall clock. Use this class only on the event loop.
+    ``topics`` knows which topics the offsets belong to. ``now_ms`` reads the wall clock. Use this class only on the
+    event loop.
     """
 
     def __init__(
@@ -77,11 +79,12 @@ class GroupMetadataManager:
         limits: GroupLimits,
         on_term_end: Callable[[int], None] = lambda _partition: None,
         now_ms: Callable[[], int] = _now_ms,
+        topics: Topics | None = None,
     ) -> None:
         self._connect, self._claiming, self._checking = connect, claiming, checking
         self._instance, self._limits = instance, limits
         self._on_term_end = on_term_end
-        self.now_ms = now_ms
+        self.now_ms, self.topics = now_ms, topics or Topics()
         self.groups_cache: dict[str, Group] = {}
         self.offsets_cache: dict[str, Offsets] = {}
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
@@ -265,8 +268,11 @@ class GroupMetadataManager:
         self.groups_of[partition_of(group_id)][group_id] = None
         return found
 
-    async def store_group(self, group: GroupMetadata, assignments: Mapping[str, bytes]) -> Error:
-        record = group_record(group, assignments, self.now_ms())
+    async def store_group(
+        self, group: GroupMetadata, assignments: Mapping[str, bytes], topic_ids: Mapping[str, str] | None = None
+    ) -> Error:
+        """Writes the group with the given assignments. ``topic_ids`` are the identities of the topics in them."""
+        record = group_record(group, assignments, self.now_ms(), topic_ids)
         return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
@@ -330,24 +336,20 @@ class GroupMetadataManager:
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
-        """Removes the expired offsets of groups without members. Also removes the groups that have no offsets left and
-        have been empty for ``retention_ms``. Returns the number of removed offsets. As in Kafka (KIP-211), an empty
-        group's state timestamp is the time at which it became empty."""
+        """Removes the offsets that have expired, and those of topics that were deleted. Also removes the empty groups
+        that have no offsets left. Returns the number of removed offsets."""
+        await self._learn_topics()
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # lets other tasks run
             group = self.groups_cache.get(group_id)
-            if group is None or group.metadata.state is not GroupState.EMPTY or group_id in self._under_way:
+            if group is None or group.metadata.state is GroupState.DEAD or group_id in self._under_way:
                 continue
-            now_ms, since_ms = self.now_ms(), group.metadata.state_since_ms
             offsets = self.offsets_cache.get(group_id, {})
-            gone = [
-                where
-                for where, value in offsets.items()
-                if max(since_ms, value.committed_at_ms) + retention_ms <= now_ms
-            ]
-            if len(gone) == len(offsets) and since_ms + retention_ms <= now_ms:
+            gone = self._expired(group.metadata, offsets, retention_ms)
+            is_empty = group.metadata.state is GroupState.EMPTY and not group.metadata.pending
+            if is_empty and len(gone) == len(offsets):
                 error = await self.delete_group(group_id)
             elif gone:
                 error = await self._append(group_id, *self._removals(group_id, gone))
@@ -355,6 +357,30 @@ class GroupMetadataManager:
                 continue
             count += len(gone) if error is Error.NONE else 0
         return count
+
+    async def _learn_topics(self) -> None:
+        names = sorted({topic for offsets in self.offsets_cache.values() for topic, _ in offsets})
+        for at in range(0, len(names), _EXAMINED_AT_ONCE):
+            await self.topics.learn(names[at : at + _EXAMINED_AT_ONCE])
+
+    def _expired(self, group: GroupMetadata, offsets: Offsets, retention_ms: int) -> list[tuple[str, int]]:
+        """Returns the partitions whose offsets are to be deleted: those of topics that were deleted (ADR 42), and as in
+        Kafka (KIP-211) those that have expired. In a group with members, only topics that nobody subscribes to expire.
+        The state timestamp of an empty group is the time at which it became empty."""
+        now_ms, monotonic_ms = self.now_ms(), asyncio.get_running_loop().time() * 1000
+        subscribed = frozenset() if group.state is GroupState.EMPTY else all_subscribed_topics(group)
+        since_ms = group.state_since_ms if group.state is GroupState.EMPTY else 0
+
+        def is_due(topic: str, one: CommittedOffset) -> bool:
+            if self.topics.forgets(topic, one.topic_id, monotonic_ms):
+                return True
+            if subscribed is None or topic in subscribed:
+                return False
+            if one.expires_at_ms >= 0:
+                return one.expires_at_ms <= now_ms
+            return max(since_ms, one.committed_at_ms) + retention_ms <= now_ms
+
+        return [where for where, one in offsets.items() if is_due(where[0], one)]
 
     async def _append(self, group_id: str, *parts: _Part, too_large: Error = Error.UNKNOWN_SERVER_ERROR) -> Error:
         """Appends all parts without any other records between them. Returns the outcome, as Kafka's coordinator maps

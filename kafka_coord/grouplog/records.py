@@ -7,6 +7,7 @@ value is a tombstone.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from collections.abc import Mapping
@@ -15,17 +16,27 @@ from functools import lru_cache
 from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
-from kafka_coord.model import CommittedOffset
+from kafka_coord.model import CommittedOffset, is_topic_id
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
 OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY = 1, 2, 100, 101
-OFFSET_VALUE, GROUP_VALUE = 3, 3
+OFFSET_VALUE, TAGGED_OFFSET_VALUE, GROUP_VALUE, TAGGED_GROUP_VALUE = 3, 4, 3, 4
+"""The versions of the values. Only values with tags, such as topic ids, get the newer versions."""
 _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _OFFSET_VALUE_START = struct.Struct(">hqih")
 """The version, the offset, the leader epoch, and the length of the metadata."""
 _WRITTEN = _VERSION.pack(OFFSET_VALUE)
+_TAGGED_VALUE_START = struct.Struct(">hqiB")
+"""The version, the offset, the leader epoch, and one more than the length of the metadata, if that fits in a byte."""
+_ONE_BYTE = 127
+_WRITTEN_WITH_ID = _VERSION.pack(TAGGED_OFFSET_VALUE)
+_TAGS = bytes((1, 0, 16))
+"""One tag, namely 0 (``topicId``, as in later versions of Kafka), of 16 bytes."""
+_ID_BYTES = 16
+_NO_ID = bytes(8)
+"""The first half of the id of a topic from before Kafka 2.8. The second half is the czxid of its znode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +84,49 @@ def _offset_key_start(group: str, topic: str) -> bytes:
 def _offset_value(value: CommittedOffset | None) -> bytes | None:
     if value is None:
         return None
-    offset, leader_epoch, text, committed_at_ms = value
+    offset, leader_epoch, text, committed_at_ms, topic_id, expires_at_ms = value
     metadata = text.encode()
+    if topic_id and expires_at_ms < 0 and len(metadata) < _ONE_BYTE:
+        start = _TAGGED_VALUE_START.pack(TAGGED_OFFSET_VALUE, offset, leader_epoch, len(metadata) + 1)
+        return b"".join((start, metadata, _TIMESTAMP.pack(committed_at_ms), _TAGS, topic_id_bytes(topic_id)))
+    if topic_id or expires_at_ms >= 0:
+        tagged = message("OffsetCommitValue")(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=text,
+            commit_timestamp=committed_at_ms,
+            topic_id=topic_id_bytes(topic_id) if topic_id else b"",
+            expires_at=expires_at_ms,
+        )
+        return _versioned("OffsetCommitValue", TAGGED_OFFSET_VALUE, tagged)
     start = _OFFSET_VALUE_START.pack(OFFSET_VALUE, offset, leader_epoch, len(metadata))
     return start + metadata + _TIMESTAMP.pack(committed_at_ms)
 
 
-def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:
-    """Encodes the group in its current state, with the given assignments."""
+@lru_cache(maxsize=4096)
+def topic_id_bytes(identity: str) -> bytes:
+    """Encodes a topic's identity: its id or, before Kafka 2.8, the czxid of its znode."""
+    if is_topic_id(identity):
+        return base64.urlsafe_b64decode(identity + "==")
+    return _NO_ID + int(identity).to_bytes(8, "big")
+
+
+@lru_cache(maxsize=4096)
+def topic_id_text(written: bytes) -> str:
+    if not any(written):
+        return ""
+    if written.startswith(_NO_ID):
+        return str(int.from_bytes(written, "big"))
+    return base64.urlsafe_b64encode(written).decode().rstrip("=")
+
+
+def group_record(
+    group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int, topic_ids: Mapping[str, str] | None = None
+) -> LogRecord:
+    """Encodes the group in its current state, with the given assignments. ``topic_ids`` are the identities of the
+    topics in the assignments."""
     form = message("GroupMetadataValue")
-    member_of = form.struct("MemberMetadata")
+    member_of, topic_of = form.struct("MemberMetadata"), form.struct("GivenTopic")
     members = tuple(
         member_of(
             member_id=member.member_id,
@@ -103,8 +147,10 @@ def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms:
         leader=group.leader_id,
         current_state_timestamp=now_ms,
         members=members,
+        topics=tuple(topic_of(name=name, topic_id=topic_id_bytes(one)) for name, one in (topic_ids or {}).items()),
     )
-    return LogRecord(_group_key(group.group_id), _versioned("GroupMetadataValue", GROUP_VALUE, value))
+    version = TAGGED_GROUP_VALUE if topic_ids else GROUP_VALUE
+    return LogRecord(_group_key(group.group_id), _versioned("GroupMetadataValue", version, value))
 
 
 def group_removal(group_id: str) -> LogRecord:
@@ -165,8 +211,18 @@ def _read_offset(value: bytes | None) -> CommittedOffset | None:
         if size >= 0 and len(value) == end + _TIMESTAMP.size:
             metadata = str(value[_OFFSET_VALUE_START.size : end], "utf-8", "replace")
             return CommittedOffset(offset, leader_epoch, metadata, *_TIMESTAMP.unpack_from(value, end))
+    tail = _TIMESTAMP.size + len(_TAGS) + _ID_BYTES
+    if value[: _VERSION.size] == _WRITTEN_WITH_ID and len(value) >= _TAGGED_VALUE_START.size + tail:
+        _, offset, leader_epoch, size = _TAGGED_VALUE_START.unpack_from(value)
+        end = _TAGGED_VALUE_START.size + size - 1
+        if 0 < size <= _ONE_BYTE and len(value) == end + tail and value[-_ID_BYTES - len(_TAGS) : -_ID_BYTES] == _TAGS:
+            metadata = str(value[_TAGGED_VALUE_START.size : end], "utf-8", "replace")
+            (at_ms,) = _TIMESTAMP.unpack_from(value, end)
+            return CommittedOffset(offset, leader_epoch, metadata, at_ms, topic_id_text(value[-_ID_BYTES:]))
     decoded = _read("OffsetCommitValue", value)
-    return CommittedOffset(decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp)
+    expires_at_ms = max(decoded.expires_at, decoded.expire_timestamp)
+    where = decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp
+    return CommittedOffset(*where, topic_id_text(decoded.topic_id), expires_at_ms)
 
 
 def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
@@ -180,6 +236,7 @@ def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
         generation_id=decoded.generation,
         protocol_type=decoded.protocol_type or None,
         protocol_name=decoded.protocol,
+        topic_ids={one.name: topic_id_text(one.topic_id) for one in decoded.topics},
     )
     for entry in decoded.members:
         member = MemberMetadata(

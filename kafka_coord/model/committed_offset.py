@@ -12,12 +12,18 @@ from kafka_coord.model.partitions import TopicPartition
 
 class CommittedOffset(NamedTuple):
     """A group's committed offset for one partition. ``leader_epoch`` is -1 if the client did not send one. The type is
-    a named tuple to save memory, because a partition of the groups log may hold a million offsets."""
+    a named tuple to save memory, because a partition of the groups log may hold a million offsets.
+
+    ``topic_id`` is the identity of the topic that the offset belongs to (``TopicInfo.identity``), or empty if it is
+    unknown. ``expires_at_ms`` is when the offset expires (ms since 1970), if the client has said so, or else -1.
+    """
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     committed_at_ms: int = 0
+    topic_id: str = ""
+    expires_at_ms: int = -1
 
     @property
     def is_bare(self) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_coord.grouplog.records import OffsetEntry, read_record
+from kafka_coord.classic_groups.metadata import GroupMetadata
+from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, group_record, read_record, topic_id_bytes
 from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
@@ -17,7 +18,11 @@ from tests.grouplog.offset_record import offset_record
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _INT32, _INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
-_VALUES = st.none() | st.builds(CommittedOffset, _INT64, _INT32, _TEXT, _INT64)
+_TEXT_OF_ANY_LENGTH = _TEXT | st.sampled_from([125, 126, 127, 128, 300]).map(lambda length: "x" * length)
+_IDS = st.sampled_from(["", "4711", "TMyOC9fMQO2RvZzC_cfMOw", "-" * 21 + "w"])
+_VALUES = st.none() | st.builds(
+    CommittedOffset, _INT64, _INT32, _TEXT_OF_ANY_LENGTH, _INT64, _IDS, st.just(-1) | st.integers(0, 2**63 - 1)
+)
 _ENTRIES = st.builds(OffsetEntry, _TEXT, _TEXT, _INT32, _VALUES)
 
 
@@ -34,8 +39,11 @@ def test_an_offsets_record_is_as_kafkas_definitions_say(entry: OffsetEntry):
             leader_epoch=entry.value.leader_epoch,
             metadata=entry.value.metadata,
             commit_timestamp=entry.value.committed_at_ms,
+            topic_id=topic_id_bytes(entry.value.topic_id) if entry.value.topic_id else b"",
+            expires_at=entry.value.expires_at_ms,
         )
-        assert record.value == struct.pack(">h", 3) + message("OffsetCommitValue").encode(value, 3)
+        version = 4 if entry.value.topic_id or entry.value.expires_at_ms >= 0 else 3
+        assert record.value == struct.pack(">h", version) + message("OffsetCommitValue").encode(value, version)
     assert read_record(record) == entry
 
 
@@ -54,6 +62,15 @@ def test_a_value_of_another_version_is_read_as_well():
         assert isinstance(found, OffsetEntry)
         assert found.value is not None
         assert (found.value.offset, found.value.leader_epoch, found.value.metadata) == (7, epoch, "m")
+
+
+def test_the_record_of_a_group_contains_the_topic_ids_of_its_generation():
+    ids = {"flights": "TMyOC9fMQO2RvZzC_cfMOw", "a topic from before 2.8": "4711"}
+    for topic_ids in (ids, {}):
+        entry = read_record(group_record(GroupMetadata("delays"), {}, 5, topic_ids))
+        assert isinstance(entry, GroupEntry)
+        assert entry.value is not None
+        assert entry.value.topic_ids == topic_ids
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 20])

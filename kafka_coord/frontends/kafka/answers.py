@@ -183,7 +183,7 @@ def _offsets(
         code = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error
         parts = []
         for partition in partitions:
-            offset, leader_epoch, metadata, _ = known.get((topic, partition), nothing)
+            offset, leader_epoch, metadata, *_ = known.get((topic, partition), nothing)
             parts.append(
                 of_part(
                     partition_index=partition,

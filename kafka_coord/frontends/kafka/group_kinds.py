@@ -16,6 +16,7 @@ from kafka_coord.errors import StoreError
 from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
+from kafka_coord.grouplog.topics import current_offsets
 from kafka_coord.model import GroupKind, Request, TopicPartition
 from kafka_coord.model.names import is_legal
 
@@ -152,11 +153,12 @@ class GroupKinds:
         if group_id in self._changing or self._manager.is_writing(group_id):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         with self._change(group_id):
+            await self._manager.topics.learn({topic for topic, _ in self._manager.offsets_cache.get(group_id, {})})
             error = await self._manager.prove(group_id)
             term = self._manager.terms.get(partition_of(group_id))
             if error is not Error.NONE or term is None:
                 return error or Error.NOT_COORDINATOR
-            stored = self._manager.offsets_cache.get(group_id, {})
+            stored = current_offsets(self._manager.offsets_cache.get(group_id, {}), self._manager.topics)
             offsets = {TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0])}
             reason = f"taken over with the offsets of the client-assigned group: {why}"
             error = await managed.administration.adopt(group_id, offsets, reason, term.term)
@@ -265,10 +267,14 @@ class GroupKinds:
         """Writes the offsets to the log and returns the error. Leaves the group's other offsets in the log: if an
         earlier attempt removed part of the group from ZooKeeper, the log has the only copies of those."""
         manager, now_ms = self._manager, self._manager.now_ms()
+        await manager.topics.learn({topic for topic, _ in offsets})
         manager.add_group(group_id)
         rest, error = iter(offsets.items()), Error.NONE
         while error is Error.NONE and (part := dict(itertools.islice(rest, _OFFSETS_AT_ONCE))):
-            stamped = {where: one._replace(committed_at_ms=now_ms) for where, one in part.items()}
+            stamped = {
+                where: one._replace(committed_at_ms=now_ms, topic_id=manager.topics.identity(where[0]))
+                for where, one in part.items()
+            }
             error = await manager.store_offsets(group_id, stamped)
         return error
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from kafka_coord.classic_groups.events import (
     Stored,
     Sync,
     Synced,
+    TopicsReplaced,
 )
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupState, Protocol
@@ -43,6 +44,7 @@ from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, invalid,
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
+from kafka_coord.grouplog.topics import assigned_topics, current_offsets
 from kafka_coord.model import CommittedOffset, Request, TopicPartition
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
@@ -202,8 +204,18 @@ class GroupCoordinator:
             assignments = {one.member_id: one.assignment for one in request.assignments}
             who = request.member_id, request.group_instance_id, request.generation_id
             protocol = request.protocol_type, request.protocol_name
-            error, outcome = await self._ask(request.group_id, lambda token: Sync(token, *who, *protocol, assignments))
+            topic_ids = await self._topic_ids(assignments.values())
+            error, outcome = await self._ask(
+                request.group_id, lambda token: Sync(token, *who, *protocol, assignments, topic_ids)
+            )
         return answers.synced(outcome if isinstance(outcome, Synced) else Synced(None, error))
+
+    async def _topic_ids(self, assignments: Iterable[bytes]) -> dict[str, str]:
+        """Returns the identities of the topics in the assignments. Omits those of unknown topics."""
+        topics, named = self._manager.topics, sorted(assigned_topics(assignments))
+        if named:
+            await topics.learn(named, follow=True)
+        return {topic: identity for topic in named if (identity := topics.identity(topic))}
 
     async def handle_heartbeat(self, call: Call) -> Any:
         request = call.request
@@ -279,7 +291,8 @@ class GroupCoordinator:
         if error is not Error.NONE:
             return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
-        offsets, errors = self._committed(request.topics, denied)
+        await self._learn_ids(request)
+        offsets, errors = self._committed(request, denied)
         if not offsets:
             return answers.per_partition("OffsetCommit", request.topics, Error.NONE, errors)
         error = self.kinds.availability(request.group_id)
@@ -293,6 +306,8 @@ class GroupCoordinator:
             error = self._may_commit(request, call.client.number)
             if error is not Error.NONE:  # nothing is written, so nothing else proves that the error is still right
                 error = await self._manager.vouch(request.group_id) or error
+        if error is Error.NONE:
+            error = self._of_its_topics(request, offsets)
         if error is Error.NONE:
             errors |= _take_out_large(offsets)
             error = await self._manager.store_offsets(request.group_id, offsets)
@@ -316,19 +331,51 @@ class GroupCoordinator:
             return Error.ILLEGAL_GENERATION
         return group.may_commit(request.member_id, request.group_instance_id, generation, _now(), connection)
 
-    def _committed(self, topics: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
+    def _given(self, request: Any) -> Mapping[str, str]:
+        """Returns the identities of the topics that the committing member's generation was given."""
+        group = self._manager.group(request.group_id)
+        is_member = group is not None and request.generation_id_or_member_epoch >= 0
+        return group.metadata.topic_ids if group is not None and is_member else {}
+
+    async def _learn_ids(self, request: Any) -> None:
+        """Finds out the identities of the topics for which the generation does not say to which topic the offsets
+        belong. Changes of the others are noticed in any case."""
+        given = self._given(request)
+        if self.kinds.managed(request.group_id) is None and (
+            unknown := [topic.name for topic in request.topics if topic.name not in given]
+        ):
+            await self._manager.topics.learn(unknown)
+
+    def _of_its_topics(self, request: Any, offsets: Offsets) -> Error:
+        """Returns NONE if all offsets are of the topics that the generation was given. If any of those topics was
+        deleted and made anew since, begins a rebalance, so that all members start on the present topic."""
+        topics, given, group_id = self._manager.topics, self._given(request), request.group_id
+        replaced = sorted({name for name, _ in offsets if topics.is_another(name, given.get(name, ""))})
+        group = self._manager.group(group_id)
+        if not replaced or group is None:
+            return Error.NONE
+        log.info("refused a commit for topics that have been made anew group=%s topics=%s", group_id, replaced)
+        self._carry_out(group_id, group, group.handle(TopicsReplaced(), _now()))
+        return Error.REBALANCE_IN_PROGRESS
+
+    def _committed(self, request: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
         offsets: Offsets = {}
         errors: dict[tuple[str, int], Error] = {}
-        now_ms = self._manager.now_ms()
-        for topic in topics:
+        now_ms, topics, given = self._manager.now_ms(), self._manager.topics, self._given(request)
+        retention_ms = getattr(request, "retention_time_ms", -1)
+        expires_at_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        for topic in request.topics:
             name, count = topic.name, self._instances.partitions_of(topic.name)
+            topic_id = given.get(name) or topics.identity(name)
             for part in topic.partitions:
                 where = name, part.partition_index
                 if name in denied:
                     errors[where] = Error.TOPIC_AUTHORIZATION_FAILED
                 elif 0 <= part.partition_index < count:
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
-                    offsets[where] = CommittedOffset(part.committed_offset, epoch, metadata, now_ms)
+                    offsets[where] = CommittedOffset(
+                        part.committed_offset, epoch, metadata, now_ms, topic_id, expires_at_ms
+                    )
                 else:
                     errors[where] = Error.UNKNOWN_TOPIC_OR_PARTITION
         return offsets, errors
@@ -349,6 +396,8 @@ class GroupCoordinator:
                 found = await owner.fetch(requested)
             stored = cache.get(group, {}) if found is None else found[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
+            if found is None and group not in no_groups:
+                await self._manager.topics.learn({topic for topic, _ in _requested(stored, topics)})
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
             visible.append((group, topics, names, hidden, found))
         unproven = await self._manager.prove_all(one.group_id for one in asked)
@@ -360,7 +409,9 @@ class GroupCoordinator:
                 error = error or found[0]
             elif self.kinds.managed(group) is not None:  # it was taken over meanwhile
                 error = error or Error.COORDINATOR_LOAD_IN_PROGRESS
-            stored = cache.get(group, {}) if found is None else found[1]
+            stored = current_offsets(_requested(cache.get(group, {}), topics), self._manager.topics)
+            if found is not None:
+                stored = dict(found[1])
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
@@ -549,7 +600,7 @@ class GroupCoordinator:
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
         group.metadata.state_since_ms = self._manager.now_ms()
-        error = await self._manager.store_group(group.metadata, store.assignments)
+        error = await self._manager.store_group(group.metadata, store.assignments, store.topic_ids)
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
@@ -599,6 +650,15 @@ class GroupCoordinator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _requested(stored: answers.Known, topics: Any) -> answers.Known:
+    """Returns the stored offsets that an OffsetFetch requests: those of ``topics``, or all of them if it is
+    ``None``."""
+    if topics is None:
+        return stored
+    wanted = ((topic.name, number) for topic in topics for number in topic.partition_indexes)
+    return {where: stored[where] for where in wanted if where in stored}
 
 
 def _take_out_large(offsets: Offsets) -> dict[tuple[str, int], Error]:

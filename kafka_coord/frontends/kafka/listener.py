@@ -37,6 +37,7 @@ from kafka_coord.frontends.kafka.patches import Patches
 from kafka_coord.frontends.kafka.readiness import Readiness
 from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.rights import report_right
+from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.errors import RightMissing
@@ -104,7 +105,13 @@ class KafkaListener:
         self.instances = Instances(to_broker, broker_id, lambda: self.registered.addresses, rewrites=rewrite)
         self.patches = Patches(self.instances.addresses, rewrites=rewrite)
         self.manager = GroupMetadataManager(
-            to_broker, self._claim, self._check, f"{broker_id}@{address}", group_limits, self._term_ended
+            to_broker,
+            self._claim,
+            self._check,
+            f"{broker_id}@{address}",
+            group_limits,
+            self._term_ended,
+            topics=ZooKeeperTopics(store, self._watch_topic),
         )
         self.broker_access = BrokerAccess()
         self.handshakes = None if tls is None else Handshakes(tls)
@@ -392,6 +399,9 @@ class KafkaListener:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)
+
+    def _watch_topic(self, topic: str, changed: Callable[[], None]) -> None:
+        self.managed.watch_topic(topic, changed)
 
     async def _claim(self, partition: int) -> int:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)

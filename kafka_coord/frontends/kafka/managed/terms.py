@@ -211,6 +211,10 @@ class ManagedTerms:
     def end(self, partition: int) -> None:
         self._pass(partial(self._end, partition))
 
+    def watch_topic(self, topic: str, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` on this class's thread, once now and after each change of the topic's znode."""
+        self._pass(lambda: self._watches.data(layout.broker_topic(topic), lambda _node: changed()))
+
     def knows(self, group: str) -> bool:
         """Returns whether this instance serves the group's partition and has found the groups of earlier terms."""
         return self.knows_partition(partition_of(group))

@@ -1,0 +1,86 @@
+"""What is known about topics: offsets belong to a topic's id, not to its name (ADR 42).
+
+A topic is *seen* (it has an identity), *gone* (it is certain that it does not exist), or unknown: nobody could be asked
+about it. What belongs to a topic that is gone is hidden, and valid again if the same id returns. Nothing is concluded
+from a topic that is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, GroupState
+from kafka_coord.model import CommittedOffset, TopicInfo
+from kafka_coord.wire.consumer_protocol import assignment, subscription
+
+GONE_FOR_MS = 86_400_000
+"""How long the offsets of a deleted topic are kept, in ms: one day."""
+
+
+class Topics:
+    """The topics as last seen. This class never asks anybody, so all topics stay unknown to it; see its subclasses."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, TopicInfo | None] = {}
+        self._gone_since_ms: dict[str, float] = {}
+
+    async def learn(self, topics: Iterable[str], *, follow: bool = False) -> None:
+        """Finds out the current state of ``topics``. If nobody can be asked, what was known stays known. If ``follow``
+        is set, later changes are noticed as well."""
+
+    def note(self, topic: str, seen: TopicInfo | None, now_ms: float) -> None:
+        """Notes that the topic was seen, or (``None``) that it is gone. ``now_ms`` is monotonic."""
+        self._known[topic] = seen
+        if seen is not None:
+            self._gone_since_ms.pop(topic, None)
+        else:
+            self._gone_since_ms.setdefault(topic, now_ms)
+
+    def identity(self, topic: str) -> str:
+        """Returns the topic's identity, or an empty string if it is gone or unknown."""
+        seen = self._known.get(topic)
+        return seen.identity if seen is not None else ""
+
+    def is_gone(self, topic: str) -> bool:
+        return topic in self._known and self._known[topic] is None
+
+    def is_another(self, topic: str, identity: str) -> bool:
+        """Returns whether the topic of this name is known to be another one than that with the given identity."""
+        seen = self._known.get(topic)
+        return seen is not None and bool(identity) and not seen.is_same(identity)
+
+    def belongs(self, topic: str, identity: str) -> bool:
+        """Returns whether what was stored for the topic with the given identity is valid now. If either is unknown, it
+        is assumed to be valid."""
+        return not self.is_gone(topic) and not self.is_another(topic, identity)
+
+    def forgets(self, topic: str, identity: str, now_ms: float) -> bool:
+        """Returns whether what was stored for the topic with the given identity is to be deleted: the name has another
+        id, or the topic has been gone for a day."""
+        gone_since_ms = self._gone_since_ms.get(topic)
+        return self.is_another(topic, identity) or (gone_since_ms is not None and gone_since_ms + GONE_FOR_MS <= now_ms)
+
+
+def current_offsets(
+    stored: Mapping[tuple[str, int], CommittedOffset], topics: Topics
+) -> dict[tuple[str, int], CommittedOffset]:
+    """Returns the offsets that belong to the present topics."""
+    return {where: one for where, one in stored.items() if topics.belongs(where[0], one.topic_id)}
+
+
+def assigned_topics(assignments: Iterable[bytes]) -> frozenset[str]:
+    """Returns the topics that the assignments name. Ignores assignments that are not a consumer's."""
+    return frozenset(
+        part.topic for data in assignments if (found := assignment(data)) for part in found.assigned_partitions
+    )
+
+
+def all_subscribed_topics(group: GroupMetadata) -> frozenset[str] | None:
+    """Returns the topics that the members subscribe to, or ``None`` if any member's subscription is unknown: the group
+    has not settled, or it does not use the consumer protocol (Kafka Connect, raw assignments)."""
+    if group.protocol_type != CONSUMER or group.state is not GroupState.STABLE:
+        return None
+    subscriptions = [subscription(one.metadata(group.protocol_name)) for one in group.members.values()]
+    if not all(subscriptions):
+        return None
+    return frozenset(topic for one in subscriptions for topic in one.topics)
