@@ -94,6 +94,8 @@ class Group:
         """How many more seconds newcomers may add to the first rebalance of an empty group."""
         self._prolonged = False
         self._initial = False
+        self._was_empty = False
+        """Whether the current rebalance began in an empty group."""
         self._late = LateBeats()
         self._storing = NO_GENERATION
         """The generation whose assignment is being written to the log."""
@@ -316,14 +318,19 @@ class Group:
         group.unsynced.clear()
         self._sync_by = math.inf
         delay_s = self._limits.initial_rebalance_delay_s
-        self._initial = group.state is EMPTY and delay_s > 0
+        self._was_empty = group.state is EMPTY
+        self._initial = self._was_empty and delay_s > 0
         self._prolonged = False
         self._initial_left_s = max(group.rebalance_timeout_s - delay_s, 0.0)
         self._join_by = now + (delay_s if self._initial else group.rebalance_timeout_s)
         group.state = PREPARING
 
     def _complete_join_if_all_joined(self, now: float) -> None:
-        if self.metadata.state is PREPARING and not self._initial and self.metadata.has_all_joined:
+        group = self.metadata
+        if group.state is not PREPARING or self._initial or not group.has_all_joined:
+            return
+        # a newcomer that was handed an id and has vanished must not hold up the first joins of an empty group
+        if not group.pending or self._was_empty:
             self._complete_join(now)
 
     def _join_expired(self, now: float) -> None:

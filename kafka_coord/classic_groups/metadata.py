@@ -125,7 +125,8 @@ class GroupMetadata:
 
     @property
     def has_all_joined(self) -> bool:
-        return not self.pending and all(member.join_token is not None for member in self.members.values())
+        """Whether every member has joined. Newcomers that were only handed an id (``pending``) are not members yet."""
+        return all(member.join_token is not None for member in self.members.values())
 
     def candidates(self) -> frozenset[str]:
         """Returns the protocols that every member supports."""

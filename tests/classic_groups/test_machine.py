@@ -247,6 +247,24 @@ def test_a_member_id_that_is_never_used_is_forgotten() -> None:
     assert played.answers[late].error is Error.UNKNOWN_MEMBER_ID
 
 
+def test_a_newcomer_that_vanished_holds_up_no_first_join() -> None:
+    played = Played()
+    played.join(fresh="vanished", must_know_id=True)
+    first = played.join("", fresh="m1")
+    assert (played.answers[first].error, played.answers[first].member_id) == (Error.NONE, "m1")
+
+
+def test_a_newcomer_that_vanished_holds_up_a_later_rebalance_as_in_kafka() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    played.join(fresh="vanished", must_know_id=True)
+    second = played.join(fresh="m2")
+    again = played.join("m1")
+    assert not {second, again} & played.answers.keys()
+    played.pass_time(SESSION_S + 1)
+    assert {second, again} <= played.answers.keys()
+
+
 def test_a_returning_static_member_gets_its_assignment_without_a_rebalance() -> None:
     played = Played()
     played.join(fresh="s1", instance_id="i1")
