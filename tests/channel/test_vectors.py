@@ -88,7 +88,8 @@ def test_the_limits_on_the_page_equal_those_in_the_code() -> None:
     [
         f"| for a connection to a host | {search.CONNECT_S:.0f} s |",
         f"| {search.CONNECT_S:.0f} s, plus `wait_ms` ({WAIT_MS:,}) if the request has it |",
-        f"| {search.LONGEST_PAUSE_S:.0f} s, or {search.HURRIED_PAUSE_S * 1000:.0f} ms while a lease remains |",
+        f"| {search.LONGEST_PAUSE_S:.0f} s, or a quarter of `session_timeout_ms` if that is shorter;"
+        f" {search.HURRIED_PAUSE_S * 1000:.0f} ms while a lease remains |",
         f"pause for {search.FIRST_PAUSE_S * 1000:.0f} ms, then twice as long",
     ],
 )

@@ -388,7 +388,7 @@ func (m *membership) handleStartFetcher(ctx context.Context, f frame) error {
 			}
 			h := &held{next: point.Offset, told: point.Offset, begun: true}
 			if point.Offset < 0 { // nothing is stored: where it begins is stored before anything of it is read
-				if h.next, err = m.boundary(ctx, topic, int32(number)); err != nil {
+				if h.next, err = m.boundary(ctx, topic, int32(number), m.fromStart || point.Later); err != nil {
 					return err
 				}
 				h.told, h.begun, h.command = h.next, false, f.ID
@@ -442,11 +442,11 @@ func (m *membership) changing(what func()) error {
 }
 
 // boundary is the first or the end offset of a partition.
-func (m *membership) boundary(ctx context.Context, topic string, number int32) (int64, error) {
+func (m *membership) boundary(ctx context.Context, topic string, number int32, first bool) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	list := kadm.NewClient(m.kafka).ListEndOffsets
-	if m.fromStart {
+	if first {
 		list = kadm.NewClient(m.kafka).ListStartOffsets
 	}
 	listed, err := list(ctx, topic)

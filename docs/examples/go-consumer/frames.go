@@ -63,6 +63,7 @@ type coordinator struct {
 type startPoint struct {
 	Offset int64 `json:"offset"`
 	Stream int   `json:"stream"`
+	Later  bool  `json:"later"` // it came into being after the group's subscription first covered its topic
 }
 
 func writeFrame(to io.Writer, f frame) error {

@@ -1,0 +1,123 @@
+"""What a group remembers of its subscriptions, and which partitions therefore begin at their beginning."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.coordinator.coverage import Covering, covering
+from kafka_coord.coordinator.start_offsets import read_start_offsets
+from kafka_coord.model import (
+    Coverage,
+    Member,
+    PartitionSet,
+    Subscription,
+    TopicInfo,
+    TopicOfOffsets,
+    TopicPartition,
+    Unreadable,
+)
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Node, Op, SetData, Stat
+from tests.coordinator.harness import World
+
+GROUP = "delays"
+IDS = {"flights": "TMyOC9fMQO2RvZzC_cfMOw", "fares": "AMyOC9fMQO2RvZzC_cfMOw"}
+
+
+def topic(name: str, partitions: int, identity: str = "") -> TopicInfo:
+    return TopicInfo(name, frozenset(range(partitions)), identity or IDS[name])
+
+
+def node(coverage: Coverage | bytes) -> Node:
+    data = coverage if isinstance(coverage, bytes) else coverage.to_bytes()
+    return Node(data, Stat(1, 1, 0, 0, 0, 0, 0, len(data), 0, 1))
+
+
+def covered(found: object, there: set[str], subscription: Subscription, *topics: TopicInfo) -> Covering:
+    members = {"c1": Member("c1", 7, subscription)}
+    return covering(GROUP, found, frozenset(there), members, {one.name: one for one in topics})
+
+
+def coverage_written(ops: tuple[Op, ...]) -> list[Coverage]:
+    path = layout.offsets(GROUP)
+    return [Coverage.from_bytes(op.data, path) for op in ops if isinstance(op, SetData) and op.path == path]
+
+
+@pytest.mark.parametrize("subscription", [Subscription.to(["flights"]), Subscription.matching("fl.*")])
+def test_what_exists_at_the_first_subscription_counts_as_first(subscription: Subscription) -> None:
+    found = covered(None, set(), subscription, topic("flights", 6), topic("fares", 3))
+    assert found.topics == {"flights": TopicOfOffsets(IDS["flights"], 6)}
+    (written,) = coverage_written(found.ops)
+    assert (written.covers("flights"), written.covers("fares")) == (True, False)
+
+
+@pytest.mark.parametrize("subscription", [Subscription.to(["flights", "fares"]), Subscription.matching(".*")])
+def test_a_topic_that_appears_under_a_remembered_subscription_came_later(subscription: Subscription) -> None:
+    before = node(Coverage().with_also([subscription]))
+    found = covered(before, {"flights"}, subscription, topic("flights", 6), topic("fares", 3))
+    assert found.topics == {"fares": TopicOfOffsets(IDS["fares"], 0)}
+    assert coverage_written(found.ops) == []
+
+
+def test_a_topic_that_existed_and_is_newly_subscribed_counts_as_first() -> None:
+    before = node(Coverage().with_also([Subscription.to(["flights"])]))
+    both = Subscription.to(["flights", "fares"])
+    found = covered(before, {"flights"}, both, topic("flights", 6), topic("fares", 3))
+    assert found.topics == {"fares": TopicOfOffsets(IDS["fares"], 3)}
+    (written,) = coverage_written(found.ops)
+    assert written.covers("fares")
+
+
+def test_a_group_at_rest_writes_nothing() -> None:
+    subscription = Subscription.to(["flights"])
+    found = covered(node(Coverage().with_also([subscription])), {"flights"}, subscription, topic("flights", 6))
+    assert found == Covering({}, ())
+
+
+def test_a_coverage_that_cannot_be_decoded_skips_nothing_and_is_replaced() -> None:
+    subscription = Subscription.to(["flights"])
+    found = covered(node(b"{"), set(), subscription, topic("flights", 6))
+    assert found.topics == {"flights": TopicOfOffsets(IDS["flights"], 0)}
+    assert coverage_written(found.ops) == [Coverage().with_also([subscription])]
+    assert covered(Unreadable("/x", "no right"), set(), subscription, topic("flights", 6)) == Covering({}, ())
+
+
+def test_what_is_remembered_has_a_limit() -> None:
+    subscriptions = [Subscription.matching(f"x{number}" + "y" * 5_000) for number in range(100)]
+    kept = Coverage().with_also(subscriptions[:70]).with_also(subscriptions[70:])
+    assert [kept.covers(f"x{number}" + "y" * 5_000) for number in (0, 99)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", TopicOfOffsets("")),
+        (b"TMyOC9fMQO2RvZzC_cfMOw", TopicOfOffsets(IDS["flights"])),
+        (b"TMyOC9fMQO2RvZzC_cfMOw 6", TopicOfOffsets(IDS["flights"], 6)),
+        (b"77 0", TopicOfOffsets("77", 0)),
+        (b"77 six", TopicOfOffsets("77 six")),
+    ],
+)
+def test_the_value_of_a_topics_offsets_is_read(data: bytes, expected: TopicOfOffsets) -> None:
+    found = TopicOfOffsets.read(data)
+    assert found == expected
+    assert found.data == data
+
+
+@pytest.mark.zookeeper
+def test_partitions_beyond_the_counted_ones_and_those_of_a_topic_made_anew_came_later(world: World) -> None:
+    store = world.store
+    wanted = PartitionSet({"flights": {0, 6}, "fares": {0}})
+    topics = {"flights": topic("flights", 7), "fares": topic("fares", 1)}
+    store.ensure_path(layout.topic_offsets(GROUP, "flights"))
+    store.ensure_path(layout.topic_offsets(GROUP, "fares"))
+    store.set(layout.topic_offsets(GROUP, "flights"), TopicOfOffsets(IDS["flights"], 6).data)
+    store.set(layout.topic_offsets(GROUP, "fares"), TopicOfOffsets("BMyOC9fMQO2RvZzC_cfMOw", 1).data)
+    store.set(layout.offsets(GROUP), Coverage().with_also([Subscription.matching(".*")]).to_bytes())
+    members = {"c1": Member("c1", 7, Subscription.matching(".*"))}
+    start = read_start_offsets(store, GROUP, wanted, topics, members)
+    assert start.later == {TopicPartition("flights", 6), TopicPartition("fares", 0)}
+    assert start.prepare["flights"] == ()
+    (made_anew,) = start.prepare["fares"]
+    assert isinstance(made_anew, SetData)
+    assert made_anew.data == TopicOfOffsets(IDS["fares"], 0).data
