@@ -132,6 +132,10 @@ class Scene:
     def send(self, producer: Producer, records: Sequence[tuple[TopicPartition, int]]) -> None:
         """Writes these records with the producer. Raises :class:`Abandoned` if one is not acknowledged."""
         failed: list[str] = []
+        for topic in {partition.topic for partition, _ in records}:
+            # The producer knows its topics by name, and refuses partitions that it does not know yet.
+            most = max(partition.partition for partition, _ in records if partition.topic == topic)
+            self.require(lambda topic=topic, most=most: self._knows(producer, topic, most), f"a producer knows {topic}")  # type: ignore[misc]
         for (topic, partition), number in records:
             producer.produce(
                 topic,
@@ -143,6 +147,14 @@ class Scene:
             raise Abandoned(f"{left} records were not acknowledged within {_FLUSH_S:g} s")
         if failed:
             raise Abandoned(f"{len(failed)} records were not acknowledged: {failed[0]}")
+
+    @staticmethod
+    def _knows(producer: Producer, topic: str, partition: int) -> bool:
+        try:
+            found = producer.list_topics(topic, timeout=5.0).topics[topic]
+        except KafkaException:
+            return False
+        return found.error is None and partition in found.partitions
 
     def owe(self, topic: str, partition: int, first: int, end: int) -> None:
         self.found.owed.append(Owed(self.name, topic, partition, first, end))
