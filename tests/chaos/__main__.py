@@ -15,6 +15,8 @@ from typing import Any
 import click
 
 from kafka_coord.errors import KafkaCoordError, VerificationFailed
+from tests.chaos.journal import Kind
+from tests.chaos.schedule import EVENTS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,6 +44,13 @@ def chaos() -> None:
     help="kafka: all consumers are stock Kafka clients, in groups that the instances serve. mixed: managed groups of "
     "consumers of every kind.",
 )
+@click.option(
+    "--only",
+    "only",
+    multiple=True,
+    type=click.Choice(sorted({kind.value for kinds in EVENTS.values() for kind in kinds})),
+    help="Only let this event of the world happen, again and again, without other faults. Can be given several times.",
+)
 @click.option("--planted", metavar="NAME", help="All coordinators and consumers have this deliberate defect.")
 def run(
     minutes: float,
@@ -50,6 +59,7 @@ def run(
     per_s: float,
     spark: bool,
     clients: str,
+    only: tuple[str, ...],
     planted: str | None,
 ) -> None:
     """Inject faults for that many minutes, and judge the result. The directory keeps journals, logs and ZooKeeper's
@@ -60,16 +70,23 @@ def run(
     python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
     python -m tests.chaos run --clients kafka --minutes 30 --seed 7
     python -m tests.chaos run --clients mixed --minutes 30 --seed 7
+    python -m tests.chaos run --minutes 1 --only retention --only transactions
     """
     from tests.chaos.run import ChaosRun, Options
     from tests.chaos.skewed import PLANTED
 
+    kinds = tuple(Kind(name) for name in only)
+    if strange := [kind for kind in kinds if kind not in EVENTS[clients]]:
+        where = " and ".join(f"--clients {name}" for name, known in EVENTS.items() if strange[0] in known)
+        raise click.BadParameter(f"{strange[0]} happens only with {where}", param_hint="--only")
     if planted:
         os.environ[PLANTED] = planted
     seed = int(time.time()) % 1_000_000 if seed is None else seed
     directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-chaos-{seed}-"))
     click.echo(f"seed {seed}, {minutes:g} minutes, everything is written to {directory}", err=True)
-    ChaosRun(Options(directory, minutes, seed, per_s, spark, clients), lambda line: click.echo(line, err=True)).run()
+    ChaosRun(
+        Options(directory, minutes, seed, per_s, spark, kinds, clients), lambda line: click.echo(line, err=True)
+    ).run()
     _judge(directory)
 
 

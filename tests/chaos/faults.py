@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -18,12 +19,14 @@ from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
 from kafka_coord.errors import BrokerError, DevClusterError, KafkaCoordError, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.zk import layout
 from tests.chaos.force_expire import expire
-from tests.chaos.journal import Event, EventWriter, Kind, Phase
+from tests.chaos.journal import WORLD, Event, EventWriter, Kind, Phase
 from tests.chaos.links import Direction
 from tests.chaos.parts import EAGER_GROUP, PREFIX, Part, another, mixed_cast
 from tests.chaos.schedule import Planned
 from tests.chaos.skewed import set_skew
 from tests.chaos.testbed import Actor, ChaosTestbed
+from tests.chaos.world.scene import Scene
+from tests.chaos.world.scenes import play
 
 Tell = Callable[[str], None]
 
@@ -64,6 +67,8 @@ class Faults:
         self._groups_in_use: set[str] = set()
         self._joined = 0
         self._topics_added = 0
+        self._scenes = 0
+        self._playing = threading.Lock()
         self.failures: list[str] = []
         self.done = 0
         self.skipped = 0
@@ -73,7 +78,7 @@ class Faults:
     def begin(self, planned: Planned) -> None:
         """Begins the fault. Skips the fault if no process of its role is free."""
         if planned.role in _MOST_BUSY:
-            actor = self._claim(planned)
+            actor = self.claim(planned.role, planned.pick)
             if actor is not None and planned.kind in _OF_LINKS and not actor.links:
                 actor.busy = False
                 actor = None
@@ -99,20 +104,31 @@ class Faults:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _claim(self, planned: Planned) -> Actor | None:
+    def claim(self, role: str, pick: float) -> Actor | None:
+        """Returns a process of this role, which is then busy, or None if none is free. ``pick`` (0 to 1) chooses."""
         testbed = self._testbed
         with testbed.lock:
-            alike = [actor for actor in testbed.actors if actor.role == planned.role]
+            alike = [actor for actor in testbed.actors if actor.role == role]
             free = [actor for actor in alike if not actor.busy]
-            if not free or len(alike) - len(free) >= _MOST_BUSY[planned.role]:
+            if not free or len(alike) - len(free) >= _MOST_BUSY[role]:
                 return None
-        actor = free[int(planned.pick * len(free))]
+        actor = free[int(pick * len(free))]
         # otherwise, only a third of the faults would hit the leader, which matters most
-        if planned.role == "zookeeper" and planned.pick < 0.5:
+        if role == "zookeeper" and pick < 0.5:
             leader = testbed.zookeeper_leader()
             actor = leader if leader in free and leader is not None else actor
         with testbed.lock:
             if actor.busy:
+                return None
+            actor.busy = True
+        return actor
+
+    def claim_target(self, target: str) -> Actor | None:
+        """Returns that process, which is then busy, or None if it is not free or too many of its role are busy."""
+        actor = self._testbed.actor(target)
+        with self._testbed.lock:
+            alike = [one for one in self._testbed.actors if one.role == actor.role]
+            if actor.busy or sum(one.busy for one in alike) >= _MOST_BUSY[actor.role]:
                 return None
             actor.busy = True
         return actor
@@ -168,13 +184,17 @@ class Faults:
 
     def kill(self, actor: Actor, then_s: float = 0.0) -> Event:
         """Kills the process with ``kill -9``, and starts it again ``then_s`` seconds later."""
-        pid = actor.process.pid
-        at = time.monotonic()
-        (actor.server or actor.process).kill()
-        event = self.note(Kind.KILL, actor.target, t=at, pid=pid)
+        event = self.kill_only(actor)
         time.sleep(then_s)
         self.start(actor)
         return event
+
+    def kill_only(self, actor: Actor) -> Event:
+        """Kills the process with ``kill -9``, and leaves it to the caller to start it again."""
+        pid = actor.process.pid
+        at = time.monotonic()
+        (actor.server or actor.process).kill()
+        return self.note(Kind.KILL, actor.target, t=at, pid=pid)
 
     def stop(self, actor: Actor) -> None:
         """Sends SIGTERM, and waits for the end of the process. If it has to be killed, that is a failure."""
@@ -223,6 +243,29 @@ class Faults:
         finally:
             self.note(Kind.FREEZE, actor.target, Phase.END, pid=pid)
             actor.process.resume()
+
+    @contextmanager
+    def zookeeper_frozen(self) -> Iterator[bool]:
+        """Freezes all ZooKeeper servers while the block runs. Yields False, and freezes none, if one is busy."""
+        testbed = self._testbed
+        with testbed.lock:
+            servers = [actor for actor in testbed.actors if actor.role == "zookeeper"]
+            free = not any(actor.busy for actor in servers)
+            for actor in servers if free else ():
+                actor.busy = True
+        if not free:
+            yield False
+            return
+        try:
+            for actor in servers:
+                actor.process.pause()
+            self.note(Kind.FREEZE, "zookeeper:*", Phase.BEGIN)
+            yield True
+        finally:
+            self.note(Kind.FREEZE, "zookeeper:*", Phase.END)
+            for actor in servers:
+                actor.process.resume()
+                actor.busy = False
 
     def _links_of(self, actor: Actor) -> list[Any]:
         """Returns the process's own links and, for a ZooKeeper server, the other servers' links to it."""
@@ -310,7 +353,26 @@ class Faults:
             return None
         return next((member.consumer for member in members if member.client == part.name), None)
 
+    def play(self, kind: Kind, pick: float) -> None:
+        """Plays the scene of an event of the world, and records what it observed. Skips it while another is played,
+        because scenes need most of a small machine."""
+        if not self._playing.acquire(blocking=False):
+            self.skipped += 1
+            return
+        try:
+            self._scenes += 1
+            scene = Scene(self._testbed, self, kind, self._scenes, pick)
+            target = f"{WORLD}:{scene.name}"
+            self.note(kind, target, Phase.BEGIN)
+            observed = play(kind, scene)
+            self.note(kind, target, Phase.END, **observed.to_detail())
+        finally:
+            self._playing.release()
+
     def _operate(self, planned: Planned) -> None:
+        if planned.role == WORLD:
+            self.play(planned.kind, planned.pick)
+            return
         if planned.role == "topic":
             with self._operators:
                 self._grow(planned)
@@ -340,8 +402,12 @@ class Faults:
         self.note(Kind.PAUSE, f"group:{group}", Phase.BEGIN)
         self.command("groups", "pause", group, "--reason", "chaos")
         time.sleep(lasts_s)
-        self._until_done("groups", "resume", group, refused_is_done=True)
+        self.resume(group)
         self.note(Kind.PAUSE, f"group:{group}", Phase.END)
+
+    def resume(self, group: str) -> None:
+        """Resumes a paused group. Repeats the command until it is done."""
+        self._until_done("groups", "resume", group, refused_is_done=True)
 
     def _reset(self, pick: float) -> None:
         """Stops a group's consumers, sets its offsets some records back, and starts the consumers again."""
@@ -444,7 +510,7 @@ class Faults:
     ) -> Event:
         """Records the event, and shows it."""
         event = self._events.write(kind, target, phase, t=t, **detail)
-        words = " ".join(f"{name}={value}" for name, value in detail.items() if name not in {"pid", "offsets"})
+        words = " ".join(f"{name}={value}" for name, value in detail.items() if name not in {"pid", "offsets", "owed"})
         self._tell(f"{kind} {target}{'' if phase is Phase.POINT else ' ' + phase} {words}".rstrip())
         return event
 

@@ -42,6 +42,8 @@ class Part:
     mode: str = "incremental"
     assignor: str | None = None
     commit_every: int = 0
+    latest: bool = False
+    """Whether its group begins at the end."""
     batch: int = 200
     work_s: float = 0.0
     session_timeout_ms: int = 6_000

@@ -19,8 +19,9 @@ from kafka_coord.errors import DevClusterError, KafkaCoordError
 from kafka_coord.model import Request, RequestType
 from kafka_coord.monitor.requests import await_answer, submit, withdraw
 from tests.chaos import foreign
-from tests.chaos.clients.faults import SMALL_SEGMENTS, ClientsFaults, set_of_log
+from tests.chaos.clients.faults import ClientsFaults
 from tests.chaos.clients.following import LogFollower
+from tests.chaos.clients.log_settings import SMALL_SEGMENTS, set_of_log
 from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
 from tests.chaos.journal import GROUP_LOG, EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
@@ -34,6 +35,7 @@ from tests.chaos.schedule import (
     Stretch,
     schedule,
     schedule_of_clients,
+    schedule_of_events,
 )
 from tests.chaos.testbed import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, ChaosTestbed
 from tests.chaos.watching import Watch
@@ -42,6 +44,9 @@ Tell = Callable[[str], None]
 
 _SETTLE_S = 120.0
 _WARM_S = 10.0
+CALM_S = 4.0
+"""The time without faults before an event that happens alone, in seconds. The judge allows a fault a little less for
+its effects."""
 _SHORTLY_WARM_S = 2.0
 """In a run of less than a minute, which is too short to find leaks."""
 _CAUGHT_UP_S = 180.0
@@ -56,6 +61,8 @@ class Options:
     seed: int = 1
     per_s: float = 400.0
     spark: bool = False
+    only: tuple[Kind, ...] = ()
+    """If there are any, the run has only these events of the world, and no other faults."""
     clients: str = "library"
     """With ``kafka``, all consumers are stock Kafka clients. With ``mixed``, managed groups have every kind of
     consumer."""
@@ -88,8 +95,7 @@ class ChaosRun:
             ChaosTestbed(
                 options.directory,
                 options.per_s,
-                for_clients=self._of_clients or self._mixed,
-                managed_groups=".*" if self._mixed else None,
+                clients=options.clients,
             ) as testbed,
         ):
             self._write_run()
@@ -112,6 +118,7 @@ class ChaosRun:
                         f"stretch {number} of {len(plan)}: {stretch.seconds:.0f} s, {len(stretch.planned)} faults"
                     )
                     self._turmoil(stretch, faults)
+                    self._happen(stretch, faults, watch)
                     for what in stretch.then:
                         self._measure(what, testbed, faults, watch, events)
                 self._end(testbed, faults, watch, events)
@@ -133,10 +140,12 @@ class ChaosRun:
         return cast(third_party=foreign.SOURCE.is_file(), spark=self._options.spark)
 
     def _plan(self) -> tuple[Stretch, ...]:
-        seed, minutes = self._options.seed, self._options.minutes
+        seed, minutes, clients = self._options.seed, self._options.minutes, self._options.clients
+        if self._options.only:
+            return schedule_of_events(self._options.only, minutes)
         if self._of_clients:
             return schedule_of_clients(seed, minutes)
-        return schedule(seed, minutes, SORTS_OF_MIXED) if self._mixed else schedule(seed, minutes)
+        return schedule(seed, minutes, SORTS_OF_MIXED, clients) if self._mixed else schedule(seed, minutes)
 
     def _compact(self, testbed: ChaosTestbed) -> None:
         """Has the groups log compacted continuously from now on. It must exist."""
@@ -150,6 +159,14 @@ class ChaosRun:
             faults.begin(planned)
         time.sleep(max(0.0, begin + stretch.seconds - time.monotonic()))
         faults.wait()
+
+    def _happen(self, stretch: Stretch, faults: Faults, watch: Watch) -> None:
+        """Plays the scenes of the stretch's events of the world without other faults. The picks are spread evenly, so
+        that each variant of a repeated event happens."""
+        for number, kind in enumerate(stretch.calm):
+            time.sleep(CALM_S)
+            self._require_settled(watch, f"before '{kind}'")
+            faults.play(kind, (0.25 + 0.5 * (number // len(set(stretch.calm)))) % 1.0)
 
     def _measure(self, what: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """Measures one failover without other faults, or a rolling restart."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.journal import Kind
+from tests.chaos.journal import WORLD, Kind
 from tests.chaos.links import Direction
 
 _MEAN_PAUSE_S = 5.0
@@ -116,6 +116,47 @@ SORTS_OF_CLIENTS = (
 )
 
 
+EVENTS = {
+    "library": (
+        Kind.TOPIC_RECREATED,
+        Kind.LATER_PARTITIONS,
+        Kind.RETENTION,
+        Kind.TRANSACTIONS,
+        Kind.NO_LEADER,
+        Kind.FORBIDDEN,
+        Kind.ZOOKEEPER_SILENT,
+    ),
+    "kafka": (
+        Kind.TOPIC_RECREATED,
+        Kind.IDLE_CONNECTIONS,
+        Kind.LARGE_COMMIT,
+        Kind.INSTANCE_STOPPED,
+        Kind.INSTANCE_KILLED,
+    ),
+    "mixed": (
+        Kind.TOPIC_RECREATED,
+        Kind.PROTOCOL_SWITCHED,
+        Kind.LATER_PARTITIONS,
+        Kind.RETENTION,
+        Kind.TRANSACTIONS,
+        Kind.NO_LEADER,
+        Kind.FORBIDDEN,
+        Kind.ZOOKEEPER_SILENT,
+    ),
+}
+"""The events of the world, by the kinds of consumers of the run."""
+
+AMID_FAULTS = frozenset(
+    {Kind.TOPIC_RECREATED, Kind.LATER_PARTITIONS, Kind.RETENTION, Kind.TRANSACTIONS, Kind.FORBIDDEN}
+)
+"""The events that also happen amid other faults. The others are themselves faults of servers, or have nothing that
+could be judged then."""
+
+_MEAN_PAUSE_OF_EVENTS_S = 60.0
+SMOKE: tuple[Kind, ...] = ()
+"""The events in a run of less than a minute."""
+
+
 def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Planned, ...]:
     """Returns faults for this many seconds, in order. They may overlap."""
     found: list[Planned] = []
@@ -136,13 +177,27 @@ def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = 
     return tuple(found)
 
 
+def events(seed: int, number: int, seconds: float, clients: str) -> tuple[Planned, ...]:
+    """Returns the events of the world amid the faults of a stretch, in order. Their choices have a source of their own,
+    so that they take nothing from the other faults."""
+    kinds = [kind for kind in EVENTS[clients] if kind in AMID_FAULTS]
+    randomness = random.Random(f"events {seed} {number}")
+    found: list[Planned] = []
+    at_s = randomness.uniform(0.0, _MEAN_PAUSE_OF_EVENTS_S)
+    while at_s < seconds:
+        found.append(Planned(at_s, randomness.choice(kinds), WORLD, randomness.random()))
+        at_s += randomness.expovariate(1 / _MEAN_PAUSE_OF_EVENTS_S)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of faults, and the measurements without other faults after it."""
+    """A stretch of faults, and the measurements and events without other faults after it."""
 
     planned: tuple[Planned, ...]
     seconds: float
     then: tuple[str, ...]
+    calm: tuple[Kind, ...] = ()
 
 
 CLEAN_STOP, KILLED, FROZEN = "clean stop", "killed", "frozen"
@@ -151,12 +206,18 @@ ROLLING = ("serve", "zookeeper", "kafka")
 _LONGEST_STRETCH_S = 240.0
 _MEASURING_S = 60.0
 _ROLLING_S = 15.0
+_EVENT_S = 25.0
 
 
-def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Stretch, ...]:
+def schedule(
+    seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS, clients: str = "library"
+) -> tuple[Stretch, ...]:
     """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch. One
     kind of rolling restart is measured after each of the first three stretches, or all kinds after a lone stretch. A
     run of less than two minutes has no rolling restarts, and a run of less than a minute measures only a kill.
+
+    Each event of the world happens once without other faults in a run of several stretches, and some happen in a
+    shorter run.
     """
     randomness = random.Random(seed)
     total_s = minutes * 60.0
@@ -164,24 +225,51 @@ def schedule(seed: int, minutes: float, sorts: Sequence[_Sort] = _SORTS) -> tupl
     stretches = []
     for number in range(count):
         rolling = _all_rolling(minutes) if count == 1 else ROLLING[number : number + 1]
-        seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
+        calm = _calm(seed, minutes, number, count, clients)
+        spent_s = _MEASURING_S + _ROLLING_S * len(rolling) + _EVENT_S * len(calm)
+        seconds = max(20.0, total_s / count - spent_s)
         then = (KILLED,) if minutes < 1.0 else (CLEAN_STOP, KILLED, FROZEN, *rolling)
-        stretches.append(Stretch(turmoil(randomness, seconds, sorts), seconds, then))
+        stretches.append(Stretch(_planned(randomness, seed, number, seconds, sorts, clients), seconds, then, calm))
     return tuple(stretches)
 
 
 def schedule_of_clients(seed: int, minutes: float) -> tuple[Stretch, ...]:
     """Returns the schedule for stock clients. After the first stretch, all servers are restarted one after another. A
-    run of less than two minutes has no such restarts."""
+    run of less than two minutes has no such restarts. The events of the world are as in :func:`schedule`."""
     randomness = random.Random(seed)
     total_s = minutes * 60.0
     count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))
     stretches = []
     for number in range(count):
         then = _all_rolling(minutes) if number == 0 else ()
-        seconds = max(15.0, total_s / count - _ROLLING_S * (1 + len(then)))
-        stretches.append(Stretch(turmoil(randomness, seconds, SORTS_OF_CLIENTS), seconds, then))
+        calm = _calm(seed, minutes, number, count, "kafka")
+        seconds = max(15.0, total_s / count - _ROLLING_S * (1 + len(then)) - _EVENT_S * len(calm))
+        planned = _planned(randomness, seed, number, seconds, SORTS_OF_CLIENTS, "kafka")
+        stretches.append(Stretch(planned, seconds, then, calm))
     return tuple(stretches)
+
+
+def schedule_of_events(kinds: Sequence[Kind], minutes: float) -> tuple[Stretch, ...]:
+    """Returns a schedule that only has these events, one after another and each at least once, without other faults."""
+    rounds = max(1, round(minutes * 60.0 / (_EVENT_S * len(kinds))))
+    return (Stretch((), 0.0, (), tuple(kinds) * rounds),)
+
+
+def _planned(
+    randomness: random.Random, seed: int, number: int, seconds: float, sorts: Sequence[_Sort], clients: str
+) -> tuple[Planned, ...]:
+    planned = [*turmoil(randomness, seconds, sorts), *events(seed, number, seconds, clients)]
+    return tuple(sorted(planned, key=lambda one: one.at_s))
+
+
+def _calm(seed: int, minutes: float, number: int, count: int, clients: str) -> tuple[Kind, ...]:
+    """Returns the events after a stretch: an equal share of all, or two of all after a lone stretch."""
+    kinds = EVENTS[clients]
+    if minutes < 1.0:
+        return tuple(kind for kind in SMOKE if kind in kinds)
+    if count == 1:
+        return tuple(random.Random(f"calm {seed}").sample(kinds, 2))
+    return kinds[number::count]
 
 
 def _all_rolling(minutes: float) -> tuple[str, ...]:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from tests.chaos.journal import Kind
+import pytest
+
+from tests.chaos.journal import WORLD, Kind
+from tests.chaos.judge.faults import OF_THE_WORLD
 from tests.chaos.schedule import (
+    AMID_FAULTS,
     CLEAN_STOP,
+    EVENTS,
     FROZEN,
     KILLED,
     ROLLING,
     SORTS_OF_CLIENTS,
+    events,
     schedule,
     schedule_of_clients,
+    schedule_of_events,
     turmoil,
 )
+from tests.chaos.world.scenes import SCENES
 
 
 def test_a_seed_always_gives_the_same_faults() -> None:
@@ -63,3 +71,32 @@ def test_a_run_of_less_than_a_minute_measures_only_a_kill() -> None:
 def test_thirty_minutes_take_about_thirty_minutes() -> None:
     total = sum(stretch.seconds for stretch in schedule(1, 30.0))
     assert 20 * 60 < total < 30 * 60
+
+
+@pytest.mark.parametrize("clients", sorted(EVENTS))
+def test_half_an_hour_has_every_event_of_the_world_without_other_faults(clients: str) -> None:
+    plan = schedule_of_clients(1, 30.0) if clients == "kafka" else schedule(1, 30.0, clients=clients)
+    assert sorted(kind for stretch in plan for kind in stretch.calm) == sorted(EVENTS[clients])
+
+
+def test_an_hour_has_every_event_that_may_happen_amid_other_faults() -> None:
+    planned = [one for number in range(12) for one in events(1, number, 300.0, "library")]
+    assert {one.kind for one in planned} == AMID_FAULTS
+
+
+def test_events_of_the_world_take_nothing_from_the_other_faults() -> None:
+    (stretch,) = schedule(3, 3.0)
+    others = tuple(one for one in stretch.planned if one.role != WORLD)
+    assert others == turmoil(random.Random(3), stretch.seconds)
+    assert others != stretch.planned
+
+
+def test_an_event_can_happen_alone_for_a_short_run() -> None:
+    (stretch,) = schedule_of_events([Kind.RETENTION], 1.0)
+    assert set(stretch.calm) == {Kind.RETENTION}
+    assert (stretch.planned, stretch.then) == ((), ())
+
+
+def test_every_event_of_the_world_has_a_scene_and_is_judged() -> None:
+    scheduled = {kind for kinds in EVENTS.values() for kind in kinds}
+    assert scheduled == set(SCENES) == OF_THE_WORLD

@@ -33,6 +33,8 @@ KAFKA_SESSION_MS = 6_000
 CONSUMER_PROTOCOL_SESSION_MS = 6_000
 """The session timeout of KIP-848 members."""
 SERVERS = 3
+IDLE_MS = 12_000
+"""How long brokers keep an unused connection open, which in Kafka is ten minutes."""
 
 _ZOOKEEPER = ZooKeeperSettings(
     # A leader learns of its followers' sessions every half tick, and ends them at the next whole tick. With 500 ms, a
@@ -50,7 +52,14 @@ _ZOOKEEPER = ZooKeeperSettings(
 _KAFKA = KafkaSettings(
     zookeeper_session_ms=KAFKA_SESSION_MS,
     replication=3,
-    properties={"min.insync.replicas": "2", "unclean.leader.election.enable": "false"},
+    properties={
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "false",
+        "connections.max.idle.ms": str(IDLE_MS),
+        # Everybody may do everything, except what a scene forbids.
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    },
 )
 _COMPACTING = {"log.cleaner.backoff.ms": "1000", "log.cleaner.enable": "true"}
 _READY_S = 120.0
@@ -114,16 +123,15 @@ class _Front:
 class ChaosTestbed:
     """All processes of a run. The end of the ``with`` block ends all of them."""
 
-    def __init__(
-        self, directory: Path, per_s: float, *, for_clients: bool = False, managed_groups: str | None = None
-    ) -> None:
+    def __init__(self, directory: Path, per_s: float, *, clients: str = "library") -> None:
         self.directory = directory.absolute()
+        self.clients = clients
         self.lock = threading.Lock()
         self.actors: list[Actor] = []
         self._per_s = per_s
-        self._for_clients = for_clients
+        self._for_clients = clients != "library"
         """Whether the instances serve stock Kafka clients. Then the producer is also a stock client."""
-        self._managed_groups = managed_groups
+        self._managed_groups = ".*" if clients == "mixed" else None
         """The option ``--managed-groups`` of the instances."""
         self._fronts: dict[int, _Front] = {}
         self._network = Network()
@@ -206,8 +214,10 @@ class ChaosTestbed:
         for actor in self.actors:
             actor.busy = False
 
-    def add_consumer(self, part: Part) -> Actor:
-        """Adds a consumer of this description, which is not started yet, and is busy."""
+    def add_consumer(self, part: Part, *, role: str = "consumer", directory: Path | None = None) -> Actor:
+        """Adds a consumer of this description, which is not started yet, and is busy. It writes its journal below
+        ``directory``. Faults hit only consumers with the usual ``role``."""
+        directory = directory or self.directory
         # A consumer without ZooKeeper has no link, because its connection belongs to a coordinator's link.
         without = part.socket or part.stock
         link = self._network.link([server.port for server in self._zookeepers]) if not without else None
@@ -216,16 +226,16 @@ class ChaosTestbed:
         skew = self._skew_file(f"consumer-{part.name}")
         module = f"tests.chaos.{MODULES[part.kind]}"
         arguments = ["--zookeeper", _hosts(link) if link is not None else "none", "--bootstrap", bootstrap]
-        arguments += ["--part", part.to_argument(), "--directory", str(self.directory)]
+        arguments += ["--part", part.to_argument(), "--directory", str(directory)]
         process = ChildProcess(part.name, _skewed(skew, module, arguments), self._log(f"consumer-{part.name}"))
-        written = self.directory / "consumers"
+        written = directory / "consumers"
 
         def has_begun() -> bool:
             return (written / f"{part.name}.{process.pid}.jsonl").exists()
 
         return self._add(
             Actor(
-                "consumer",
+                role,
                 part.name,
                 process,
                 process.start,

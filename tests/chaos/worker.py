@@ -56,7 +56,7 @@ class Work:
             include=part.pattern,
             streams=part.streams if part.pattern else 1,
             consumer_id=part.name,
-            auto_offset_reset="earliest",
+            auto_offset_reset="latest" if part.latest else "earliest",
             auto_commit_interval_ms=0 if part.commit_every else 1_000,
             session_timeout_ms=part.session_timeout_ms,
             rejoin_grace_ms=part.rejoin_grace_ms,

@@ -9,11 +9,9 @@ import random
 import time
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
 from kafka_coord.errors import KafkaCoordError, NodeExists, StoreUnavailable
 from kafka_coord.grouplog.term import TOPIC
+from tests.chaos.clients.log_settings import set_of_log
 from tests.chaos.faults import Faults
 from tests.chaos.journal import Kind, Phase
 from tests.chaos.schedule import Planned
@@ -23,14 +21,6 @@ _REASSIGN, _ELECT = "/admin/reassign_partitions", "/admin/preferred_replica_elec
 _EXECUTED_S = 20.0
 _MIN_IN_SYNC, _MORE_THAN_THERE_ARE = "2", "4"
 _UNDONE_WITHIN_S = 60.0
-SMALL_SEGMENTS = {
-    "segment.bytes": "65536",
-    "segment.ms": "5000",
-    "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "1000",
-    "min.compaction.lag.ms": "10000",
-}
-"""Compacts the groups log continuously, but not before the run's reader has read it."""
 
 
 class ClientsFaults(Faults):
@@ -42,7 +32,7 @@ class ClientsFaults(Faults):
                 self._move_leaders(planned.pick)
             case Kind.FEW_REPLICAS:
                 self._refuse_writes(planned.duration_s)
-            case Kind.FREEZE:
+            case Kind.FREEZE if planned.role == "ensemble":
                 self._take_zookeeper_away(planned.duration_s)
             case _:
                 super()._operate(planned)
@@ -88,37 +78,8 @@ class ClientsFaults(Faults):
 
     def _take_zookeeper_away(self, lasts_s: float) -> None:
         """Freezes all ZooKeeper servers at once."""
-        testbed = self._testbed
-        with testbed.lock:
-            servers = [actor for actor in testbed.actors if actor.role == "zookeeper"]
-            if any(actor.busy for actor in servers):
+        with self.zookeeper_frozen() as frozen:
+            if frozen:
+                time.sleep(lasts_s)
+            else:
                 self.skipped += 1
-                return
-            for actor in servers:
-                actor.busy = True
-        try:
-            for actor in servers:
-                actor.process.pause()
-            self.note(Kind.FREEZE, "zookeeper:*", Phase.BEGIN)
-            time.sleep(lasts_s)
-        finally:
-            self.note(Kind.FREEZE, "zookeeper:*", Phase.END)
-            for actor in servers:
-                actor.process.resume()
-                actor.busy = False
-
-
-def set_of_log(bootstrap: str, settings: dict[str, str]) -> bool:
-    """Changes these settings of the groups log's topic. Tells whether the brokers accepted them."""
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
-    ]
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    (asked,) = admin.incremental_alter_configs(
-        [ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)], request_timeout=10.0
-    ).values()
-    try:
-        asked.result(15.0)
-    except (KafkaException, TimeoutError):
-        return False
-    return True

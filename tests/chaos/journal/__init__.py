@@ -8,6 +8,7 @@
     DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: one process, from ``opened`` to ``closed``
     DIR/offsets.jsonl                    OffsetsRead: offsets of stock clients' groups, read by an observer
     DIR/log.jsonl                        LogRead: the records of the groups log, read during the run
+    DIR/world/consumers/<name>.<pid>.jsonl  ConsumerLine: one member in an event of the world
     DIR/group-log.json                   the output of ``kafka-coord audit --group-log`` at the end
     DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
 
@@ -35,6 +36,7 @@ from tests.chaos.journal.consumers import (
 )
 from tests.chaos.journal.events import Event, EventWriter, Kind, Phase, read_events
 from tests.chaos.journal.log import Appended, LogPlace, LogRead, LogWriter, read_log
+from tests.chaos.journal.observed import WORLD, Observed, Owed, Position, Waited
 from tests.chaos.journal.offsets import OffsetsRead, OffsetsWriter, read_offsets
 from tests.chaos.journal.records import Produced, ProducedWriter, Stretch, read_produced, stretches
 from tests.chaos.journal.resources import ResourceWriter, Usage, read_resources
@@ -44,6 +46,7 @@ GROUP_LOG = "group-log.json"
 
 __all__ = [
     "GROUP_LOG",
+    "WORLD",
     "Appended",
     "Closed",
     "Committed",
@@ -60,11 +63,14 @@ __all__ = [
     "LogRead",
     "LogWriter",
     "Lost",
+    "Observed",
     "OffsetsRead",
     "OffsetsWriter",
     "Opened",
+    "Owed",
     "Participant",
     "Phase",
+    "Position",
     "Produced",
     "ProducedWriter",
     "Rejoined",
@@ -75,6 +81,7 @@ __all__ = [
     "Stopped",
     "Stretch",
     "Usage",
+    "Waited",
     "read_consumer",
     "read_consumers",
     "read_events",

@@ -28,6 +28,24 @@ _DONE = CRASHES | {
     Kind.RESET,
 }
 
+OF_THE_WORLD = frozenset(
+    {
+        Kind.TOPIC_RECREATED,
+        Kind.LATER_PARTITIONS,
+        Kind.RETENTION,
+        Kind.TRANSACTIONS,
+        Kind.NO_LEADER,
+        Kind.FORBIDDEN,
+        Kind.ZOOKEEPER_SILENT,
+        Kind.IDLE_CONNECTIONS,
+        Kind.LARGE_COMMIT,
+        Kind.INSTANCE_STOPPED,
+        Kind.INSTANCE_KILLED,
+        Kind.PROTOCOL_SWITCHED,
+    }
+)
+"""The events of the world. They are no faults: those that they consist of have events of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

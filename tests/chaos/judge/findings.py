@@ -26,7 +26,26 @@ class Rule(StrEnum):
     EXPLAINED = "no membership was lost without a fault"
     AUDIT = "the audit of ZooKeeper's log"
     GROUP_LOG = "the audit of the groups log"
+    EVENT_RECORDS = "no event makes a group skip a record that still exists"
+    EVENT_LAG = "nothing is lag when everything was read"
+    EVENT_TERMS = "no term of the groups log ends without a fault"
+    EVENT_OTHERS = "only the client that asked for too much hears of it"
+    EVENT_TIMES = "no event delays anyone for longer than it must"
+    EVENT_MEMBERSHIPS = "an event without a crash ends no membership and repeats no record"
     COMPLETE = "the run recorded what the judge needs"
+
+
+EVENT_RULES = frozenset(
+    {
+        Rule.EVENT_RECORDS,
+        Rule.EVENT_LAG,
+        Rule.EVENT_TERMS,
+        Rule.EVENT_OTHERS,
+        Rule.EVENT_TIMES,
+        Rule.EVENT_MEMBERSHIPS,
+    }
+)
+"""The rules about the events of the world, for a run that had some."""
 
 
 class Severity(StrEnum):

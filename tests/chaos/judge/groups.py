@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from statistics import median
 
-from tests.chaos.journal import Kind, Usage
+from tests.chaos.journal import Kind, Phase, Usage
 from tests.chaos.judge.evidence import Records
-from tests.chaos.judge.faults import CRASHES, SHARED_ROLES, of_session
+from tests.chaos.judge.faults import CRASHES, OF_THE_WORLD, SHARED_ROLES, of_session
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling, violation
 from tests.chaos.judge.ownership import Ending
 
@@ -26,6 +26,8 @@ _MORE_BYTES = 48 * 2**20
 _SPIN_SAMPLES = 3
 """The number of samples, ten seconds apart."""
 _SPIN_SHARE = 0.8
+_ZNODES_OF_A_SCENE = 40
+"""A scene leaves a group with its offsets and channels."""
 _WARM_SAMPLES = 6
 _SAMPLES = 3
 
@@ -185,7 +187,8 @@ def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
         known[topic] = total
     names = len(records.of(Kind.JOIN))
     groups = len(records.run.groups)
-    allowed = 100 + partitions * (3 + groups) + 4 * names
+    scenes = sum(event.phase is Phase.BEGIN for event in records.of(*OF_THE_WORLD))
+    allowed = 100 + partitions * (3 + groups) + 4 * names + _ZNODES_OF_A_SCENE * scenes
     grown = samples[-1].znodes - samples[0].znodes
     if grown <= allowed:
         return []
@@ -193,7 +196,8 @@ def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
         violation(
             Rule.NO_LEAKS,
             "ZooKeeper",
-            f"znodes grew by {grown}, but {partitions} new partitions and {names} new names explain only {allowed}",
+            f"znodes grew by {grown}, but {partitions} new partitions, {names} new names and {scenes} scenes "
+            f"explain only {allowed}",
             (records.at(samples[0].t, str(samples[0].znodes)), records.at(samples[-1].t, str(samples[-1].znodes))),
         )
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.journal import Event, Phase, Run
-from tests.chaos.judge import failovers, groups, reading
+from tests.chaos.judge import failovers, groups, reading, world
 from tests.chaos.judge.commits import commits, commits_of_owners
 from tests.chaos.judge.cost import Cost, costs
 from tests.chaos.judge.evidence import Records
@@ -20,7 +20,8 @@ from tests.chaos.judge.tables import TABLES, tables
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The judgement of a run. ``done`` counts the faults by ``role kind``. ``minutes`` is the duration of the run."""
+    """The judgement of a run. ``done`` counts the faults by ``role kind``. ``minutes`` is the duration of the
+    run. ``happened`` are the events of the world."""
 
     run: Run
     rulings: tuple[Ruling, ...]
@@ -28,6 +29,7 @@ class Report:
     done: dict[str, int]
     events: tuple[Event, ...]
     minutes: float
+    happened: tuple[world.Happening, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -52,14 +54,16 @@ def judge(directory: Path) -> Report:
     with _uncollected():
         records = Records(directory)
     rulings = _of_clients(records) if records.run.clients == "kafka" else _of_library(records)
-    done = Counter(fault.label for fault in records.faults)
+    happened = world.happenings(records)
+    done = Counter(fault.label for fault in records.faults) + Counter(f"{one.kind}" for one in happened)
     return Report(
         records.run,
-        rulings,
+        rulings + world.rulings(records, happened),
         costs(records),
         dict(sorted(done.items())),
         tuple(event for event in records.events if event.phase is not Phase.END),
         (records.until - records.run.started) / 60,
+        happened,
     )
 
 

@@ -87,6 +87,7 @@ def _page(report: Report) -> Iterator[str]:
         "Failover of the coordinator", report, (Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR)
     )
     yield from _figures("Resources", report, (Rule.NO_LEAKS,))
+    yield from _happened(report)
     yield "## Events (seconds of the run, UTC of the logs)"
     yield ""
     yield "```text"
@@ -94,6 +95,23 @@ def _page(report: Report) -> Iterator[str]:
         detail = " ".join(f"{name}={value}" for name, value in event.detail.items() if name not in {"pid", "offsets"})
         yield f"{event.t - run.started:8.1f}s  {_clock(event)}  {event.kind} {event.target} {detail}".rstrip()
     yield "```"
+
+
+def _happened(report: Report) -> Iterator[str]:
+    if not report.happened:
+        return
+    yield "## Events of the world"
+    yield ""
+    yield "| event | from | took | beside other faults | observed |"
+    yield "|---|---|---|---|---|"
+    for one in report.happened:
+        begun = one.begin - report.run.started
+        yield f"| {one.name} | {begun:.1f}s | {_s(one.end - one.begin)} | {_yes(one.disturbed)} | {one.told} |"
+    yield ""
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 def _figures(title: str, report: Report, rules: tuple[Rule, ...]) -> Iterator[str]:

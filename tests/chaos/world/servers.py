@@ -1,0 +1,159 @@
+"""Scenes about servers: a topic without leader or without rights, and a ZooKeeper that is silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal import WORLD
+from tests.chaos.world.casts import over_socket, own
+from tests.chaos.world.scene import Abandoned, Scene
+from tests.chaos.world.waits import OTHER_TOPIC
+
+_BLOCKED_S = 20.0
+"""How long a topic is blocked at least, in seconds. It is longer than a member may take to begin with another topic."""
+_RESOLVED_S = 5.0
+"""A group that begins at the end must know the end of a topic within this time after its return, in seconds. A second
+passes between two listings."""
+_SILENT_S = 17.0
+SILENT_SESSION_MS = 24_000
+"""ZooKeeper's silence (s), and the session timeout (ms) of members that must survive it. The lease on a session of 24 s
+ends after 16.8 s at the latest (ADR 4)."""
+
+
+def no_leader(scene: Scene) -> None:
+    """The only broker with a replica of one topic is stopped before the group begins at the ends of its topics."""
+    broker = scene.faults.claim("kafka", scene.pick)
+    if broker is None:
+        raise Abandoned("no broker is free")
+    try:
+        _one_topic_is_blocked(
+            scene,
+            _topic_on(scene, int(broker.name)),
+            block=lambda: scene.faults.stop(broker),
+            unblock=lambda: scene.faults.start(broker),
+            own_fault=broker.target,
+        )
+    finally:
+        if not broker.process.running:
+            scene.faults.start(broker)
+        broker.busy = False
+
+
+def forbidden_topic(scene: Scene) -> None:
+    """An ACL forbids reading, or even describing, one topic before the group begins at the ends of its topics."""
+    admin = AdminClient({"bootstrap.servers": scene.testbed.bootstrap, "log_level": 0})
+    topic = scene.topic("blocked")
+    operation = AclOperation.READ if scene.pick < 0.5 else AclOperation.DESCRIBE
+    rules = [
+        _acl(topic, AclOperation.ALL, AclPermissionType.ALLOW),
+        _acl(topic, operation, AclPermissionType.DENY),
+    ]
+    any_of_topic = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+
+    def order(asked: dict[object, object]) -> None:
+        try:
+            for one in asked.values():
+                one.result(30.0)  # type: ignore[attr-defined]
+        except (KafkaException, TimeoutError) as error:
+            raise Abandoned(f"the brokers do not change their ACLs: {error}") from error
+
+    def unblock() -> None:
+        order(admin.delete_acls([any_of_topic], request_timeout=20.0))
+
+    try:
+        _one_topic_is_blocked(
+            scene,
+            topic,
+            block=lambda: order(admin.create_acls(rules, request_timeout=20.0)),
+            unblock=unblock,
+        )
+    finally:
+        unblock()
+
+
+def zookeeper_silent(scene: Scene) -> None:
+    """ZooKeeper is silent for longer than the lease of the members, while records are produced to them."""
+    topic = scene.topic(partitions=2)
+    scene.join(own(scene.name, topic, session_timeout_ms=SILENT_SESSION_MS))
+    scene.produce(topic, 20, (0, 1))
+    if not scene.wait_until_read():
+        return
+    scene.found.own.add("zookeeper:*")
+    with scene.faults.zookeeper_frozen() as frozen:
+        if not frozen:
+            raise Abandoned("not all ZooKeeper servers are free")
+        until = time.monotonic() + _SILENT_S
+        while time.monotonic() < until:
+            scene.produce(topic, 5, (0, 1))
+            time.sleep(0.5)
+    scene.produce(topic, 20, (0, 1))
+    scene.wait_until_read()
+
+
+def _one_topic_is_blocked(
+    scene: Scene, blocked: str, block: Callable[[], None], unblock: Callable[[], None], own_fault: str = ""
+) -> None:
+    """Members begin while one of their two topics is blocked. The other topic must not wait for it, and no record that
+    is produced to the blocked topic after its return may be skipped."""
+    free = scene.topic("free")
+    if own_fault:
+        scene.found.own.add(own_fault)
+    block()
+    begun = time.monotonic()
+    members = [scene.join(make(scene.name, free, blocked, latest=True)) for make in (own, over_socket)]
+    since = max(scene.opened_at(member) for member in members)
+
+    def one_more() -> bool:
+        scene.produce(free, 1, owed=False)
+        return scene.first_read(free, since) is not None and time.monotonic() >= begun + _BLOCKED_S
+
+    scene.wait(one_more, _BLOCKED_S * 1.5)
+    first = scene.first_read(free, since)
+    scene.waited(OTHER_TOPIC, first - since if first is not None else None)
+    unblock()
+    scene.require(lambda: scene.started(TopicPartition(blocked, 0)), f"{blocked} was started")
+    time.sleep(_RESOLVED_S)
+    scene.produce(blocked, 50)
+    scene.produce(free, 50)
+    scene.wait_until_read()
+
+
+def _topic_on(scene: Scene, broker_id: int) -> str:
+    """Creates a topic whose only replica is on this broker."""
+    name = scene.adopt(f"{WORLD}-{scene.name}-blocked")
+    admin = AdminClient({"bootstrap.servers": scene.testbed.bootstrap, "log_level": 0})
+    config = {"min.insync.replicas": "1"}
+    (asked,) = admin.create_topics([NewTopic(name, 1, replica_assignment=[[broker_id]], config=config)]).values()
+    try:
+        asked.result(30.0)
+    except (KafkaException, TimeoutError) as error:
+        raise Abandoned(f"{name} was not created: {error}") from error
+    scene.require(lambda: scene.topics.partition_count(name) == 1, f"{name} is known")
+    return name
+
+
+def _acl(topic: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+    everyone = "User:*" if permission is AclPermissionType.ALLOW else "User:ANONYMOUS"
+    return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, everyone, "*", operation, permission)
