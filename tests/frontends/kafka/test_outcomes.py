@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -31,7 +32,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
@@ -43,12 +44,14 @@ from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from tests.cli.running import run as cli
 from tests.frontends.kafka.conftest import serving_beside
-from tests.frontends.kafka.side_by_side import Side
+from tests.frontends.kafka.side_by_side import SUBSCRIPTION, Side
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 FLIGHTS, OFFSETS_TOPIC = "flights", "__consumer_offsets"
-IDLE_MS, LIFETIME_MS = 3_000, 2_000
+IDLE_MS, LIFETIME_MS = 6_000, 2_000
+LARGE_SUBSCRIPTION = SUBSCRIPTION[:-4] + (4_000).to_bytes(4, "big") + bytes(4_000)
+"""A subscription with user data. It must be valid, because Kafka reads it."""
 _numbers = itertools.count(1)
 _SECURITY = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -137,12 +140,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "super.users": "User:client;User:ANONYMOUS",
         "offsets.topic.num.partitions": str(PARTITIONS),
     }
-    settings = KafkaSettings(for_instances=True, properties=properties)
+    settings = KafkaSettings(replication=2, for_instances=True, properties=properties)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,
+        KafkaCluster(directory, server.connect_string, brokers=2, settings=settings) as cluster,
     ):
-        TopicAdmin(broker.address).create(FLIGHTS, 10, replication=1)
+        broker = cluster.broker(1)
+        topics = TopicAdmin(cluster.bootstrap_servers)
+        topics.create(TOPIC, PARTITIONS, replication=2, config={"cleanup.policy": "compact"})
+        topics.create(FLIGHTS, 10, replication=2)
+        kafka = Side(host_and_port(broker.address), "first", FLIGHTS)
+        play(kafka, of=lambda side: side.commit())  # creates the topic of Kafka's own coordinator
+        cluster.broker(2).stop()  # so min.insync.replicas=2 cannot be met
         security = BrokerSecurity.of(_SECURITY)
         with serving_beside(broker, server.connect_string, security=security) as listener:
             yield Place(broker, server, listener)
@@ -203,7 +212,7 @@ def test_a_commit_after_a_pause_longer_than_the_idle_limit_is_as_quick_as_ever(p
 
     async def pause_between(side: Side) -> float:
         await side.commit()
-        await asyncio.sleep(IDLE_MS / 1000 * 1.5)
+        await asyncio.sleep(IDLE_MS / 1000 * 1.2)
         began = time.monotonic()
         assert committed(await side.commit(offset=6)) == {"NONE"}
         assert await offset_of(side) == 6
@@ -249,7 +258,7 @@ def test_only_the_commit_that_is_too_large_hears_of_it(place: Place) -> None:
 @pytest.mark.usefixtures("terms_go_on")
 def test_an_assignment_that_is_too_large_is_handed_to_nobody_and_its_generation_is_not_used_again(place: Place) -> None:
     async def sync_large(side: Side) -> tuple[str, int]:
-        joined = await side.join("m1", protocols=side.protocols("range", metadata=b"s" * 4_000))
+        joined = await side.join("m1", protocols=side.protocols("range", metadata=LARGE_SUBSCRIPTION))
         synced = await side.sync(joined)
         assert not synced.assignment
         again = await side.join("m1", member_id=joined.member_id, protocols=side.protocols("range"))
@@ -350,4 +359,4 @@ def test_a_right_that_the_instance_lacks_is_one_error_and_a_finding(
 
 def findings(place: Place) -> list[str]:
     ran = cli("doctor", "-z", place.zookeeper.connect_string, "-o", "json")
-    return [one["what"] for one in ran.json()["findings"]]
+    return [one["what"] for one in json.loads(ran.out)]
