@@ -226,6 +226,7 @@ class KafkaListener:
         if self._server is not None and self._server.is_serving():
             log.info("refusing Kafka clients until the broker listens again")
             self._stop_listening()
+            self.instances.close()  # an old connection may still answer: only a new one proves that the broker listens
             self._look.set()
 
     async def _end_overdue_clients(self) -> None:
