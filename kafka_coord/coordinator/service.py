@@ -222,7 +222,8 @@ class CoordinatorService:
         coordinator, self.coordinator = self.coordinator, None
         if coordinator is None:
             return
-        log.warning(
+        log.log(
+            logging.INFO if self._stopping.is_set() else logging.WARNING,
             "stepped down broker_id=%d epoch=%d: %s",
             self._broker_id,
             coordinator.leadership.epoch,

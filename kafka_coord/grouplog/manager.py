@@ -31,6 +31,8 @@ from kafka_coord.wire.errors import BadMessage
 
 log = logging.getLogger(__name__)
 
+_LEADS_NO_MORE = named(6)
+"""The broker's answer when another broker leads the partition, as after a planned stop."""
 _REMOVED_BYTES = 400 << 10
 """The maximum size of one batch of removals, in bytes."""
 _TOPIC_BYTES = 300
@@ -199,7 +201,7 @@ class GroupMetadataManager:
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
         log.log(
-            logging.INFO if partition in self._given_up else logging.WARNING,
+            logging.INFO if partition in self._given_up or _LEADS_NO_MORE in reason else logging.WARNING,
             "no longer coordinates a partition of the groups log partition=%d reason=%s",
             partition,
             reason,

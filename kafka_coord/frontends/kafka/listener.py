@@ -119,6 +119,8 @@ class KafkaListener:
         self._stop: asyncio.Event | None = None
         self._server: asyncio.Server | None = None
         """``None`` while this instance refuses connections."""
+        self._is_refusing = False
+        """Whether the broker has refused a connection since it last answered."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
@@ -242,6 +244,8 @@ class KafkaListener:
         if self._server is not None and self._server.is_serving():
             log.info("refusing Kafka clients until the broker listens again")
             self._stop_listening()
+            self._is_refusing = True
+            self.instances.close()  # an old connection may still answer: only a new one proves that the broker listens
             self._look.set()
 
     async def _end_overdue_clients(self) -> None:
@@ -298,7 +302,7 @@ class KafkaListener:
         once: a broker that stops closes its connections, and then refuses new ones."""
         try:
             await self.instances.find_leaders()
-            self._broker_failures = 0
+            self._broker_failures, self._is_refusing = 0, False
             await self._listen()
         except BrokerError as error:
             if isinstance(error, RightMissing):
@@ -310,7 +314,8 @@ class KafkaListener:
                 return
             if self._broker_failures == _FAILURES_TO_TELL:
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
-            await self._listen()
+            if not self._is_refusing:
+                await self._listen()
         except Exception:
             log.exception("cannot determine which groups-log partitions the broker leads (this is a bug)")
         else:
