@@ -70,7 +70,9 @@ class HeldPartition:
 
     def reach(self, offset: int) -> None:
         """Records that no record lies between the last one handed out and ``offset``. These offsets count as consumed
-        together with the records before them."""
+        together with the records before them. An empty log has nothing to pass."""
+        if offset == 0:
+            return
         all_consumed = self.consumed >= self.handed
         self.reached = max(self.reached, offset)
         if all_consumed:
