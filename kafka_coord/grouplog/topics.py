@@ -1,4 +1,4 @@
-"""What is known about topics: offsets belong to a topic's id, not to its name (ADR 42).
+"""Knows which topics exist: offsets belong to a topic's id, not to its name (ADR 42).
 
 A topic is *seen* (it has an identity), *gone* (it is certain that it does not exist), or unknown: nobody could be asked
 about it. What belongs to a topic that is gone is hidden, and valid again if the same id returns. Nothing is concluded

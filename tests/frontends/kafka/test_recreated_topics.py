@@ -1,0 +1,126 @@
+"""Topics that are deleted and made anew under groups of stock clients: offsets belong to a topic's id."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
+from kafka_coord.wire.messages import message
+from tests.frontends.kafka.conftest import Front, end_term
+from tests.frontends.kafka.peer import SESSION_MS, Peer, committing, join
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic(front: Front) -> str:
+    name = f"recreated-{next(_numbers)}"
+    TopicAdmin(front.brokers).create(name, 1, replication=1)
+    return name
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"group-of-{topic}"
+
+
+def recreate(front: Front, topic: str) -> None:
+    TopicAdmin(front.brokers).delete(topic)
+    TopicAdmin(front.brokers).create(topic, 1, replication=1)
+
+
+def fetched(peer: Peer, group: str, topic: str, error: Error = Error.NONE) -> int:
+    """Returns the group's committed offset in partition 0, or -1."""
+    of_topic = message("OffsetFetchRequest").struct("OffsetFetchRequestTopic")(name=topic, partition_indexes=(0,))
+    answer = peer.ask("OffsetFetch", 5, group_id=group, topics=(of_topic,))
+    assert answer.error_code == error
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+class Leading:
+    """The only member of a classic group. It assigns partition 0 of the topic to itself."""
+
+    def __init__(self, peer: Peer, group: str, topic: str) -> None:
+        self.peer, self.group, self.topic = peer, group, topic
+        self.member_id = ""
+        self.rejoin()
+
+    def rejoin(self) -> None:
+        subscribed = encoded_subscription(self.topic)
+        joined = self.peer.ask("JoinGroup", 3, **join(self.group, self.member_id, subscribed, SESSION_MS))
+        assert joined.error_code == Error.NONE
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
+        mine = form(member_id=self.member_id, assignment=encoded_assignment([(self.topic, 0)]))
+        who = {"group_id": self.group, "member_id": self.member_id, "generation_id": self.generation}
+        assert self.peer.ask("SyncGroup", 3, assignments=(mine,), **who).error_code == Error.NONE
+
+    def commit(self, offset: int, version: int = 5, **fields: Any) -> Error:
+        who = {"group_id": self.group, "member_id": self.member_id, "generation_id_or_member_epoch": self.generation}
+        answer = self.peer.ask("OffsetCommit", version, **who, **committing(self.topic, offset=offset), **fields)
+        return Error(answer.topics[0].partitions[0].error_code)
+
+    def beat(self) -> Error:
+        who = {"group_id": self.group, "member_id": self.member_id, "generation_id": self.generation}
+        return Error(self.peer.ask("Heartbeat", 3, **who).error_code)
+
+
+def test_a_commit_for_a_topic_made_anew_is_refused_until_the_member_is_assigned_the_new_one(
+    front: Front, listener: KafkaListener, group: str, topic: str
+) -> None:
+    with Peer(listener) as peer:
+        member = Leading(peer, group, topic)
+        assert member.commit(1_000) is Error.NONE
+        assert fetched(peer, group, topic) == 1_000
+        recreate(front, topic)
+        assert fetched(peer, group, topic) == -1
+        assert member.commit(1_001) is Error.REBALANCE_IN_PROGRESS
+        assert member.beat() is Error.REBALANCE_IN_PROGRESS
+        assert member.commit(1_002) is Error.REBALANCE_IN_PROGRESS
+        member.rejoin()
+        assert fetched(peer, group, topic) == -1
+        assert member.commit(7) is Error.NONE
+        assert fetched(peer, group, topic) == 7
+
+
+def test_the_next_coordinator_knows_which_topics_the_generation_was_given(
+    front: Front, listener: KafkaListener, group: str, topic: str
+) -> None:
+    with Peer(listener) as peer:
+        member = Leading(peer, group, topic)
+        assert member.commit(1_000) is Error.NONE
+    recreate(front, topic)
+    end_term(front, partition_of(group))
+    eventually(lambda: listener.managed.knows(group))
+    with Peer(listener) as peer:
+        member.peer = peer
+        assert fetched(peer, group, topic) == -1
+        assert member.commit(1_001) is Error.REBALANCE_IN_PROGRESS
+        assert fetched(peer, group, topic) == -1
+
+
+def test_offsets_of_a_deleted_topic_are_hidden_and_removed_once_the_name_has_another_id(
+    front: Front, listener: KafkaListener, group: str, topic: str
+) -> None:
+    with Peer(listener) as peer:
+        alone = {"group_id": group, "member_id": "", "generation_id_or_member_epoch": -1}
+        assert _error(peer.ask("OffsetCommit", 5, **alone, **committing(topic, offset=1_000))) is Error.NONE
+        TopicAdmin(front.brokers).delete(topic)
+        assert fetched(peer, group, topic) == -1
+        assert listener.manager.offsets_cache[group], "the topic was deleted less than a day ago"
+        TopicAdmin(front.brokers).create(topic, 1, replication=1)
+        eventually(lambda: _error(peer.ask("OffsetCommit", 5, **alone, **committing(topic, offset=3))) is Error.NONE)
+        assert fetched(peer, group, topic) == 3, "a commit without a member is taken as Kafka takes it"
+
+
+def _error(answer: Any) -> Error:
+    return Error(answer.topics[0].partitions[0].error_code)
