@@ -19,7 +19,15 @@ from kafka_coord.model.committed_offset import CommittedOffset, OffsetDetails
 from kafka_coord.model.durations import Durations
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
-from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable, is_topic_id, same_topic
+from kafka_coord.model.observation import (
+    Channel,
+    Observation,
+    TopicInfo,
+    Unreadable,
+    is_identity,
+    is_topic_id,
+    same_topic,
+)
 from kafka_coord.model.operations import (
     Cause,
     CoordinatorInfo,
@@ -81,6 +89,7 @@ __all__ = [
     "command_from_json",
     "history_from_json",
     "history_to_json",
+    "is_identity",
     "is_topic_id",
     "parse_command_id",
     "same_topic",

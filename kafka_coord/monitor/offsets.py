@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from kafka_coord.channel.operations import decode_offset
-from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.coordinator.start_offsets import unclaimed
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
@@ -18,6 +17,7 @@ from kafka_coord.model import (
     TopicInfo,
     TopicPartition,
     Unreadable,
+    is_identity,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import MAX_PARTITION

@@ -14,7 +14,10 @@ def node(data: bytes, czxid: int = 77) -> Node:
 
 
 def test_a_topic_of_kafka_3_is_identified_by_its_topic_id_alone():
-    data = b'{"removing_replicas":{},"partitions":{"1":[2,3],"0":[1,2]},"topic_id":"TMyOC9fMQO2RvZzC_cfMOw","adding_replicas":{},"version":3}'
+    data = (
+        b'{"removing_replicas":{},"partitions":{"1":[2,3],"0":[1,2]},'
+        b'"topic_id":"TMyOC9fMQO2RvZzC_cfMOw","adding_replicas":{},"version":3}'
+    )
     topic = decode_topic("flights", node(data), {1: "r1", 2: "r2"})
     assert topic.partitions == {0, 1}
     assert topic.identity == "TMyOC9fMQO2RvZzC_cfMOw"
