@@ -16,10 +16,11 @@ from tests.simulation.groups.instances import Instance, Network, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
 from tests.simulation.groups.log import SimulatedPartition
 from tests.simulation.groups.loop import Process, World
+from tests.simulation.groups.topics import SimulatedTopic
 
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
-    "client-kill", "client-freeze", "lazy", "delete", "away",
+    "client-kill", "client-freeze", "lazy", "delete", "away", "topics",
 })  # fmt: skip
 TURMOIL_S, CALM_S = 14.0, 26.0
 BROKERS = (1, 2, 3)
@@ -67,15 +68,16 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm = False
         few = len(faults) <= _FEW
-        kinds = [kind for kind in sorted(faults) if rng.random() < 0.5 or few]
+        kinds = [kind for kind in sorted(faults - {"topics"}) if rng.random() < 0.5 or few]
         if "forget" in kinds and "compact" in kinds:
             kinds.remove(rng.choice(["forget", "compact"]))
         self.kinds = kinds
         self.net = Network(self.world)
         self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
-        self.judge = Judge(self.log, "forget" in kinds)
+        self.topic = SimulatedTopic(self.world, seed)
+        self.judge = Judge(self.log, self.topic, "forget" in kinds)
         self.znode = Znode(rng.choice([0, 0, 0, 32_767 - rng.randint(1, 6)]))
-        self.instances = {broker: Instance(self.world, self.net, self.log, self.znode, broker) for broker in BROKERS}
+        self.instances = {broker: self._instance(broker) for broker in BROKERS}
         self.twins: list[Instance] = []
         self.processes: list[Process] = []
         self.asked: dict[object, tuple[float, Process, str]] = {}
@@ -83,8 +85,12 @@ class GroupHistory:
         """The keys are the client's process and the instance's process."""
         names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
         self.clients = [Client(self, name) for name in names]
+        self._changes_topics = "topics" in faults and (few or self.topic.rng.random() < 0.5)
         self.every_s = rng.uniform(0.15, 1.5)
         self._pace = rng.choice([1.0, 1.0, 0.3])
+
+    def _instance(self, broker: int) -> Instance:
+        return Instance(self.world, self.net, self.log, self.znode, broker, self.topic)
 
     @property
     def pace(self) -> float:
@@ -98,6 +104,8 @@ class GroupHistory:
         """Runs the history. Raises :class:`InvariantBroken`."""
         world, start = self.world, self.world.now
         world.after(1.0, self._fault)
+        if self._changes_topics:
+            world.after(self.topic.rng.uniform(1.0, 5.0), self._topics)
         world.after(_LOOKS_S, self._look_at_held)
         self._run(start + self.turmoil_s)
         self._end_all()
@@ -214,10 +222,10 @@ class GroupHistory:
     def _restart(self, broker: int) -> None:
         if self.instances[broker].process.killed:
             self.processes.append(self.instances[broker].process)
-            self.instances[broker] = Instance(self.world, self.net, self.log, self.znode, broker)
+            self.instances[broker] = self._instance(broker)
 
     def _twin(self) -> None:
-        twin = Instance(self.world, self.net, self.log, self.znode, self.log.leader)
+        twin = self._instance(self.log.leader)
         self.twins.append(twin)
         self.world.after(self.rng.uniform(0.5, 4.0), lambda: self._without(twin))
 
@@ -270,8 +278,24 @@ class GroupHistory:
         instance = self.instances[self.log.leader]
         instance.process.start(lambda: instance.coordinator._delete(ALONE))
 
+    def _topics(self) -> None:
+        """Makes the topic anew, or hides it. Its choices are its own, so other faults are the same with and without
+        it."""
+        if self.calm:
+            return
+        self.world.after(self.topic.rng.uniform(0.5, 6.0), self._topics)
+        back = self.topic.rng.choice([self.topic.make_anew, self.topic.show])
+        self.topic.hide()
+        self.say("the topic is gone")
+        self.world.after(self.topic.rng.uniform(0.0, 2.0), lambda: self._topic_back(back))
+
+    def _topic_back(self, back: Callable[[], None]) -> None:
+        back()
+        self.say(f"the topic is {self.topic.identity}")
+
     def _end_all(self) -> None:
         self.say("calm")
+        self.topic.show()
         self.calm = True
         self.net.loss = self.net.delay = 0.0
         self.log.have_replicas(True)

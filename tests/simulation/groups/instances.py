@@ -14,6 +14,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
+from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
 
 LOOK_S = 0.5
 RETENTION_MS = 20_000
@@ -117,7 +118,15 @@ class Znode:
 class Instance:
     """One process beside one broker."""
 
-    def __init__(self, world: World, net: Network, log: SimulatedPartition, znode: Znode, broker: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        net: Network,
+        log: SimulatedPartition,
+        znode: Znode,
+        broker: int,
+        topic: SimulatedTopic,
+    ) -> None:
         self.world, self.net, self.log, self.znode, self.broker = world, net, log, znode, broker
         self.process = Process(world, f"instance-{broker}")
         known = SimpleNamespace(learn=_learn, partitions_of=lambda _topic: 1 << 31)
@@ -129,6 +138,7 @@ class Instance:
             LIMITS,
             self._term_ended,
             lambda: WALL_START_MS + int(world.now * 1000),
+            SimulatedTopics(topic, self.process),
         )
         self.coordinator = GroupCoordinator(
             self.manager,

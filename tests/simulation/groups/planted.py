@@ -11,10 +11,12 @@ from typing import Any
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.grouplog import manager, term
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import LogTerm, producer_of
+from kafka_coord.grouplog.topics import Topics
 
 Patch = tuple[Any, str, Any]
 
@@ -190,6 +192,21 @@ def _hold_outlasts_its_connection() -> Patch:
     return Group, "_gone", lambda _self, _gone: None
 
 
+def _offsets_keyed_by_name_alone() -> Patch:
+    return Topics, "belongs", lambda _self, _topic, _identity: True
+
+
+def _hidden_offsets_deleted() -> Patch:
+    def forgets(self: Any, topic: str, identity: str, _now_ms: float) -> bool:
+        return not self.belongs(topic, identity)
+
+    return Topics, "forgets", forgets
+
+
+def _commit_under_the_old_id_taken() -> Patch:
+    return GroupCoordinator, "_given", lambda _self, _request: {}
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -211,6 +228,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a heartbeat is held through a rebalance": partial(_hold_outlasts, Error.REBALANCE_IN_PROGRESS),
     "a heartbeat is held for a member that was removed": partial(_hold_outlasts, Error.UNKNOWN_MEMBER_ID),
     "a heartbeat is held for a connection that was lost": _hold_outlasts_its_connection,
+    "offsets are keyed by the topic's name alone": _offsets_keyed_by_name_alone,
+    "the offsets of a hidden topic are deleted": _hidden_offsets_deleted,
+    "a commit under the old id is taken": _commit_under_the_old_id_taken,
 }
 
 TELLING = {
@@ -222,6 +242,9 @@ TELLING = {
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
     "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay"}),
+    "offsets are keyed by the topic's name alone": frozenset({"topics"}),
+    "the offsets of a hidden topic are deleted": frozenset({"topics"}),
+    "a commit under the old id is taken": frozenset({"topics"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

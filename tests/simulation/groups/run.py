@@ -84,7 +84,8 @@ def main(
     """Runs seeded histories of instances, clients and one partition of the groups log. A seed replays exactly.
 
     Exit code 1 if an invariant was violated; the shortest history found is printed. Kinds of faults: away,
-    client-freeze, client-kill, compact, delay, delete, forget, freeze, kill, lazy, loss, move, replicas, twin, znode.
+    client-freeze, client-kill, compact, delay, delete, forget, freeze, kill, lazy, loss, move, replicas, topics, twin,
+    znode.
     """
     kinds = FAULTS if not faults else frozenset() if faults == "none" else frozenset(faults.split(","))
     if not kinds <= FAULTS:
