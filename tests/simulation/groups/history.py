@@ -85,7 +85,7 @@ class GroupHistory:
         """The keys are the client's process and the instance's process."""
         names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
         self.clients = [Client(self, name) for name in names]
-        self._changes_topics = "topics" in faults and (few or self.topic.rng.random() < 0.5)
+        self.topic.is_still = not ("topics" in faults and (few or self.topic.rng.random() < 0.5))
         self.every_s = rng.uniform(0.15, 1.5)
         self._pace = rng.choice([1.0, 1.0, 0.3])
 
@@ -104,7 +104,7 @@ class GroupHistory:
         """Runs the history. Raises :class:`InvariantBroken`."""
         world, start = self.world, self.world.now
         world.after(1.0, self._fault)
-        if self._changes_topics:
+        if not self.topic.is_still:
             world.after(self.topic.rng.uniform(1.0, 5.0), self._topics)
         world.after(_LOOKS_S, self._look_at_held)
         self._run(start + self.turmoil_s)
