@@ -100,6 +100,7 @@ def test_the_next_coordinator_knows_which_topics_the_generation_was_given(
         assert member.commit(1_000) is Error.NONE
     recreate(front, topic)
     end_term(front, partition_of(group))
+    eventually(lambda: listener.managed.knows(group))
     with Peer(listener) as peer:
         member.peer = peer
         assert fetched(peer, group, topic) == -1
