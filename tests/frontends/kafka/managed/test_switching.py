@@ -9,8 +9,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from tests.frontends.kafka.managed.play import flights
-from tests.frontends.kafka.managed.test_classic import Classic
-from tests.frontends.kafka.managed.test_heartbeats import Beats
+from tests.frontends.kafka.managed.plays import Beats, Classic
 
 INSTANCE = "i1"
 
