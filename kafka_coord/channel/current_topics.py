@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from kafka_coord.errors import MalformedValue, NoAuth
-from kafka_coord.model import TopicInfo, is_identity
+from kafka_coord.model import TopicInfo, TopicOfOffsets, is_identity
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, ReadResult, Store
@@ -40,7 +40,7 @@ def replaced_topics(store: Store, topics: Iterable[str], stored: Iterable[ReadRe
 def _is_same(name: str, stored: ReadResult, topic: ReadResult) -> bool:
     if not isinstance(topic, Node):
         return False
-    written = stored.data.decode(errors="replace") if isinstance(stored, Node) else ""
+    written = TopicOfOffsets.read(stored.data).identity if isinstance(stored, Node) else ""
     with suppress(MalformedValue):
         identity, former = topic_identity(fields.load_object(topic.data, layout.broker_topic(name)), topic)
         is_same = TopicInfo(name, frozenset(), identity, former_identity=former).is_same(written)

@@ -9,7 +9,7 @@ import pytest
 from kafka_coord.channel.offset_details import read_offsets
 from kafka_coord.channel.zookeeper import stored_offsets
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
-from kafka_coord.model import CommittedOffset, TopicPartition
+from kafka_coord.model import CommittedOffset, TopicOfOffsets, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 from tests.simulation.store import connected_store
@@ -43,6 +43,13 @@ def test_the_offset_of_a_topic_that_was_made_anew_is_not_returned(store: Store) 
     assert found(store) == 500
     store.delete(TOPIC)
     store.create(TOPIC, topic_value(2, topic_id=SECOND))
+    assert found(store) is None
+
+
+def test_the_number_of_first_partitions_beside_the_id_changes_nothing(store: Store) -> None:
+    store.set(OFFSETS, TopicOfOffsets(FIRST, 2).data)
+    assert found(store) == 500
+    store.set(TOPIC, topic_value(2, topic_id=SECOND))
     assert found(store) is None
 
 
