@@ -232,8 +232,8 @@ class LagTotal:
 
     @classmethod
     def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
-        """Returns the total of the partitions, without those of topics that no member subscribes to."""
-        return cls.of(row.lag for row in rows if row.holding != NOT_SUBSCRIBED)
+        """Returns the total of the partitions that count (:func:`counted`)."""
+        return cls.of(row.lag for row in counted(rows))
 
     @classmethod
     def of(cls, lags: Iterable[int | None]) -> LagTotal:
@@ -241,6 +241,11 @@ class LagTotal:
         lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))
+
+
+def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
+    """Returns the rows without those of topics that no member subscribes to."""
+    return [row for row in rows if row.holding != NOT_SUBSCRIBED]
 
 
 def lag_of(committed: int | None, end: int | None) -> int | None:

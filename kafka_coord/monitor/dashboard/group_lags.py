@@ -80,7 +80,7 @@ class GroupLags:
                 seen = one.observation
                 judged = self._rings.judged(name, offset_rows(seen, committed[name], ends), now_ms)
                 self._rings.add(name, now_ms, judged, seen.decided_ms)
-                self.measured[name] = now_ms, LagTotal.of(row.lag for row in judged)
+                self.measured[name] = now_ms, LagTotal.of_rows(judged)
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
         behind = ((name, found) for name, (_, found) in self.measured.items() if found.lag)
         self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))
