@@ -412,9 +412,10 @@ class GroupCoordinator:
                 error = error or found[0]
             elif self.kinds.managed(group) is not None:  # it was taken over meanwhile
                 error = error or Error.COORDINATOR_LOAD_IN_PROGRESS
-            stored = current_offsets(_requested(cache.get(group, {}), topics), self._manager.topics)
             if found is not None:
-                stored = dict(found[1])
+                stored = found[1]
+            else:
+                stored = current_offsets(_requested(cache.get(group, {}), topics), self._manager.topics)
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
