@@ -35,7 +35,9 @@ def left(offsets: dict[str, CommittedOffset], topics: Topics | None = None, **gr
     """Returns the topics whose offsets are left after a check, or ``None`` if the group was removed."""
 
     async def run() -> tuple[str, ...] | None:
-        manager = GroupMetadataManager(_nowhere, _never, "test", GroupLimits(), now_ms=lambda: NOW_MS, topics=topics)
+        manager = GroupMetadataManager(
+            _nowhere, _never, _unasked, "test", GroupLimits(), now_ms=lambda: NOW_MS, topics=topics
+        )
         manager.terms[partition_of(GROUP)] = MemoryTerm()  # type: ignore[assignment]
         manager._add(GROUP, GroupMetadata(GROUP, **group))
         manager.offsets_cache[GROUP] = {(topic, 0): one for topic, one in offsets.items()}
@@ -51,6 +53,10 @@ def _nowhere() -> Any:
 
 async def _never(_partition: int) -> int:
     raise AssertionError("nothing is claimed")
+
+
+async def _unasked(_partition: int, _term: int) -> bool:
+    raise AssertionError("no term is checked")
 
 
 def members(*subscriptions: bytes, protocol_type: str = "consumer") -> dict[str, Any]:

@@ -27,7 +27,7 @@ class SimulatedTopic:
 
     def make_anew(self) -> None:
         self._count += 1
-        self._become(f"id-{self._count}".ljust(22, "-"))
+        self._become(self._id())
 
     def hide(self) -> None:
         """Hides the topic until :meth:`show` or :meth:`make_anew`."""
@@ -35,7 +35,11 @@ class SimulatedTopic:
 
     def show(self) -> None:
         if not self.identity:
-            self._become(f"id-{self._count}".ljust(22, "-"))
+            self._become(self._id())
+
+    def _id(self) -> str:
+        """The identity in the form in which the groups log returns it: the base64 form of 16 bytes ends with "w"."""
+        return f"id-{self._count}".ljust(21, "-") + "w"
 
     def _become(self, identity: str) -> None:
         self.identity, self.changed_at = identity, self.world.now
