@@ -24,7 +24,12 @@ FIRST, SECOND = "first-id--------------", "second-id-------------"
 class MemoryTerm:
     """A term whose appends succeed at once."""
 
-    def append(self, _records: Sequence[LogRecord], apply: Callable[[], None]) -> asyncio.Future[None]:
+    def append_in_order(
+        self, parts: Sequence[tuple[Sequence[LogRecord], Callable[[], None]]]
+    ) -> list[asyncio.Future[None]]:
+        return [self._append(apply) for _records, apply in parts]
+
+    def _append(self, apply: Callable[[], None]) -> asyncio.Future[None]:
         apply()
         done = asyncio.get_running_loop().create_future()
         done.set_result(None)
