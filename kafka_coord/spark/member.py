@@ -388,9 +388,13 @@ class QueryMember:
                 "'kafka-coord groups reset-offsets', or set onDataLoss=earliest (or latest) to read what is there"
             )
         self._beyond.pop(partition, None)
-        at = begin if policy is OnDataLoss.EARLIEST else end
+        if position < begin:  # what still exists is read
+            at, lost = begin, f"{begin - position} unread records are gone; "
+        else:
+            at, lost = begin if policy is OnDataLoss.EARLIEST else end, ""
         log.warning(
-            "%s: continuing at %d instead of %d because of onDataLoss=%s; %s", partition, at, position, policy, holds
+            "%s: continuing at %d instead of %d because of onDataLoss=%s; %s%s",
+            *(partition, at, position, policy, lost, holds),
         )
         return at
 

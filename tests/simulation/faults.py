@@ -26,7 +26,9 @@ SILENCE = "silence"
 """A kind of fault: ZooKeeper answers nobody for a while."""
 MARKERS = "markers"
 """Not a fault. With it, some offsets of the logs hold no record, as after transactions and compaction."""
-OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS})
+LATE = "late"
+"""Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
 FAULTS = OF_SOME_HISTORIES | frozenset(
@@ -132,6 +134,8 @@ class FaultInjector:
         self.cluster.later(for_s, lambda: self.cluster.launcher.thaw(process))
 
     def grow(self) -> None:
+        if not self.cluster.partitions:
+            return
         topic = self.cluster.rng.choice(tuple(self.cluster.partitions))
         self.cluster.partitions[topic] += 1
         self.cluster.write(SetData(layout.broker_topic(topic), self.cluster.topic_value(topic)))

@@ -18,7 +18,7 @@ from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.start_offsets import read_start_offsets
+from kafka_coord.coordinator.start_offsets import StartOffsets, read_start_offsets
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import MembershipMachine
 from kafka_coord.frontends.members.machine.stimuli import MemberWritten
@@ -31,7 +31,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.faults import MARKERS, SILENCE, SUBSCRIBE
+from tests.simulation.faults import LATE, MARKERS, SILENCE, SUBSCRIBE
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -340,6 +340,10 @@ def _partitions_counted_at_every_start() -> Patch:
     return TopicOfOffsets, "read", classmethod(lambda _cls, data: original(data)._replace(first=None))
 
 
+def _remembered_only_with_a_start() -> Patch:
+    return decide, "_covering", lambda *_: StartOffsets()
+
+
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -375,12 +379,14 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "zxids of a group at rest read after its state": _zxids_of_after_the_look,
     "a later partition counts as a first start": _later_partition_counts_as_a_first_start,
     "the partitions of a topic are counted at every start": _partitions_counted_at_every_start,
+    "a subscription is remembered only with a start": _remembered_only_with_a_start,
     **KAFKA_MUTATIONS,
 }
 
 
 TELLING = {
     "a later partition counts as a first start": frozenset({"grow", "kill"}),
+    "a subscription is remembered only with a start": frozenset({LATE, "kill"}),
     "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),
     "a waiting consumer hands out": frozenset({SILENCE, "evict"}),
     "a consumer goes on without listing its channel first": frozenset({SILENCE, "rebalance"}),
