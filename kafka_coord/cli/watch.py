@@ -31,7 +31,7 @@ from kafka_coord.model import GroupKind
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.documents import command_document, group_document, iso_time
-from kafka_coord.monitor.groups import EndOffsets, kind_of
+from kafka_coord.monitor.groups import LogRanges, kind_of
 from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.monitor.operate import require_group
 from kafka_coord.monitor.overview import Overview, read_overview
@@ -71,8 +71,8 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
                 require_group(instances.store, group)
             else:
                 read_client_group(instances, group)
-        ends = None if no_lag else brokers.known_ends
-        frames = _frames(instances, groups, ends, interval, count)
+        log_ranges = None if no_lag else brokers.known_ranges
+        frames = _frames(instances, groups, log_ranges, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
         else:
@@ -81,14 +81,14 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 
 
 def _frames(
-    instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
+    instances: Instances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
     """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():
         if number:
             time.sleep(interval)
         try:
-            yield read_overview(instances, groups, ends)
+            yield read_overview(instances, groups, log_ranges)
         except StoreUnavailable as error:
             yield f"ZooKeeper does not respond: {error}"
 

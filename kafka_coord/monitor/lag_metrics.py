@@ -75,10 +75,17 @@ class LagSampler:
         yield labelled(
             GaugeMetricFamily,
             "group_lag_records",
-            "Records that the group has not committed yet, for the groups with the largest lag "
+            "Records in the logs that the group has not committed yet, for the groups with the largest lag "
             "(serve.lag_metrics_groups).",
             "group kind",
             {group: total.lag for group, total in found.items() if total.lag is not None},
+        )
+        yield labelled(
+            GaugeMetricFamily,
+            "group_gone_records",
+            "Records that were deleted before the group read them, for the same groups.",
+            "group kind",
+            {group: total.gone for group, total in found.items() if total.gone is not None},
         )
         yield labelled(
             GaugeMetricFamily,
@@ -135,7 +142,7 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        rows = list_all_groups(Instances(store, properties), reader.latest, None if rings is None else keep).rows
+        rows = list_all_groups(Instances(store, properties), reader.ranges, None if rings is None else keep).rows
     finally:
         reader.close()
     if rings is not None:

@@ -12,7 +12,7 @@ from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_snapshots, group_row
+from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_snapshots, group_row
 from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import read_groups
@@ -48,7 +48,7 @@ class Overview:
     note: str
 
 
-def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
+def read_overview(instances: Instances, names: Sequence[str], log_ranges: LogRanges | None) -> Overview:
     """Reads the groups in ``names``, or all groups if ``names`` is empty, and the busiest of them in detail. A named
     group need not exist yet."""
     store = instances.store
@@ -67,8 +67,8 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
     waiting = read_waiting(store, snapshots)
     theirs = with_offsets(instances, [clients[group] for group in detailed if group in clients])
     found = [
-        *describe_snapshots(store, cluster, managed, end_offsets, waiting=waiting),
-        *described(theirs, cluster.topics, end_offsets),
+        *describe_snapshots(store, cluster, managed, log_ranges, waiting=waiting),
+        *described(theirs, cluster.topics, log_ranges),
     ]
     found.sort(key=lambda one: one.group)
     return Overview(

@@ -13,10 +13,11 @@ from kafka_coord.errors import BrokerError, NotFound
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
+from kafka_coord.model.lag import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow
+from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, MemberRow
 from kafka_coord.monitor.offsets import Committed, rows_of
 from kafka_coord.monitor.ownership import Unowned
 from kafka_coord.monitor.sequences import parts
@@ -209,14 +210,14 @@ def is_client_group(instances: Instances, group: str) -> bool:
 
 
 def described(
-    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], log_ranges: LogRanges | None
 ) -> tuple[GroupDescription, ...]:
-    """Describes groups that have already been read. Calls ``end_offsets`` once, for all their partitions."""
-    ends: Mapping[TopicPartition, int] = {}
+    """Describes groups that have already been read. Calls ``log_ranges`` once, for all their partitions."""
+    logs: Mapping[TopicPartition, LogRange] = {}
     note = ""
     partitions = [one.partitions(topics) for one in groups]
-    if end_offsets is not None:
-        ends, note = end_offsets(PartitionSet.union(partitions))
+    if log_ranges is not None:
+        logs, note = log_ranges(PartitionSet.union(partitions))
     descriptions = []
     for found, theirs in zip(groups, partitions, strict=True):
         held = {tp: (owner, "owned") for tp, owner in found.held.items()}
@@ -231,7 +232,7 @@ def described(
                 coordinator=found.coordinator,
                 log_partition=found.log_partition,
                 members=found.members,
-                offsets=rows_of(theirs, held, Committed(found.committed), ends, found.subscribed_topics),
+                offsets=rows_of(theirs, held, Committed(found.committed), logs, found.subscribed_topics),
                 unowned=Unowned(found.unowned(topics)),
                 lag_note=note,
             )
