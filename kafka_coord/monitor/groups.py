@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.grouplog.manager import partition_of
@@ -269,7 +270,10 @@ def describe_snapshots(
         judged = group_status(replace(seen, unreadable=unreadable))
         missing = snapshot.missing_topics
         nothing = [f"members subscribe to topics that do not exist: {some(missing, 5)}"] if missing else []
-        waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]
+        waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())
+        if len(waits_for) > MAX_WAITS:
+            more = len(waits_for) - MAX_WAITS
+            waits_for[MAX_WAITS:] = [f"{more} more {plural('consumer', more)} with unacknowledged commands"]
         yield GroupDescription(
             group=group,
             kind=GroupKind.MANAGED,

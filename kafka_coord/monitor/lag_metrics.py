@@ -27,12 +27,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One measurement. ``at`` is the time when it ended (monotonic seconds), and ``took_s`` is its duration. ``rows``
-    are the groups with the largest lag. ``left_out`` counts all other groups."""
+    are the groups with the largest lag. ``left_out`` counts all other groups. ``incomplete`` is set if some groups
+    could not be read."""
 
     at: float
     took_s: float = 0.0
     rows: tuple[GroupRow, ...] = ()
     left_out: int = 0
+    incomplete: bool = False
 
 
 class LagSampler:
@@ -98,6 +100,11 @@ class LagSampler:
             "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out
         )
         yield gauge(
+            "group_lag_incomplete",
+            "Whether some groups, or their offsets, could not be read. kafka-coord groups list --lag names them.",
+            sample.incomplete,
+        )
+        yield gauge(
             "group_lag_age_seconds",
             "Time since the last measurement ended. A value far above serve.lag_metrics_interval_ms means that the "
             "current measurement is slow, or that measurements fail.",
@@ -119,7 +126,7 @@ class LagSampler:
                     self._sample = measure_lags(store, self._properties, most=self._most, rings=self._rings)
                 except KafkaCoordError as error:
                     last = self._sample or Sample(time.monotonic())
-                    self._sample = replace(last, rows=(), left_out=0)
+                    self._sample = replace(last, rows=(), left_out=0, incomplete=True)
                     log.warning("cannot measure the lag of the groups: %s", error, extra={"event": "lag_unmeasured"})
             else:
                 self._sample = None
@@ -142,16 +149,17 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        rows = list_all_groups(Instances(store, properties), reader.ranges, None if rings is None else keep).rows
+        listed = list_all_groups(Instances(store, properties), reader.ranges, None if rings is None else keep)
     finally:
         reader.close()
+    rows = listed.rows
     if rings is not None:
         rows = tuple(_judged(row, offsets) for row in rows)
         for row in reversed(rows[:most]):  # the rings drop the groups with the largest lag last
             if row.group in offsets:
                 rings.add(row.group, now_ms, *offsets[row.group])
     now = time.monotonic()
-    return Sample(now, now - began, rows[:most], max(0, len(rows) - most))
+    return Sample(now, now - began, rows[:most], max(0, len(rows) - most), bool(listed.missing))
 
 
 def _judged(row: GroupRow, offsets: Mapping[str, tuple[Sequence[OffsetRow], int]]) -> GroupRow:

@@ -20,7 +20,7 @@ from kafka_coord.monitor.snapshot import read_groups
 DETAILED = 20
 """A frame reads the offsets of at most this many groups: rebalancing groups first, then paused groups."""
 
-_BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
+_BUSIEST_FIRST = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One frame. ``lags`` and ``owners`` cover only the groups that were read in detail."""
+    """One frame. ``lags`` and ``owners`` cover only the groups that were read in detail. ``note`` says what could not
+    be read, and why."""
 
     cluster: Cluster
     groups: tuple[GroupRow, ...]
@@ -46,6 +47,11 @@ class Overview:
     owners: tuple[OwnerRow, ...]
     waiting: tuple[WaitingCommand, ...]
     note: str
+
+    @property
+    def left_out(self) -> int:
+        """The number of groups that were not read in detail."""
+        return len(self.groups) - len(self.lags)
 
 
 def read_overview(instances: Instances, names: Sequence[str], log_ranges: LogRanges | None) -> Overview:
@@ -61,7 +67,7 @@ def read_overview(instances: Instances, names: Sequence[str], log_ranges: LogRan
     }
     rows = [group_row(snapshot, cluster) for snapshot in snapshots.values()]
     rows += [row for row in listed.rows if row.group in clients]
-    ranked = sorted((row for row in rows if row.state in _BUSY), key=lambda row: (_BUSY.index(row.state), row.group))
+    ranked = sorted(rows, key=lambda row: (_BUSIEST_FIRST.index(row.state), row.group))
     detailed = [row.group for row in ranked[:DETAILED]]
     managed = {group: snapshots[group] for group in detailed if group in snapshots}
     waiting = read_waiting(store, snapshots)

@@ -43,6 +43,8 @@ class GroupLags:
         self.consumers: dict[str, tuple[str, ...]] = {}
         """The members of each measured group."""
         self.furthest_behind: tuple[str, ...] = ()
+        self.behind = 0
+        """The number of groups with lag, or with unread records that are gone."""
         self.since_ms: int | None = None
         """The time when the oldest lag was measured (ms since 1970)."""
         self._store = store
@@ -82,9 +84,15 @@ class GroupLags:
                 self._rings.add(name, now_ms, judged, seen.decided_ms)
                 self.measured[name] = now_ms, LagTotal.of_rows(judged)
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
-        behind = ((name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone)
+        behind = [(name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone]
+        self.behind = len(behind)
         self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))
         return bool(partitions)
+
+    @property
+    def unknown(self) -> int:
+        """The number of partitions whose lag is unknown."""
+        return sum(found.unknown for _, found in list(self.measured.values()))
 
     def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
         """Returns each group's target: the partitions of each member."""

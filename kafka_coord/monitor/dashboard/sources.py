@@ -31,6 +31,7 @@ from kafka_coord.monitor.dashboard.log_ranges import LogRangeCache
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.access import check_access
+from kafka_coord.monitor.doctor.findings import info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_group, describe_groups
@@ -52,6 +53,7 @@ MAX_LANES = 500
 """The maximum number of partitions in a timeline."""
 MANY_GROUPS = 500
 """Above this number of groups, the doctor examines only groups that are not at rest, and those furthest behind."""
+_MOST_FOUND = 20
 _REMEMBERED = 20
 """The maximum number of groups with a stored timeline."""
 _PRESENCES_S = 5.0
@@ -176,7 +178,12 @@ class Sources:
             earlier=self._cluster,
             access_findings=self._access_findings,
         )
-        return [documents.finding_document(one) for one in found]
+        shown = [documents.finding_document(one) for one in found]
+        if names is not None:
+            left_out = len(self.rows.rows) - len(names)
+            what = f"{left_out} of {len(self.rows.rows)} managed groups are at rest, and were not examined here"
+            shown.append(documents.finding_document(info("groups", what, "kafka-coord doctor examines all groups")))
+        return shown
 
     def _access_findings(self) -> Iterator[Finding]:
         """Yields the findings about the ACLs. Repeats the check only rarely, since it reads thousands of ACLs one by
@@ -246,6 +253,8 @@ class Sources:
             "troubled": self._with_lags(states.troubled[:MAX_ROWS]),
             "troubled_count": len(states.troubled),
             "lagging": [one | {"verdict": str(self._rings.verdict(one["group"]))} for one in self._with_lags(lagging)],
+            "lagging_count": self.lags.behind,
+            "lag_unknown": self.lags.unknown,
             "lag_since": documents.iso_time(self.lags.since_ms),
             "lag_unmeasured": max(0, len(self.rows.rows) - len(self.lags.measured)),
             "rebalances": [[minute * 60_000, minutes[minute]] for minute in range(this_minute - 59, this_minute + 1)],
@@ -269,7 +278,7 @@ class Sources:
         return self._with_lags(sorted(rows, key=lambda row: row.group)[:most])
 
     def search(self, search: str = "") -> Document:
-        """Returns the groups, consumers and topics whose names contain ``search``."""
+        """Returns the first groups, consumers and topics whose names contain ``search``."""
         text, cluster = search.lower(), self._seen()
         groups = sorted(name for name in self._all_rows() if text in name.lower())
         topics = [name for name in sorted(cluster.topics) if text in name.lower()]
@@ -279,7 +288,9 @@ class Sources:
             for one in members
             if text in one.lower()
         ]
-        return {"groups": groups[:20], "consumers": consumers[:20], "topics": topics[:20]}
+        found: dict[str, list[Any]] = {"groups": groups, "consumers": consumers, "topics": topics}
+        left_out = sum(max(0, len(names) - _MOST_FOUND) for names in found.values())
+        return {**{name: names[:_MOST_FOUND] for name, names in found.items()}, "left_out": left_out}
 
     def _all_rows(self) -> dict[str, GroupRow]:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
@@ -369,7 +380,7 @@ class Sources:
         return {
             "group": group,
             "verdict": str(trends.verdict),
-            "unknown": trends.unknown,
+            "verdict_unknown": trends.unknown,
             "note": found.lag_note or None,
             **documents.lag_document(found.lag),
             "partitions": [
