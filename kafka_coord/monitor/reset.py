@@ -46,9 +46,10 @@ class Rule:
     number: int = 0
 
     def __str__(self) -> str:
-        """Returns the text for the history, such as ``to-earliest`` or ``shift-by -100``."""
+        """Returns the text for the plan and the history, such as ``to-earliest``, ``shift-by -100`` or ``to-time
+        2026-01-31T12:00:00.000Z``, which is in UTC."""
         if self.kind is RuleKind.TO_TIME:
-            return f"{self.kind} {iso_time(self.number)}"
+            return f"{self.kind} {iso_time(self.number) or f'{self.number} ms since 1970-01-01T00:00:00Z'}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
         return f"{self.kind} {self.number}" if numbered else str(self.kind)
 
