@@ -183,7 +183,7 @@ def test_all_times_are_in_utc_and_say_so_wherever_the_browser_is(world: World, c
         page.get_by_role("button", name="Reset offsets…").click()
         assert "in UTC" in page.get_by_role("dialog").inner_text()
         page.get_by_label("Rule").select_option("to-current")
-        page.get_by_label("Topics").fill("flights:0")
+        page.get_by_role("dialog").get_by_label("Topics").fill("flights:0")
         page.get_by_label("Reason").fill("bug 17")
         page.get_by_role("button", name="Show the change").click()
         page.get_by_text("Rule: to-current").wait_for()
