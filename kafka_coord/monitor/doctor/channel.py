@@ -73,19 +73,21 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
 
 
 def _ask(address: str) -> ClusterMetadata | str | None:
-    """Returns the instance's answer, or why there is none. Returns ``None`` if it speaks TLS, but only to clients with
-    a certificate. The check does not verify the instance's certificate; its end is a finding of its own."""
+    """Returns the instance's answer, or why there is none. Returns ``None`` if it speaks TLS, but closes connections
+    without a client's certificate. The instance's own certificate is not verified, because its end is a finding of
+    its own."""
     unverified = ssl.create_default_context()
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     problem = ""
     for tls in (None, unverified):
+        secured: list[object] = []
         try:
-            return ask_cluster_metadata(address, tls=tls, timeout_s=TIMEOUT_S)
-        except ssl.SSLError as failure:
-            if "CERTIFICATE_REQUIRED" in str(failure) or "HANDSHAKE_FAILURE" in str(failure):
-                return None
-            problem = problem or str(failure)
+            return ask_cluster_metadata(address, tls=tls, timeout_s=TIMEOUT_S, opened=secured.append)
+        except TimeoutError as failure:
+            problem = problem or str(failure) or "no answer"
         except (OSError, ValueError, BadFrame, MalformedValue) as failure:
+            if tls is not None and secured:
+                return None
             problem = problem or str(failure) or type(failure).__name__
             if isinstance(failure, ConnectionRefusedError):
                 break
