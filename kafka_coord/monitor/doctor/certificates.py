@@ -92,7 +92,9 @@ def _metrics(url: str) -> str:
         if parts.scheme == "https":
             unverified = ssl.create_default_context()
             unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-            connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unverified)
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=TIMEOUT_S, context=unverified
+            )
         else:
             connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
         try:
