@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import Request, RequestType, TopicPartition
 from tests.cli.running import run, started
 from tests.coordinator.harness import World
 from tests.monitor.dashboard.served import Served, operators_file, serving
@@ -176,6 +176,7 @@ def test_all_times_are_in_utc_and_say_so_wherever_the_browser_is(world: World, c
         assert then == "2026-01-31 12:00:00 UTC"
         assert re.fullmatch(r"\d\d:\d\d:\d\d UTC", now), "today's times need no date"
         assert page.locator(".tick").first.inner_text().endswith("UTC")
+        consumer.position = {TopicPartition("flights", 0): 5}
         consumer.leave()
         page.get_by_role("button", name="Log in").click()
         page.get_by_label("Token").fill("a long token")
