@@ -13,6 +13,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     Command,
     CommandId,
+    Departure,
     Request,
     RequestType,
     TopicPartition,
@@ -21,6 +22,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import NODE_PREFIX
+from kafka_coord.model.departure import LEFT
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
@@ -106,6 +108,12 @@ def _size(op: Op, acl: int) -> int:
 def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
     """Returns the operation that acknowledges a command by deleting it."""
     return Delete(layout.command(registration.group, registration.consumer, command.name))
+
+
+def leave_ops(registration: Registration, departure: Departure = LEFT) -> tuple[Op, Op]:
+    """Returns the operations that end a registration. The first says how, so that it does not look like a crash."""
+    channel = layout.channel(registration.group, registration.consumer)
+    return SetData(channel, departure.to_bytes(), registration.token), Delete(registration.path)
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:

@@ -20,6 +20,7 @@ from kafka_coord.channel.operations import (
     decode_command,
     decode_offset,
     in_order,
+    leave_ops,
     offset_op,
     register_ops,
 )
@@ -33,8 +34,18 @@ from kafka_coord.errors import (
     NoNode,
     StoreUnavailable,
 )
-from kafka_coord.model import Command, CommandId, CommandType, GroupSettings, Member, Subscription, TopicPartition
+from kafka_coord.model import (
+    Command,
+    CommandId,
+    CommandType,
+    Departure,
+    GroupSettings,
+    Member,
+    Subscription,
+    TopicPartition,
+)
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.departure import LEFT
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import (
     Check,
@@ -303,20 +314,22 @@ class ConsumerChannel:
                 return frozenset()
             return self.commit(registration, offsets)
 
-    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
+    def leave(
+        self, registration: Registration, offsets: Offsets, also: Iterable[Op] = (), departure: Departure = LEFT
+    ) -> frozenset[str]:
         """Writes the last offsets and deletes the registration in the same multi, so that the partitions move
-        immediately.
+        immediately. ``departure`` tells the coordinator how the member went.
 
         The multi also includes ``also``, unless the consumer's credentials do not allow that. Returns the same as
         :meth:`commit`.
         """
         also = tuple(also)
-        last = Delete(registration.path)
+        last = leave_ops(registration, departure)
         if also:
             try:
                 for op in also:
                     self._store.ensure_path(op.path.rpartition("/")[0])
-                return self._write_offsets(registration, offsets, (*also, last))
+                return self._write_offsets(registration, offsets, (*also, *last))
             except (NoAuth, MultiFailed) as failure:
                 cause = failure.cause if isinstance(failure, MultiFailed) else failure
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
@@ -327,7 +340,7 @@ class ConsumerChannel:
                     self.consumer,
                     cause,
                 )
-        return self._write_offsets(registration, offsets, (last,))
+        return self._write_offsets(registration, offsets, last)
 
     def change_subscription(
         self, registration: Registration, subscription: Subscription, also: Iterable[Op] = ()

@@ -71,10 +71,14 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A LeaveGroup request. ``leaving`` lists the (member id, instance id) of each member that leaves."""
+    """A LeaveGroup request. ``leaving`` lists the (member id, instance id) of each member that leaves. ``client`` is
+    the client id and host of the client that sent it, and ``by`` describes that client: if it is not the member's own,
+    it has evicted the member."""
 
     token: object
     leaving: tuple[tuple[str, str | None], ...]
+    client: tuple[str, str] = ("", "")
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ from kafka_coord.classic_groups.events import (
 )
 from kafka_coord.classic_groups.heartbeat_hold import LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
+from kafka_coord.model import Departure, DepartureKind
+from kafka_coord.model.departure import LEFT
 
 STORE_AGAIN_S = 1.0
 """How long to wait before writing again that a group is empty, in seconds, if the log refused it."""
@@ -149,7 +151,7 @@ class Group:
             self._complete_join_if_all_joined(now)
         for member in list(group.members.values()):
             if member.expires_at <= now and self._may_expire(member) and member.member_id in group.members:
-                self._remove(member, now)
+                self._remove(member, Departure(DepartureKind.EXPIRED, round(member.session_timeout_s * 1000)), now)
         if self._sync_by <= now:
             self._sync_expired(now)
         if self._join_by <= now:
@@ -268,6 +270,8 @@ class Group:
         self._answer_join(member, Error.FENCED_INSTANCE_ID)
         self._answer_sync(member, Error.FENCED_INSTANCE_ID)
         group.replace_static(instance_id, join.fresh_id)
+        by = f"client id {join.client_id} ({join.client_host})"
+        group.departed[instance_id] = Departure(DepartureKind.REPLACED, by=by)
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
         self._update(member, join, now)
@@ -345,7 +349,9 @@ class Group:
     def _complete_join(self, now: float) -> None:
         group = self.metadata
         self._join_by, self._initial = math.inf, False
+        too_late = Departure(DepartureKind.EXPIRED, round(group.rebalance_timeout_s * 1000))
         for member in [m for m in group.members.values() if m.join_token is None and m.instance_id is None]:
+            group.departed[member.name] = too_late
             group.remove(member.member_id)
         joined = [member for member in group.members.values() if member.join_token is not None]
         if group.members and not joined:  # only static members are left, and none has joined, so wait again
@@ -373,7 +379,9 @@ class Group:
         self._sync_by = math.inf
         if group.state not in {COMPLETING, STABLE} or not group.unsynced:
             return
+        too_late = Departure(DepartureKind.EXPIRED, round(group.rebalance_timeout_s * 1000))
         for member_id in list(group.unsynced):
+            group.departed[group.members[member_id].name] = too_late
             group.remove(member_id)
         self._rebalance(now)
         self._complete_join_if_all_joined(now)
@@ -441,6 +449,8 @@ class Group:
         if not store.by_leader:
             if stored.error is not Error.NONE and group.state is EMPTY:
                 self._store_empty_by = now + STORE_AGAIN_S
+            elif group.state is EMPTY:
+                group.departed = {}
             return
         self._storing = NO_GENERATION
         if group.state is not COMPLETING or group.generation_id != store.generation_id:
@@ -451,7 +461,7 @@ class Group:
                 self._answer_sync(member, stored.error)
             self._rebalance(now)
             return
-        group.state, group.topic_ids = STABLE, dict(store.topic_ids)
+        group.state, group.topic_ids, group.departed = STABLE, dict(store.topic_ids), {}
         if not group.unsynced:
             self._sync_by = math.inf
         for member in group.members.values():
@@ -486,6 +496,7 @@ class Group:
             return
         self._answer_beat(member, Error.NONE)  # the old process stays a member
         group.replace_static(join.instance_id or "", back.old_id)
+        group.departed.pop(join.instance_id or "", None)
         member.protocols, member.rebalance_timeout_s, member.session_timeout_s = back.before
         self._refuse_join(join, error)
 
@@ -558,10 +569,10 @@ class Group:
         if self.metadata.state is DEAD:
             self._out.append(Left(leave.token, Error.COORDINATOR_NOT_AVAILABLE))
             return
-        outcomes = tuple((*who, self._leave_one(*who, now)) for who in leave.leaving)
+        outcomes = tuple((*who, self._leave_one(*who, leave, now)) for who in leave.leaving)
         self._out.append(Left(leave.token, Error.NONE, outcomes))
 
-    def _leave_one(self, member_id: str, instance_id: str | None, now: float) -> Error:
+    def _leave_one(self, member_id: str, instance_id: str | None, leave: Leave, now: float) -> Error:
         group = self.metadata
         if member_id in group.pending and instance_id is None:
             del group.pending[member_id]
@@ -578,12 +589,14 @@ class Group:
         if member is None:
             return Error.UNKNOWN_MEMBER_ID
         self._late.left(member_id, member.beats.again_until, now)
-        self._remove(member, now)
+        is_own = not leave.by or leave.client == (member.client_id, member.client_host)
+        self._remove(member, LEFT if is_own else Departure(DepartureKind.EVICTED, by=leave.by), now)
         return Error.NONE
 
-    def _remove(self, member: MemberMetadata, now: float) -> None:
+    def _remove(self, member: MemberMetadata, departure: Departure, now: float) -> None:
         """Removes a member that left or fell silent, so that its partitions go to other members."""
         self._answer_waiting(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
+        self.metadata.departed[member.name] = departure
         self.metadata.remove(member.member_id)
         if self.metadata.state in {STABLE, COMPLETING}:
             self._rebalance(now)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kafka_coord.classic_groups.heartbeat_hold import Beats
+from kafka_coord.model import Departure
 
 CONSUMER = "consumer"
 """The protocol type of consumer groups. In ListGroups, it is also the type of KIP-848 groups."""
@@ -62,6 +63,11 @@ class MemberMetadata:
         return next(offered.name for offered in self.protocols if offered.name in candidates)
 
     @property
+    def name(self) -> str:
+        """The instance id or, if there is none, the member id."""
+        return self.instance_id or self.member_id
+
+    @property
     def waits(self) -> bool:
         """Whether the member's join or sync is held, so that the member does not count as silent. Held heartbeats do
         not matter here, since each hold is shorter than the session timeout."""
@@ -86,6 +92,8 @@ class GroupMetadata:
     pending: dict[str, float] = field(default_factory=dict)
     unsynced: set[str] = field(default_factory=set)
     topic_ids: dict[str, str] = field(default_factory=dict)
+    departed: dict[str, Departure] = field(default_factory=dict)
+    """How members went since the newest stored generation, by their names. Stored with the next generation."""
 
     def add(self, member: MemberMetadata, protocol_type: str) -> None:
         """Adds a member. The first one becomes the leader and determines the protocol type of the group."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Self
 
 from kafka_coord.channel.operations import eviction_op
+from kafka_coord.consumer.absences import Absences
 from kafka_coord.consumer.broker_lookup import BrokerLookup
 from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
 from kafka_coord.consumer.confluent_names import arguments_of
@@ -36,6 +37,7 @@ from kafka_coord.consumer.settings import (
     subscription,
 )
 from kafka_coord.consumer.stream import Stream
+from kafka_coord.consumer.topic_listing import TopicListing
 from kafka_coord.consumer.transport import Endpoint, Transport, open_transport
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition
@@ -177,6 +179,13 @@ class GroupMember(Generic[K, V]):
             on_lost=callbacks.on_lost,
         )
         self._brokers = BrokerLookup(transport, how.kafka.get("bootstrap.servers"), self._fetchers.connect)
+        self._absences = Absences(
+            self._settings.group,
+            self._settings.member.consumer,
+            transport.look or TopicListing(lambda: self._fetchers.log_offsets.admin, self._wakeup.set),
+            subscription=lambda: self._settings.member.subscription,
+            known=lambda: frozenset(partition.topic for partition in self._fetchers.held_partitions()),
+        )
         self._streams: tuple[Stream[K, V], ...] = tuple(
             Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams
         )
@@ -186,7 +195,7 @@ class GroupMember(Generic[K, V]):
             transport.channel,
             self._wakeup,
             consumer=self._settings.member.consumer,
-            meanwhile=self._brokers.step,
+            meanwhile=lambda now: min(self._brokers.step(now), self._absences.step(now)),
             at_end=self._let_go,
         )
 

@@ -13,6 +13,7 @@ from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.absences import Look, look_in_zookeeper
 from kafka_coord.consumer.brokers import BrokerDirectory
 from kafka_coord.consumer.settings import MemberSettings, Reading, between
 from kafka_coord.consumer.socket_brokers import SocketBrokers
@@ -63,6 +64,8 @@ class Transport(Protocol):
     handle: SessionHandle
     channel: MemberChannel
     brokers: Brokers
+    look: Look | None
+    """Finds out which topics exist. ``None``: only the brokers know."""
 
     def start(self) -> None:
         """Starts the transport. Call it once all listeners exist."""
@@ -99,6 +102,7 @@ class ZooKeeperTransport:
         self.brokers: Brokers = BrokerDirectory(
             store, wake, protocol=reading.security_protocol, listener=reading.listener
         )
+        self.look: Look | None = look_in_zookeeper(store)
 
     def start(self) -> None:
         """Does nothing: the store is already open."""
@@ -143,6 +147,7 @@ class SocketTransport:
         self.handle: SessionHandle = link
         self.channel: MemberChannel = link
         self.brokers: Brokers = brokers
+        self.look: Look | None = None
 
     def _ask(self) -> None:
         self._link.ask_metadata()

@@ -19,6 +19,7 @@ from kafka_coord.model import (
     Channel,
     Command,
     Decision,
+    Departure,
     GroupSettings,
     Ledger,
     Member,
@@ -161,7 +162,11 @@ def _read_group(
     channelled = reading.names(layout.channels(group), channels)
     memory.consumers = tuple(dict.fromkeys((*consumers, *ledgered, *channelled)))
     others = [c for c in memory.consumers if c not in each]
-    each |= _by_consumer(others, (yield _reads_of_consumers(group, others)))
+    target = reading.decode(layout.assignment(group), assignment, decode_assignment)
+    departed = sorted(target.members.keys() - set(consumers)) if target is not None else []
+    further = yield [*_reads_of_consumers(group, others), *(GetData(layout.channel(group, c)) for c in departed)]
+    farewells = further[len(further) - len(departed) :]
+    each |= _by_consumer(others, further)
 
     slow = [
         layout.command(group, c, name)
@@ -175,12 +180,12 @@ def _read_group(
     listings = {c: reading.listing(layout.channel(group, c), each[c][2]) for c in channelled}
     seen_channels = {c: Channel(*in_order(listing)) for c, listing in listings.items() if listing is not None}
     settings = reading.decode(layout.group(group), group_node, _decode_settings)
-    target = reading.decode(layout.assignment(group), assignment, decode_assignment)
     pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
         layout.paused(group), paused, _decode_pause, empty=Pause()
     )
     for path, command in zip(slow, commands, strict=True):
         reading.decode(path, command, _decode_command)
+    departures = {c: _departure(memory, reading, c, found) for c, found in zip(departed, farewells, strict=True)}
     memory.decoded = reading.values
     # a member that vanished between the two reads counts as gone (perhaps in grace), not as unreadable
     registered = frozenset(c for c, node in registrations.items() if node is not None)
@@ -206,6 +211,7 @@ def _read_group(
         overdue=due.overdue,
         retired=due.retired,
         retention_passed=due.retention_passed,
+        departures=departures,
         # if the stored target was lost, the next generation must be higher than all earlier ones
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
@@ -217,6 +223,17 @@ def _read_group(
     if query.with_zxids:
         as_of = _zxids(group_node, answers[0], answers[1], answers[2], assignment)
     return Snapshot(observation, frozenset(absent), history if isinstance(history, Node) else None, as_of)
+
+
+def _departure(memory: GroupMemory, reading: _Decoding, consumer: str, farewell: Answer) -> Departure:
+    """Returns how a member went whose registration is gone. ZooKeeper does not say how long its session timeout was, so
+    that is known only if the registration has been read before; it stays in memory until the target is replaced."""
+    where = layout.registration(memory.group, consumer)
+    timeout_ms = 0
+    if where in memory.decoded:
+        reading.values[where] = _, last = memory.decoded[where]
+        timeout_ms = (last.session_timeout_ms or 0) if isinstance(last, Member) else 0
+    return Departure.read(farewell.data if isinstance(farewell, Node) else b"", where, timeout_ms)
 
 
 def _reads_of_consumers(group: str, consumers: Iterable[str]) -> list[Read]:

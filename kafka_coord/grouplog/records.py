@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
-from kafka_coord.model import CommittedOffset, is_topic_id
+from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -34,6 +34,8 @@ _ONE_BYTE = 127
 _WRITTEN_WITH_ID = _VERSION.pack(TAGGED_OFFSET_VALUE)
 _TAGS = bytes((1, 0, 16))
 """One tag, namely 0 (``topicId``, as in later versions of Kafka), of 16 bytes."""
+MAX_DEPARTED = 100
+"""How many members that have gone a group's record names, so that it stays small."""
 _ID_BYTES = 16
 _NO_ID = bytes(8)
 """The first half of the id of a topic from before Kafka 2.8. The second half is the czxid of its znode."""
@@ -126,7 +128,7 @@ def group_record(
     """Encodes the group in its current state, with the given assignments. ``topic_ids`` are the identities of the
     topics in the assignments."""
     form = message("GroupMetadataValue")
-    member_of, topic_of = form.struct("MemberMetadata"), form.struct("GivenTopic")
+    member_of, topic_of, gone_of = (form.struct(name) for name in ("MemberMetadata", "GivenTopic", "GoneMember"))
     members = tuple(
         member_of(
             member_id=member.member_id,
@@ -148,8 +150,12 @@ def group_record(
         current_state_timestamp=now_ms,
         members=members,
         topics=tuple(topic_of(name=name, topic_id=topic_id_bytes(one)) for name, one in (topic_ids or {}).items()),
+        departed=tuple(
+            gone_of(name=name, departure=str(how.kind), after_ms=how.after_ms, by=how.by)
+            for name, how in list(group.departed.items())[:MAX_DEPARTED]
+        ),
     )
-    version = TAGGED_GROUP_VALUE if topic_ids else GROUP_VALUE
+    version = TAGGED_GROUP_VALUE if topic_ids or group.departed else GROUP_VALUE
     return LogRecord(_group_key(group.group_id), _versioned("GroupMetadataValue", version, value))
 
 
@@ -237,6 +243,11 @@ def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
         protocol_type=decoded.protocol_type or None,
         protocol_name=decoded.protocol,
         topic_ids={one.name: topic_id_text(one.topic_id) for one in decoded.topics},
+        departed={
+            one.name: Departure(DepartureKind(one.departure), one.after_ms, one.by)
+            for one in decoded.departed
+            if one.departure in DepartureKind.__members__.values()
+        },
     )
     for entry in decoded.members:
         member = MemberMetadata(

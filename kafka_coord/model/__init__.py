@@ -17,6 +17,7 @@ from kafka_coord.model.command import (
 )
 from kafka_coord.model.committed_offset import CommittedOffset, OffsetDetails
 from kafka_coord.model.coverage import Coverage, TopicOfOffsets
+from kafka_coord.model.departure import Departure, DepartureKind
 from kafka_coord.model.durations import Durations
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
@@ -62,6 +63,8 @@ __all__ = [
     "CoordinatorInfo",
     "Coverage",
     "Decision",
+    "Departure",
+    "DepartureKind",
     "Durations",
     "GroupKind",
     "GroupSettings",

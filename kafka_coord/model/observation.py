@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.model.command import CommandId
+from kafka_coord.model.departure import Departure
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member
 from kafka_coord.model.operations import GroupSettings, Pause, Request
@@ -88,6 +89,7 @@ class Observation:
     - ``overdue``: the consumers that have not acknowledged a command within the rebalance timeout.
     - ``retired``: the consumers that have been gone long enough for their channel to be removed.
     - ``retention_passed``: whether the group has been empty for longer than its offset retention period.
+    - ``departures``: how the members of the stored target went that are no longer registered.
     - ``generation_floor``: if the stored target was lost, the highest generation found elsewhere.
     - ``unreadable``: all znodes that could not be read. While a znode below ``offsets`` is unreadable, its partition or
       topic is not started.
@@ -110,6 +112,7 @@ class Observation:
     overdue: frozenset[str] = frozenset()
     retired: frozenset[str] = frozenset()
     retention_passed: bool = False
+    departures: Mapping[str, Departure] = field(default_factory=dict)
     generation_floor: int = 0
     unreadable: tuple[Unreadable, ...] = ()
     offsets_zxid: int | None = None

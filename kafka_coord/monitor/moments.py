@@ -27,5 +27,8 @@ def ago(at_ms: int, now_ms: int) -> str:
 
 
 def _clock(at_ms: int, now_ms: int) -> str:
-    at, now = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (at_ms, now_ms))
+    try:
+        at, now = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (at_ms, now_ms))
+    except (ValueError, OverflowError, OSError):  # read from a znode that anyone may have written
+        return f"{at_ms} ms since 1970"
     return at.strftime("%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M UTC")

@@ -48,7 +48,8 @@ class Rule:
     number: int = 0
 
     def __str__(self) -> str:
-        """Returns the text for the history, such as ``to-earliest`` or ``shift-by -100``."""
+        """Returns the text for the plan and the history, such as ``to-earliest``, ``shift-by -100`` or ``to-time
+        2026-01-31T12:00:00.000Z``, which is in UTC."""
         if self.kind is RuleKind.TO_TIME:
             return f"{self.kind} {self.time}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}

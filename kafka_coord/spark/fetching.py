@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 
-from kafka_coord.errors import BrokerError, NoOffset
+from kafka_coord.errors import BrokerError, MalformedValue, NoOffset
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,6 +29,11 @@ _SILENCE_S = 60.0
 """The task fails after this many seconds without data from any broker. Spark then retries it."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 """Maps librdkafka's timestamp types to Kafka's numbers, which Spark's source uses."""
+
+_MOST_MS = (2**63 - 1) // 1000
+"""Spark holds timestamps as 64-bit numbers of µs, so beyond this many ms, its own source fails too."""
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The first and last ms of the years 1 to 9999, beyond which neither Python nor SQL can show a time."""
 
 _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
@@ -52,16 +57,17 @@ _Readings = dict[tuple[str | None, int | None], _Reading]
 
 
 def fetch(
-    ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
+    ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool, clamp: bool = False
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yields the records of the given ranges as record batches with the source's columns. The records of one partition
     are in order, but partitions are interleaved. If records are no longer in the log, skips them or, with ``fail``,
-    raises :class:`NoOffset`. The worker process keeps one client open for each set of settings.
+    raises :class:`NoOffset`. A timestamp that Spark cannot represent raises :class:`MalformedValue` or, with ``clamp``,
+    is replaced by the nearest one that it can. The worker process keeps one client open for each set of settings.
     """
     client = _client(settings)
     try:
         for together in _apart(ranges):
-            yield from _fetch_together(client, together, headers=headers, fail=fail)
+            yield from _fetch_together(client, together, headers=headers, fail=fail, clamp=clamp)
     except KafkaException as error:
         _forget(settings)
         raise BrokerError(f"fetching failed: {error.args[0].str()}") from error
@@ -85,7 +91,7 @@ def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 def _fetch_together(
-    client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
+    client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool, clamp: bool = False
 ) -> Iterator[pyarrow.RecordBatch]:
     """Reads all ranges at the same time. A client sends one request at a time to each broker, so if the ranges were
     read in turn, a request that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
@@ -101,7 +107,7 @@ def _fetch_together(
             messages = [one for one in messages if one.error() is None]
         if good := _within(messages, left):
             heard = time.monotonic()
-            yield to_arrow(good, headers=headers)
+            yield to_arrow(good, headers=headers, clamp=clamp)
         for fault in faults:
             _handle_error(fault, client, left, fail=fail)
         finished = [one for one in left.values() if one.at >= one.end]
@@ -177,8 +183,9 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
         client.incremental_assign([reading.assigned])
 
 
-def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
-    """Converts messages to one record batch, with the columns of Spark's own Kafka source."""
+def to_arrow(messages: Sequence[Any], *, headers: bool, clamp: bool = False) -> pyarrow.RecordBatch:
+    """Converts messages to one record batch, with the columns of Spark's own Kafka source. :func:`fetch` describes
+    ``clamp``."""
     import pyarrow as pa
 
     stamps = [message.timestamp() for message in messages]
@@ -188,7 +195,7 @@ def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
         pa.array([message.topic() for message in messages], pa.string()),
         pa.array([message.partition() for message in messages], pa.int32()),
         pa.array([message.offset() for message in messages], pa.int64()),
-        pa.array([ms * 1000 for _, ms in stamps], pa.timestamp("us", tz="UTC")),
+        pa.array(_micros(messages, stamps, clamp=clamp), pa.timestamp("us", tz="UTC")),
         pa.array([_TIMESTAMP_TYPES[kind] for kind, _ in stamps], pa.int32()),
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
@@ -201,6 +208,23 @@ def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
         columns.append(pa.array(header_lists, pa.list_(entry)))
         names.append("headers")
     return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _micros(messages: Sequence[Any], stamps: Sequence[tuple[int, int]], *, clamp: bool) -> list[int]:
+    """Returns the timestamps in µs since 1970, which Spark holds in 64 bits."""
+    lowest, highest = min(ms for _, ms in stamps), max(ms for _, ms in stamps)
+    if lowest >= -_MOST_MS and highest <= _MOST_MS:
+        return [ms * 1000 for _, ms in stamps]
+    if clamp:
+        return [min(max(ms, _FIRST_MS), _LAST_MS) * 1000 for _, ms in stamps]
+    at, ms = next((at, ms) for at, (_, ms) in enumerate(stamps) if abs(ms) > _MOST_MS)
+    odd = messages[at]
+    raise MalformedValue(
+        f"{odd.topic()}-{odd.partition()} at {odd.offset()}",
+        f"the record's timestamp, {ms} ms since 1970, is out of Spark's range; its producer probably wrote "
+        "nanoseconds. Set timestampOutOfRange=clamp to read such records with the nearest time from year 1 to 9999",
+        "timestamp",
+    )
 
 
 def _client(settings: Mapping[str, str]) -> Consumer:

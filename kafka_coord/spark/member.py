@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.absences import Absences, look_in_zookeeper, missing_topics
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import member_settings
-from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
+from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
@@ -102,12 +103,21 @@ class QueryMember:
         self._beyond: dict[TopicPartition, float] = {}
         """Partition → the time when its offset was first seen beyond the end of the log (monotonic seconds)."""
         self._warned = -_WARN_EVERY_S
+        self._look = look_in_zookeeper(self._store)
+        self._absences = Absences(
+            options.group,
+            options.consumer_id,
+            self._look,
+            subscription=lambda: self._settings.member.subscription,
+            known=lambda: frozenset(partition.topic for partition in self.holdings.held_partitions()),
+        )
         self._thread = ConnectorThread(
             self._connector,
             self._store,
             self._channel,
             self._wakeup,
             consumer=options.consumer_id,
+            meanwhile=self._absences.step,
             at_end=self._let_go,
         )
         self._thread.start()
@@ -180,12 +190,19 @@ class QueryMember:
     def ends_now(self) -> dict[TopicPartition, int]:
         """Returns the log ends of the query's partitions. Waits up to ``waitMs`` for the servers, like
         :meth:`plan_all`. If they still do not respond, raises :class:`BrokerError` or :class:`StoreUnavailable`.
+
+        Raises :class:`NotFound` if no coordinator is elected, or if a topic does not exist that the options name, like
+        Spark's own source. With ``onDataLoss=earliest`` or ``latest``, a missing topic is only said.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
-            self.await_partitions()
-            readable = self.holdings.wanted()  # empty if none were assigned in time or all were lost
             try:
+                if not self._has_topics():
+                    return {}
+                self.await_partitions()
+                readable = self.holdings.wanted()  # empty if none were assigned in time or all were lost
+                if not readable and time.monotonic() >= deadline:
+                    self._say_none_assigned()
                 ends = self.latest(PartitionSet.of(readable)) if readable else {}
                 if (readable and ends.keys() >= readable.keys()) or time.monotonic() >= deadline:
                     return ends
@@ -195,6 +212,32 @@ class QueryMember:
                 self._warn(f"waiting for the brokers: {error}")
             self._check()
             time.sleep(_RETRY_S)
+
+    def _has_topics(self) -> bool:
+        """Returns whether any topic exists that the query subscribes to. Raises :class:`NotFound`."""
+        wanted = self._settings.member.subscription
+        present = self._look(wanted, frozenset())
+        missing = missing_topics(wanted, present.topics) if present is not None else ()
+        if missing and not wanted.is_wildcard and self._options.on_data_loss is OnDataLoss.FAIL:
+            raise NotFound(
+                f"topics that the option 'topics' names do not exist: {', '.join(missing)}. Create them, or set "
+                "onDataLoss=earliest (or latest) to read only those that exist"
+            )
+        return not missing if wanted.is_wildcard else len(missing) < len(wanted.topics)
+
+    def _say_none_assigned(self) -> None:
+        """Says that the group gave the query no partitions within ``waitMs``. Raises :class:`NotFound` if that is
+        because no coordinator is elected."""
+        present = self._look(self._settings.member.subscription, frozenset())
+        if present is not None and present.elected is False:
+            raise NotFound(
+                f"no coordinator is elected, so group {self._options.group!r} assigns no partitions; check that "
+                "'kafka-coord serve' runs, with the same zookeeper.hosts and chroot"
+            )
+        self._warn(
+            f"no partitions were assigned to this query within waitMs={self._options.wait_ms}: this run reads nothing "
+            f"unless other members leave; see 'kafka-coord groups describe {self._options.group}'"
+        )
 
     def _pause_if_idle(self) -> None:
         """Limits how often an idle query sends requests to the brokers, without delaying new partitions."""

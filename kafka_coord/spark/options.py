@@ -35,6 +35,14 @@ class OnDataLoss(StrEnum):
     LATEST = "latest"
 
 
+class TimestampOutOfRange(StrEnum):
+    """What to do with a record whose timestamp Spark cannot represent: fail, or replace it by the nearest time from
+    year 1 to 9999."""
+
+    FAIL = "fail"
+    CLAMP = "clamp"
+
+
 class LogLevel(StrEnum):
     """The lowest level that Spark's planning process logs to the driver's stderr."""
 
@@ -61,6 +69,7 @@ class SourceOptions:
     min_partitions: int = 0
     starting_offsets: StartingOffsets = StartingOffsets.LATEST
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    timestamp_out_of_range: TimestampOutOfRange = TimestampOutOfRange.FAIL
     include_headers: bool = False
     rejoin_grace_ms: int = 0
     capacity: int = 1
@@ -109,6 +118,7 @@ class SourceOptions:
             min_partitions=_number(options, "minpartitions", 0, 0),
             starting_offsets=_starting_offsets(options),
             on_data_loss=_on_data_loss(options),
+            timestamp_out_of_range=_choice(options, "timestampoutofrange", TimestampOutOfRange.FAIL),
             include_headers=_truth(options, "includeheaders", default=False),
             rejoin_grace_ms=_number(options, "rejoingracems", 0, 0),
             capacity=_number(options, "capacity", 1, 1),
@@ -132,6 +142,7 @@ _KNOWN = {
         "startingOffsets",
         "failOnDataLoss",
         "onDataLoss",
+        "timestampOutOfRange",
         "includeHeaders",
         "sessionTimeoutMs",
         "rejoinGraceMs",

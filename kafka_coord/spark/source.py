@@ -21,7 +21,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import nested
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
-from kafka_coord.spark.options import OnDataLoss, SourceOptions
+from kafka_coord.spark.options import OnDataLoss, SourceOptions, TimestampOutOfRange
 from kafka_coord.spark.planned_batch import PlannedBatch, require_group
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
 from kafka_coord.zk.options_from_settings import connect_with
@@ -72,6 +72,7 @@ class Task(InputPartition):
     settings: dict[str, str]
     headers: bool
     fail: bool
+    clamp: bool = False
 
 
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -120,7 +121,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._resumed = True
             if self._last is None:
                 member.resume_behind(before)
-            member.await_partitions()
+            if self._upto is None or self._upto:
+                member.await_partitions()
         member.done(before)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
@@ -244,7 +246,9 @@ class RangesReader(DataSourceReader):
 def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
     if not isinstance(partition, Task):
         raise TypeError(f"{partition!r} is not an input partition of this source")
-    return fetch(partition.ranges, partition.settings, headers=partition.headers, fail=partition.fail)
+    return fetch(
+        partition.ranges, partition.settings, headers=partition.headers, fail=partition.fail, clamp=partition.clamp
+    )
 
 
 def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
@@ -268,4 +272,5 @@ def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[
             room -= size
     settings = {**options.kafka, "bootstrap.servers": bootstrap}
     fail = options.on_data_loss is OnDataLoss.FAIL
-    return [Task(tuple(one), settings, options.include_headers, fail) for one in packed]
+    clamp = options.timestamp_out_of_range is TimestampOutOfRange.CLAMP
+    return [Task(tuple(one), settings, options.include_headers, fail, clamp) for one in packed]

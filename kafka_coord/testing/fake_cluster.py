@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kafka_coord import AsyncConsumer, Consumer
+from kafka_coord.consumer.absences import Look, Present
 from kafka_coord.consumer.fetchers import Clients
 from kafka_coord.consumer.settings import MemberSettings
 from kafka_coord.consumer.transport import Endpoint
@@ -92,7 +93,9 @@ class FakeCluster:
         self, endpoint: Endpoint, settings: MemberSettings, _reading: object, _wake: Callable[[], None]
     ) -> _FakeTransport:
         return _FakeTransport(
-            FakeChannel(self._groups, settings.group, settings.member.consumer), endpoint.session_timeout()
+            FakeChannel(self._groups, settings.group, settings.member.consumer),
+            endpoint.session_timeout(),
+            lambda _subscription, _known: Present(frozenset(self._logs.topics), elected=True),
         )
 
     def __enter__(self) -> Self:
@@ -156,7 +159,8 @@ class _FakeBrokers:
 class _FakeTransport:
     """Implements :class:`kafka_coord.consumer.transport.Transport`."""
 
-    def __init__(self, channel: FakeChannel, timeout_ms: int) -> None:
+    def __init__(self, channel: FakeChannel, timeout_ms: int, look: Look) -> None:
+        self.look = look
         self.handle = _FakeSession(timeout_ms)
         self.channel = channel
         self.brokers = _FakeBrokers()

@@ -674,3 +674,39 @@ def test_a_leader_that_syncs_twice_does_not_write_two_assignments_of_one_generat
 
     assert played.answers[first].error is Error.REBALANCE_IN_PROGRESS
     assert played.answers[second].assignment == b"one"
+
+
+def test_a_group_knows_how_its_members_went_until_that_is_stored() -> None:
+    played = Played().stable("m1", "m2", "m3", "m4")
+    departed = played.group.metadata.departed
+    assert not departed
+    played.do(Leave(901, (("m2", None),), ("c", "/h"), "User:a (client id c, h:7)"))
+    played.do(Leave(902, (("m3", None),), ("admin", "/h"), "User:b (client id admin, h:8)"))
+    played.join("m1", fresh="m1")
+    played.pass_time(SESSION_S + 1)
+    assert {name: str(how) for name, how in played.group.metadata.departed.items()} == {
+        "m2": "left",
+        "m3": "evicted by User:b (client id admin, h:8)",
+        "m4": "expired after 10 s",
+    }
+    played.holds_stores = True
+    played.sync("m1", {"m1": b"all"})
+    assert len(played.group.metadata.departed) == 3, "not stored yet"
+    played.do(Stored(played.stores[-1], Error.NONE))
+    assert not played.group.metadata.departed
+
+
+def test_a_member_that_does_not_rejoin_in_time_has_expired_and_a_static_one_is_replaced() -> None:
+    played = Played().stable("m1", "m2")
+    played.join(fresh="m3")
+    played.join("m1", fresh="m1")
+    for _ in range(12):
+        played.pass_time(REBALANCE_S / 12)
+        if "m2" in played.group.metadata.members:
+            played.beat("m2")
+    assert str(played.group.metadata.departed["m2"]) == "expired after 60 s"
+
+    static = Played()
+    static.join(fresh="s1", instance_id="i1")
+    static.join(fresh="s2", instance_id="i1", client_id="two", client_host="/10.0.0.5")
+    assert str(static.group.metadata.departed["i1"]) == "replaced by client id two (/10.0.0.5)"

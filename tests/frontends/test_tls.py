@@ -15,6 +15,7 @@ import trustme
 
 from kafka_coord.channel.client import SocketClient, ask_cluster_metadata
 from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Refused
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
@@ -25,6 +26,7 @@ from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.doctor import channel
 from kafka_coord.zk.clock import SystemClock
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
@@ -305,3 +307,19 @@ def test_changed_users_count_from_the_next_registration_on(tmp_path: Path, caplo
     assert users.why_not("g", "renewed", None) is None
     assert users.why_not("g", "renewed", None) is None
     assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == ["WARNING"]
+
+
+@pytest.mark.parametrize(("mutual", "named"), [(False, True), (True, False)])
+def test_the_doctor_asks_a_tls_listener_and_finds_nothing_wrong_with_it(
+    world: World, instance: Instances, served, mutual: bool, named: bool
+):
+    del world
+    one = instance(tls=served(mutual)).start_elected()
+    answer = channel._ask(one.server.address)
+    assert answer is None if not named else isinstance(answer, ClusterMetadata)
+
+
+def test_the_doctor_reports_a_port_where_no_instance_answers():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert "refused" in str(channel._ask(f"127.0.0.1:{port}"))

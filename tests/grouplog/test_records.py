@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, group_record, read_record, topic_id_bytes
-from kafka_coord.model import CommittedOffset
+from kafka_coord.model import CommittedOffset, Departure, DepartureKind
+from kafka_coord.model.departure import LEFT
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -81,3 +82,16 @@ def test_a_truncated_key_or_value_is_refused(cut: int):
     for broken in (LogRecord(record.key[:-cut], record.value), LogRecord(record.key, record.value[:-cut])):
         with pytest.raises(BadMessage):
             read_record(broken)
+
+
+def test_a_groups_record_says_how_members_went() -> None:
+    group = GroupMetadata("delays")
+    group.departed = {
+        "a": LEFT,
+        "b": Departure(DepartureKind.EXPIRED, 45_000),
+        "c": Departure(DepartureKind.EVICTED, by="x"),
+    }
+    entry = read_record(group_record(group, {}, 5))
+    assert isinstance(entry, GroupEntry)
+    assert entry.value is not None
+    assert entry.value.departed == group.departed

@@ -13,6 +13,8 @@ from kafka_coord.grouplog.records import (
     group_removal,
     keep_alive_record,
 )
+from kafka_coord.model import Departure, DepartureKind
+from kafka_coord.model.departure import LEFT
 from kafka_coord.model.operations import Cause
 from kafka_coord.monitor.client_groups.history import decisions
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
@@ -27,8 +29,11 @@ def assigned(*partitions: int) -> bytes:
     return encoded_assignment(("flights", number) for number in partitions)
 
 
-def written(generation: int, owned: dict[str, bytes], protocol: str = "range", topic: str = "flights") -> LogEntry:
+def written(
+    generation: int, owned: dict[str, bytes], protocol: str = "range", topic: str = "flights", **departed: Departure
+) -> LogEntry:
     group = GroupMetadata("delays", generation_id=generation, protocol_name=protocol if owned else None)
+    group.departed = departed
     for name in owned:
         member = MemberMetadata(
             f"{name}-id", name, "client", "/127.0.0.1", 45.0, 300.0, (Protocol(protocol, encoded_subscription(topic)),)
@@ -121,3 +126,24 @@ def test_records_are_distinguished_by_their_keys() -> None:
     assert kinds[:3] == [EntryKind.CLAIM, EntryKind.KEEP_ALIVE, EntryKind.GROUP]
     assert kinds[5:] == [EntryKind.UNREADABLE, EntryKind.UNREADABLE, EntryKind.UNKNOWN, EntryKind.UNREADABLE]
     assert isinstance(entry_of(records[2]).entry, GroupEntry)
+
+
+def test_a_generation_says_how_each_member_went_and_by_whom() -> None:
+    everyone = {name: assigned(number) for number, name in enumerate("abcde")}
+    gone = {
+        "a": LEFT,
+        "b": Departure(DepartureKind.EXPIRED, 45_000),
+        "c": Departure(DepartureKind.EVICTED, by="User:ann (client id admin, 10.0.0.6:1)"),
+        "e": Departure(DepartureKind.REPLACED, by="client id two (/10.0.0.5)"),
+    }
+    _, found = decisions([written(1, everyone), written(2, {"d": assigned(0), "e": assigned(1)}, **gone)], "delays")
+    assert found.reason == (
+        "member a left; member b expired after 45 s; member c evicted by User:ann (client id admin, 10.0.0.6:1); "
+        "member e replaced by client id two (/10.0.0.5)"
+    )
+    assert set(found.causes) == {
+        Cause.MEMBER_LEFT,
+        Cause.MEMBER_EXPIRED,
+        Cause.MEMBER_EVICTED,
+        Cause.MEMBER_REPLACED,
+    }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.model import Action, TopicPartition
+from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
 from kafka_coord.monitor.lag_rings import KEPT_MS, LagRings
@@ -128,14 +129,14 @@ def test_the_finding_about_a_hot_partition_does_not_recommend_more_consumers() -
 def test_offsets_that_an_operator_set_are_reported_for_a_day() -> None:
     action = Action("reset-offsets", "alice@kafka-1", EARLIER_MS, "bug 17", "to-earliest: flights 0: 900 → 0")
     later = Action("pause", "bob@kafka-1", NOW_MS)
-    (found,) = check_actions("delays", [action, later], NOW_MS)
+    (found,) = check_actions({"delays": [action, later]}, NOW_MS)
     assert found.what == (
         "group delays: alice@kafka-1 set its offsets 12 min ago (07:48:00 UTC) (bug 17):"
         " to-earliest: flights 0: 900 → 0"
     )
     assert found.severity is Severity.WARNING
-    assert [one.severity for one in check_actions("delays", [action], NOW_MS + NEWS_MS)] == [Severity.INFO]
-    assert list(check_actions("delays", [action], NOW_MS + REMEMBERED_MS)) == []
+    assert [one.severity for one in check_actions({"delays": [action]}, NOW_MS + NEWS_MS)] == [Severity.INFO]
+    assert list(check_actions({"delays": [action]}, NOW_MS + REMEMBERED_MS)) == []
 
 
 def test_the_first_sample_shows_by_the_time_of_the_commit_that_a_consumer_hangs() -> None:
@@ -173,3 +174,35 @@ def test_the_finding_about_a_rewound_offset_has_the_time_and_a_command() -> None
     (found,) = told([row(0)], Verdict.REWOUND)
     assert found.what == "group delays: the offsets of flights[0] were moved back 12 min ago (07:48:00 UTC)"
     assert "kafka-coord groups history delays" in found.todo
+
+
+def test_one_command_for_many_groups_is_one_finding() -> None:
+    actions = {
+        f"g{n:02}": [
+            Action("reset-offsets", "alice@host", NOW_MS + n * 300, "bug 17", f"to-earliest: flights 0: {n + 1} → 0")
+        ]
+        for n in range(21)
+    }
+    (found,) = check_actions(actions, NOW_MS + 60_000)
+    assert "group g00: alice@host set its offsets and of 20 other groups, " in found.what
+    other = {"a": [Action("reset-offsets", "bob@host", NOW_MS, "", "to-earliest: flights 0: 9 → 0")]}
+    assert len(list(check_actions(actions | other, NOW_MS + 60_000))) == 2
+    later = {
+        "z": [Action("reset-offsets", "alice@host", NOW_MS + 3_600_000, "bug 17", "to-earliest: flights 0: 9 → 0")]
+    }
+    assert len(list(check_actions(actions | later, NOW_MS + 3_700_000))) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "findings"),
+    [
+        ("to-latest: flights 0: 5 → 5, 1: 8 → 8; routes 0: 0 → 0", 0),
+        ("to-latest: flights 0: 5 → 5, 1: 8 → 9", 1),
+        ("to-latest: flights 0: - → 0", 1),
+        (f"to-latest: flights {', '.join(f'{n}: 5 → 5' for n in range(1_000))}"[:MAX_CHANGE], 1),
+        ("", 1),
+    ],
+)
+def test_a_reset_that_changed_no_offset_is_not_news(change: str, findings: int) -> None:
+    action = Action("reset-offsets", "alice@host", NOW_MS, "", change)
+    assert len(list(check_actions({"delays": [action]}, NOW_MS + 1_000))) == findings

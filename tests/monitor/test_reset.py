@@ -212,3 +212,9 @@ def test_the_error_for_an_invalid_line_names_it(line: str, said: str) -> None:
 def test_a_file_with_only_other_groups_is_refused() -> None:
     with pytest.raises(MalformedValue, match="lists no partitions of group delays"):
         read_csv(["other,flights,0,1"], ["delays"], "f.csv")
+
+
+def test_a_rule_names_its_instant_in_utc() -> None:
+    assert str(Rule(RuleKind.TO_TIME, time_ms("2026-01-31T12:00:00-05:00"))) == "to-time 2026-01-31T17:00:00.000Z"
+    for number in (0, 1 << 62):
+        assert str(number) in str(Rule(RuleKind.TO_TIME, number))

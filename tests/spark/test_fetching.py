@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.spark import fetching
@@ -28,6 +29,61 @@ def fetched(kafka_cluster) -> Iterator[Callable[..., list[Record]]]:
 
     yield fetch
     fetching._close_all()
+
+
+NANOSECONDS = 1_764_380_000_000_000_000
+
+
+class Message:
+    """A record with a timestamp."""
+
+    def __init__(self, offset: int, ms: int) -> None:
+        self._offset, self._ms = offset, ms
+
+    def topic(self) -> str:
+        return "flights"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._ms
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes | None:
+        return None
+
+
+@pytest.mark.parametrize("ms", [NANOSECONDS, -NANOSECONDS, 2**63 - 1, -(2**63), 2**63 // 1000 + 1])
+def test_a_timestamp_that_spark_cannot_hold_is_named_with_its_record_or_clamped(ms: int) -> None:
+    messages = [Message(16, 1_000), Message(17, ms), Message(18, -1)]
+    with pytest.raises(MalformedValue, match=rf"flights-3 at 17: .*{ms} ms.*timestampOutOfRange=clamp"):
+        fetching.to_arrow(messages, headers=False)
+    rows = fetching.to_arrow(messages, headers=False, clamp=True).to_pylist()
+    assert [row["timestamp"].year for row in rows] == [1970, 9999 if ms > 0 else 1, 1969]
+
+
+def test_the_last_timestamp_that_spark_can_hold_is_read() -> None:
+    import pyarrow as pa
+
+    most = (2**63 - 1) // 1000
+    column = fetching.to_arrow([Message(0, most)], headers=False).column("timestamp")
+    assert column.cast(pa.int64()).to_pylist() == [most * 1000]
+
+
+def test_a_record_with_nanoseconds_is_named_by_a_task(fetched, kafka_cluster, make_topic):
+    topic = make_topic(partitions=1)
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
+    producer.produce(topic, b"x", partition=0)
+    producer.produce(topic, b"x", partition=0, timestamp=NANOSECONDS)
+    assert producer.flush(60) == 0
+    with pytest.raises(MalformedValue, match=f"{topic}-0 at 1"):
+        fetched((topic, 0, 0, 2))
 
 
 def test_ranges_of_many_partitions_are_read_together_in_order_and_exactly(fetched, numbered, make_topic):

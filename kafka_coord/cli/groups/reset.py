@@ -168,6 +168,8 @@ def reset_offsets(
             "either name groups or give --all-groups" if groups else "name groups, or give --all-groups"
         )
     rule = _rule({**rules, "from_file": from_file})
+    if rule.kind is RuleKind.TO_TIME:
+        note(f"rule: {rule} (UTC)")
     file = _read_file(from_file, groups) if from_file is not None else {}
     if from_file is not None and (topics or all_topics):
         raise SettingsError("--from-file names the partitions, so omit --topic and --all-topics")

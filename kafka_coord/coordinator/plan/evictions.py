@@ -58,7 +58,8 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
         consumer = request.consumer
         answers = found.answers.setdefault(consumer, [])
         if consumer in membership.live or consumer in membership.any_registration_unreadable:
-            found.reasons[consumer] = f"operator asked: {request.reason}" if request.reason else "operator asked"
+            asked = f"operator asked: {request.reason}" if request.reason else "operator asked"
+            found.reasons[consumer] = f"{asked}, by {request.by}" if request.by else asked
             answers.append(done(request, f"{consumer} was evicted and must register again"))
         elif consumer in membership.in_grace:
             found.given_up.add(consumer)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs
-from kafka_coord.model import Assignment, Cause, PartitionSet, Request
+from kafka_coord.model import Assignment, Cause, Departure, DepartureKind, PartitionSet, Request
+from kafka_coord.model.departure import EXPIRED
 
 MAX_REASON_CHARS = 300
+
+CAUSES = {
+    DepartureKind.LEFT: Cause.MEMBER_LEFT,
+    DepartureKind.EXPIRED: Cause.MEMBER_EXPIRED,
+    DepartureKind.REPLACED: Cause.MEMBER_REPLACED,
+    DepartureKind.EVICTED: Cause.MEMBER_EVICTED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +34,22 @@ def reason_for_target(
     assignor: str,
     *,
     requests: Iterable[Request] = (),
-    evicted: Iterable[str] = (),
+    evicted: Mapping[str, str] | None = None,
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
+    departures: Mapping[str, Departure] | None = None,
 ) -> Reason:
     """Returns the reason for a new target: what has changed since the stored one. ``with_place`` contains the consumers
-    that have a place in their ledger; if one of them has left, its grace period has ended."""
+    that have a place in their ledger; if one of them has left, its grace period has ended. ``evicted`` maps consumers
+    to the reasons, and ``departures`` says how the others went."""
     before = stored.members if stored is not None else {}
-    out = set(evicted) & before.keys()
+    evicted = evicted or {}
+    out = evicted.keys() & before.keys()
     joined, left = inputs.members.keys() - before.keys(), before.keys() - inputs.members.keys() - out
     grace_ended = left & set(with_place)
-    changes = [
-        f"{names(consumers)} {verb}"
-        for consumers, verb in ((joined, "joined"), (left, "left"), (out, "evicted"))
-        if consumers
-    ]
+    changes = [f"{names(joined)} joined"] if joined else []
+    changes += how_they_went(left, departures or {}, grace_ended)
+    changes += [f"{names(who)} evicted ({why})" if why else f"{names(who)} evicted" for why, who in _by(evicted, out)]
     parts = [f"operator asked: {request.reason}" if request.reason else "operator asked" for request in requests]
     kinds = {Cause.OPERATOR} if parts else set()
     if changes:
@@ -51,10 +60,10 @@ def reason_for_target(
             (Cause.MEMBER_JOINED, joined),
             (Cause.MEMBER_EVICTED, out),
             (Cause.GRACE_ENDED, grace_ended),
-            (Cause.MEMBER_LEFT, left - grace_ended),
         )
         if consumers
     }
+    kinds |= causes_of(left - grace_ended, departures or {})
     topics = _topic_changes(before, inputs, set(recreated), members_changed=bool(changes))
     if topics:
         parts += topics
@@ -66,6 +75,30 @@ def reason_for_target(
         parts.append("subscriptions, capacities or assignor changed")
         kinds.add(Cause.MEMBER_CHANGED)
     return Reason(cut("; ".join(parts), MAX_REASON_CHARS), tuple(cause for cause in Cause if cause in kinds))
+
+
+def how_they_went(
+    gone: Iterable[str], departures: Mapping[str, Departure], grace_ended: Collection[str] = ()
+) -> list[str]:
+    """Says how members went, such as ``c1 c2 left`` and ``c3 expired after 10 s``. Those in ``grace_ended`` did not
+    return while their place was kept."""
+    words = {
+        consumer: f"{departures.get(consumer, EXPIRED)}{' and did not return' * (consumer in grace_ended)}"
+        for consumer in gone
+    }
+    return [f"{names(consumers)} {how}" for how, consumers in sorted(_by(words, words))]
+
+
+def causes_of(gone: Iterable[str], departures: Mapping[str, Departure]) -> set[Cause]:
+    return {CAUSES[departures.get(consumer, EXPIRED).kind] for consumer in gone}
+
+
+def _by(words: Mapping[str, str], consumers: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Groups ``consumers`` by their words."""
+    found: dict[str, list[str]] = {}
+    for consumer in sorted(consumers):
+        found.setdefault(words[consumer], []).append(consumer)
+    return list(found.items())
 
 
 def _topic_changes(

@@ -11,7 +11,15 @@ from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, c
 from kafka_coord.coordinator.plan.member_update import stale_topics
 from kafka_coord.coordinator.plan.membership import Membership, target_is_unreadable
 from kafka_coord.coordinator.plan.operator_requests import done, pending
-from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for_target
+from kafka_coord.coordinator.plan.reasons import (
+    MAX_REASON_CHARS,
+    causes_of,
+    counted,
+    cut,
+    how_they_went,
+    names,
+    reason_for_target,
+)
 from kafka_coord.coordinator.plan.target import compute, fitted
 from kafka_coord.coordinator.steps import SetTarget, Step
 from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType
@@ -47,7 +55,7 @@ def decide_target(
     out = evictions.reasons.keys() | evictions.given_up
     effective = {consumer: member for consumer, member in membership.effective.items() if consumer not in out}
     if not effective:
-        return _without_members(observation, requests, unreadable=unreadable)
+        return _without_members(observation, evictions, requests, unreadable=unreadable)
     live = {consumer: member for consumer, member in effective.items() if consumer in membership.live}
     chosen = choose_assignor(observation, live, assignors)
     inputs = assignment_inputs(observation, membership, effective)
@@ -64,6 +72,7 @@ def decide_target(
         evicted=evictions.reasons,
         recreated=stale_topics(observation.ledgers.values(), observation.topics),
         with_place=_with_place(observation),
+        departures=observation.departures,
     )
     unfilled = Assignment(
         generation=_next_generation(observation),
@@ -86,27 +95,41 @@ def decide_target(
     return TargetDecision(target, moving=True, steps=steps, summary=summary, complaints=complaints)
 
 
-def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
+def _without_members(
+    observation: Observation, evictions: Evictions, requests: list[Request], *, unreadable: bool
+) -> TargetDecision:
     """Returns the decision to set an empty target, unless the stored target is already empty or there is none. An
     empty target records that the group is empty, and preserves the generation."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members; nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):
         return TargetDecision(stored, moving=True, steps=answers)
-    last = names(stored.members) if stored is not None else ""
+    last = _how_the_last_went(observation, evictions)
     target = Assignment(
         generation=_next_generation(observation),
         epoch=observation.epoch,
         inputs=NO_MEMBERS,
         assignor=stored.assignor if stored is not None else "",
-        reason=f"no members remain ({last} left)" if last else "no members remain",
+        reason=cut(f"no members remain ({last})" if last else "no members remain", MAX_REASON_CHARS),
         members={},
     )
     summary = f"generation {target.generation}: {target.reason}"
     grace_ended = stored is not None and stored.members.keys() <= _with_place(observation)
-    cause = Cause.GRACE_ENDED if last and grace_ended else Cause.MEMBER_LEFT
-    set_target = _set_target(target, observation, (cause,), unreadable=unreadable)
+    gone = (stored.members.keys() if stored is not None else set()) - evictions.reasons.keys()
+    kinds = {Cause.GRACE_ENDED} if last and grace_ended else causes_of(gone, observation.departures)
+    kinds |= {Cause.MEMBER_EVICTED} if evictions.reasons else set()
+    causes = tuple(cause for cause in Cause if cause in kinds) or (Cause.MEMBER_LEFT,)
+    set_target = _set_target(target, observation, causes, unreadable=unreadable)
     return TargetDecision(target, moving=True, steps=[set_target, *answers], summary=summary)
+
+
+def _how_the_last_went(observation: Observation, evictions: Evictions) -> str:
+    stored = observation.assignment
+    if stored is None or not stored.members:
+        return ""
+    out = evictions.reasons.keys() & stored.members.keys()
+    evicted = [f"{names(out)} evicted ({evictions.reasons[min(out)]})"] if out else []
+    return ", ".join([*how_they_went(stored.members.keys() - out, observation.departures), *evicted])
 
 
 def _set_target(

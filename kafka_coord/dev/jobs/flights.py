@@ -100,13 +100,21 @@ def _row(record: Record) -> dict[str, Any]:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": None if record.timestamp_ms is None else _EPOCH + timedelta(milliseconds=record.timestamp_ms),
+        "timestamp": _time(record.timestamp_ms),
     }
     flight, problem = _read(record.value)
     if problem:
         return row | {"problem": problem, "raw": record.value}
     departure = datetime.fromisoformat(flight["time_hour"]) + timedelta(minutes=flight.get("minute") or 0)
     return row | {name: flight.get(name) for name in KEPT} | {"departure": departure}
+
+
+def _time(ms: int | None) -> datetime | None:
+    """Returns the time, or ``None`` for one that is unknown or beyond the years 1 to 9999."""
+    try:
+        return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
 
 
 def _read(value: bytes | None) -> tuple[dict[str, Any], str]:

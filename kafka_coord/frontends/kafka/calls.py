@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.frontends.kafka.access import Access
+from kafka_coord.frontends.kafka.principals import described
 from kafka_coord.wire.frames import RequestHeader
 
 
@@ -25,6 +26,10 @@ class Caller(typing.Protocol):
     @property
     def address(self) -> str:
         """The client's ``host:port``."""
+
+    @property
+    def principal(self) -> str:
+        """The client's principal, as in Kafka's ACLs. See :mod:`kafka_coord.frontends.kafka.principals`."""
 
     @property
     def software(self) -> str:
@@ -53,3 +58,8 @@ class Call:
     @property
     def version(self) -> int:
         return self.header.version
+
+    @property
+    def sender(self) -> str:
+        """Who sent the request: principal, client id and address."""
+        return described(self.client.principal, self.header.client_id, self.client.address)

@@ -29,7 +29,21 @@ from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access
 from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.clients import CLOSING_S
-from kafka_coord.frontends.kafka.routing import FETCH, HEARTBEAT, LARGE, OFFSET_COMMIT, SASL, expects_answer, is_local
+from kafka_coord.frontends.kafka.principals import (
+    ANONYMOUS,
+    UNKNOWN,
+    principal_of_login,
+)
+from kafka_coord.frontends.kafka.routing import (
+    FETCH,
+    HEARTBEAT,
+    LARGE,
+    OFFSET_COMMIT,
+    SASL,
+    SASL_AUTHENTICATE,
+    expects_answer,
+    is_local,
+)
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
 
@@ -86,6 +100,7 @@ class ClientConnection(asyncio.Protocol):
         self._release: Callable[[], None] | None = None
         """Releases the held request. ``None`` if no request is held."""
         self.software = ""
+        self.principal = ANONYMOUS
         self._answers_waiting = 0
         """The total size of this instance's own responses that must wait because an earlier one is not ready."""
         self._broker: BrokerEnd | None = None
@@ -141,6 +156,18 @@ class ClientConnection(asyncio.Protocol):
         self._open(transport)
         self._take()
         self.pause_or_resume()
+
+    def _note_client(self, api_key: int, frame: bytes, length: int) -> None:
+        """Notes what a request to the broker says about the client: its software, or as whom it logs in, unless the
+        frame has not fully arrived."""
+        if api_key == API_VERSIONS:
+            self.software = client_software(frame)
+            return
+        self._has_sasl = True
+        self.access.forget()
+        if api_key == SASL_AUTHENTICATE:
+            found = principal_of_login(frame) if len(frame) == length else UNKNOWN
+            self.principal = found or (UNKNOWN if self.principal == ANONYMOUS else self.principal)
 
     @property
     def host(self) -> str:
@@ -319,11 +346,8 @@ class ClientConnection(asyncio.Protocol):
         if self._broker is None:
             self._task = asyncio.create_task(self._reach_broker())
             return False
-        if api_key == API_VERSIONS:
-            self.software = client_software(bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]))
-        if api_key in SASL:
-            self._has_sasl = True
-            self.access.forget()
+        if api_key == API_VERSIONS or api_key in SASL:
+            self._note_client(api_key, bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]), length)
         self._requests += 1
         if answered:
             self._slots.append(_Slot(True, api_key, version, time.monotonic()))

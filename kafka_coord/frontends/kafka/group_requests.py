@@ -248,7 +248,8 @@ class GroupCoordinator:
         managed = self.kinds.managed(request.group_id)
         if managed is not None:
             return answers.left(await managed.classic.leave(call, leaving), call.version)
-        error, outcome = await self._ask(request.group_id, lambda token: Leave(token, leaving))
+        client = call.header.client_id or "", f"/{call.client.host}"
+        error, outcome = await self._ask(request.group_id, lambda token: Leave(token, leaving, client, call.sender))
         if error is Error.UNKNOWN_MEMBER_ID:
             outcome = Left(None, Error.NONE, tuple((*who, error) for who in leaving))
         return answers.left(outcome if isinstance(outcome, Left) else Left(None, error), call.version)
@@ -299,7 +300,7 @@ class GroupCoordinator:
         managed = self.kinds.managed(request.group_id)  # after that, because another thread may take the group over
         if managed is not None and error is Error.NONE:
             large = _take_out_large(offsets)
-            error, gone = await managed.commit(request, call.version, offsets, call.client.number)
+            error, gone = await managed.commit(call, offsets)
             errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
         if error is Error.NONE:
@@ -452,11 +453,15 @@ class GroupCoordinator:
         errors = {where: error for where in asked if (error := self._undeletable(*where, denied, subscribed))}
         if managed is not None:
             partitions = [TopicPartition(*where) for where in asked if where not in errors]
-            error = await managed.administration.delete_offsets(group_id, partitions) if partitions else Error.NONE
+            error = (
+                await managed.administration.delete_offsets(group_id, partitions, call.sender)
+                if partitions
+                else Error.NONE
+            )
             return answers.per_partition("OffsetDelete", request.topics, error, errors)
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
         if deleted is Error.NONE and not self._manager.has_offsets(group_id):
-            await self._delete(group_id)
+            await self._delete(group_id, call.sender)
         return answers.per_partition("OffsetDelete", request.topics, deleted, errors)
 
     def _undeletable(self, topic: str, partition: int, denied: frozenset[str], subscribed: frozenset[str]) -> Error:
@@ -487,7 +492,7 @@ class GroupCoordinator:
         form = message("DeleteGroupsResponse")
         one = form.struct("DeletableGroupResult")
         results = [
-            one(group_id=name, error_code=await self._may_delete(call, name) or await self._delete(name))
+            one(group_id=name, error_code=await self._may_delete(call, name) or await self._delete(name, call.sender))
             for name in groups
         ]
         return form(results=results)
@@ -497,11 +502,11 @@ class GroupCoordinator:
         error = await self._denied(call, Operation.DELETE, group_id) or await self._manager.vouch(group_id)
         return error or self._existing(group_id)[0]
 
-    async def _delete(self, group_id: str) -> Error:
+    async def _delete(self, group_id: str, by: str) -> Error:
         error, group = self._existing(group_id)
         managed = self.kinds.managed(group_id)
         if error is Error.NONE and managed is not None:
-            return await managed.administration.delete(group_id)
+            return await managed.administration.delete(group_id, by)
         if error is not Error.NONE or group is None:
             return error
         if group.metadata.state is not GroupState.EMPTY:

@@ -47,18 +47,19 @@ class EventLog:
     def write(self) -> None:
         happened, self._happened = self._happened, []
         for what in dict.fromkeys(report.event for report, _ in happened):
-            those = [(report.member, address) for report, address in happened if report.event is what]
+            those = [(one.member, address, one.detail) for one, address in happened if one.event is what]
             if len(those) > _TOLD_ONE_BY_ONE:
-                groups = len({member.group for member, _ in those})
+                groups = len({member.group for member, _, _ in those})
                 log.info(
                     "%s %s consumers=%d of groups=%d",
                     *(what, self._kind, len(those), groups),
                     extra={"event": "members", "what": what},
                 )
                 continue
-            for member, address in those:
+            for member, address, by in those:
                 log.info(
-                    "%s %s consumer=%s group=%s incarnation=%d address=%s",
+                    "%s %s consumer=%s group=%s incarnation=%d address=%s%s",
                     *(what, self._kind, member.consumer, member.group, member.incarnation, address),
+                    f" by={by!r}" if by else "",
                     extra={"event": "member", "what": what},
                 )

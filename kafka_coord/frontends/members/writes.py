@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.channel.offset_details import details_ops, details_paths, write_details
-from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, acknowledge_op, offset_op
+from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, acknowledge_op, leave_ops, offset_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import (
     Fenced,
@@ -25,7 +25,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import packed, unit_at_fault
 from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Delete, GetData, Node, Op, Store
+from kafka_coord.zk.store import GetData, Node, Op, Store
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Write:
         if wanted.acknowledges is not None:
             ops.append(acknowledge_op(registration, wanted.acknowledges))
         if wanted.leaves:
-            ops += [*self.also, Delete(registration.path)]
+            ops += [*self.also, *leave_ops(registration, wanted.departure)]
         return ops
 
     def write_alone(self, store: Store) -> frozenset[str]:
@@ -77,7 +77,7 @@ class Write:
             return znodes.channel.acknowledge(znodes.registration, wanted.acknowledges, wanted.offsets)
         if wanted.leaves:
             self._write_details(store)
-            return znodes.channel.leave(znodes.registration, wanted.offsets, self.also)
+            return znodes.channel.leave(znodes.registration, wanted.offsets, self.also, wanted.departure)
         gone = znodes.channel.commit(znodes.registration, wanted.offsets)
         self._write_details(store)
         return gone

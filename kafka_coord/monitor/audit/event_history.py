@@ -13,6 +13,7 @@ from kafka_coord.model import (
     NO_PARTITIONS,
     Assignment,
     Command,
+    Departure,
     Ledger,
     PartitionSet,
     Pause,
@@ -158,10 +159,12 @@ class EventHistory:
             yield f"{consumer} registered, incarnation {at.change.new.czxid}", ""
         elif at.change.old is not None:
             holding = f", holding {self._shown(held)}" if held else ""
-            over_socket = at.change.old.session_id == 0 and at.context.fenced_as(at.znode.group, consumer)
-            why = (
-                "it left, or stopped sending heartbeats" if over_socket else self._departure(at.context, at.change.old)
-            )
+            channel = layout.channel(at.znode.group, consumer)
+            farewell = next((c.new for c in at.context.step.changes if c.path == channel and c.new is not None), None)
+            if farewell is not None and farewell.data:
+                why = f"it {Departure.read(farewell.data, channel)}"
+            else:
+                why = self._departure(at.context, at.change.old)
             yield f"{consumer} is gone{holding}", why
 
     def _departure(self, context: StepContext, old: Node) -> str:

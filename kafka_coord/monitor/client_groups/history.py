@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, MemberMetadata
-from kafka_coord.coordinator.plan.reasons import plural
+from kafka_coord.coordinator.plan.reasons import CAUSES, plural
 from kafka_coord.grouplog.records import Claim, GroupEntry
-from kafka_coord.model import NO_PARTITIONS, PartitionSet
+from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet
 from kafka_coord.model.operations import Cause, Decision
 from kafka_coord.monitor.client_groups.groups import owned_by
 from kafka_coord.monitor.client_groups.log import LogEntry
@@ -71,7 +71,9 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
     if joined := sorted(new.keys() - old.keys()):
         why.append((Cause.MEMBER_JOINED, f"{_named(joined)} joined"))
     if left := sorted(old.keys() - new.keys()):
-        why.append((Cause.MEMBER_LEFT, f"{_named(left)} left or timed out"))
+        why += _gone(left, now.departed)
+    if replaced := sorted(name for name in old.keys() & new.keys() if name in now.departed):
+        why += _gone(replaced, now.departed)
     if changed := sorted(name for name in old.keys() & new.keys() if old[name] != new[name]):
         why.append((Cause.MEMBER_CHANGED, f"{_named(changed)} changed subscriptions"))
     if before is not None and before.members and now.members and before.protocol_name != now.protocol_name:
@@ -79,6 +81,16 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
     if not why and PartitionSet.union(had.values()) != PartitionSet.union(has.values()):
         why.append((Cause.TOPIC_CHANGED, "a topic changed, so different partitions are assigned"))
     return why or [(Cause.MEMBER_CHANGED, "a member rejoined")]
+
+
+def _gone(names: Sequence[str], departed: Mapping[str, Departure]) -> list[tuple[Cause | None, str]]:
+    """Says how members went. A record that another program wrote does not say it."""
+    found: dict[tuple[Cause, str], list[str]] = {}
+    for name in names:
+        how = departed.get(name)
+        said = (CAUSES[how.kind], str(how)) if how is not None else (Cause.MEMBER_LEFT, "left or timed out")
+        found.setdefault(said, []).append(name)
+    return [(cause, f"{_named(who)} {words}") for (cause, words), who in found.items()]
 
 
 def _named(members: Sequence[str]) -> str:

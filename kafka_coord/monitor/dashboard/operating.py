@@ -268,7 +268,8 @@ def _shown(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
         rows = compute(rule, found.chosen(scope), found.committed, brokers)
     ends_at = time.monotonic() + DRY_RUN_S
     dry_run = _DryRun(asked.operator, asked.group, kind, rows, rule, asked.acting.reason, pause, ends_at)
-    return {"rows": reset_documents(found, rows), "confirm": asked.operating.keep(dry_run), "valid_s": DRY_RUN_S}
+    confirm = asked.operating.keep(dry_run)
+    return {"rows": reset_documents(found, rows), "rule": str(rule), "confirm": confirm, "valid_s": DRY_RUN_S}
 
 
 _ACTIONS: Mapping[str, _Act] = {

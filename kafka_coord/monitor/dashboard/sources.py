@@ -365,7 +365,7 @@ class Sources:
         members = {one.consumer: one.host or "" for one in seen.members}
         lags = Lags(group, counted(seen.offsets), self._rings.trends(group), members)
         now_ms = self._now_ms()
-        of_clients = [*check_lag(lags, now_ms), *check_actions(group, self._trail(group)[1], now_ms)]
+        of_clients = [*check_lag(lags, now_ms), *check_actions({group: self._trail(group)[1]}, now_ms)]
         return [documents.finding_document(one) for one in of_clients]
 
     def lag(self, group: str) -> Document:

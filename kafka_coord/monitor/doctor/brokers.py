@@ -62,6 +62,8 @@ def _refusal(listener: Listener) -> str:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S):
             return ""
+    except (ValueError, OverflowError) as failure:  # a host that no resolver takes, for example
+        return str(failure)
     except OSError as failure:
         return failure.strerror or str(failure) or type(failure).__name__
 

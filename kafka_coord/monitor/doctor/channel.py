@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -56,13 +57,12 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         address = listening[number]
         if isinstance(response, str):
             what = f"instance {number} does not answer consumers at {address}: {response}"
-            todo = (
-                "check --advertise-channel, name resolution and firewalls between this host and the instance's. If it"
-                " uses TLS (--channel-cert-file), ignore this, because the check does not use TLS"
-            )
+            todo = "check --advertise-channel, name resolution and firewalls between this host and the instance's"
             yield warning(CHECK, what, todo)
             continue
         answered += 1
+        if response is None:  # only the consumers have the certificates
+            continue
         elected = cluster.coordinator
         named = response.coordinator
         if elected is not None and (named is None or named.epoch < elected.epoch):
@@ -72,11 +72,26 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         yield ok(CHECK, f"{answered} instances answer consumers; {members} socket consumers are registered")
 
 
-def _ask(address: str) -> ClusterMetadata | str:
-    try:
-        return ask_cluster_metadata(address, timeout_s=TIMEOUT_S)
-    except (OSError, BadFrame, MalformedValue) as failure:
-        return str(failure) or type(failure).__name__
+def _ask(address: str) -> ClusterMetadata | str | None:
+    """Returns the instance's answer, or why there is none. Returns ``None`` if it speaks TLS, but closes connections
+    without a client's certificate. The instance's own certificate is not verified, because its end is a finding of
+    its own."""
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    problem = ""
+    for tls in (None, unverified):
+        secured: list[object] = []
+        try:
+            return ask_cluster_metadata(address, tls=tls, timeout_s=TIMEOUT_S, opened=secured.append)
+        except TimeoutError as failure:
+            problem = problem or str(failure) or "no answer"
+        except (OSError, ValueError, BadFrame, MalformedValue) as failure:
+            if tls is not None and secured:
+                return None
+            problem = problem or str(failure) or type(failure).__name__
+            if isinstance(failure, ConnectionRefusedError):
+                break
+    return problem
 
 
 def _named(response: ClusterMetadata) -> str:

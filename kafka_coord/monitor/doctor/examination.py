@@ -11,7 +11,7 @@ from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.model import PartitionSet, Unreadable
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.doctor import access, brokers, channel, kafka_clients, zookeeper
+from kafka_coord.monitor.doctor import access, brokers, certificates, channel, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor import groups as of_groups
 from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
@@ -76,6 +76,8 @@ def examine(
     cluster = read_cluster(store, earlier)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))
+    now_ms = round(store.clock.time() * 1000)
+    yield from _made("certificates", lambda: certificates.check_certificates(cluster, now_ms))
     yield from _check_topics(cluster)
     yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, cluster, kafka or {}))
     yield from _made("groups", lambda: _check_groups(store, cluster, groups, lag))
@@ -131,8 +133,7 @@ def _check_each(
         yield from (of_groups.unreadable_finding(unread, known_at.get(unread.path)) for unread in one.unreadable)
     if lag is not None:
         yield from _check_lags(snapshots, committed, lag, now_ms)
-    for group, done in sorted(actions.items()):
-        yield from check_actions(group, done, now_ms)
+    yield from check_actions(actions, now_ms)
     yield from of_groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
 from kafka_coord.model import Action, PartitionSet
+from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.model.lag import gone_text
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
@@ -21,6 +23,9 @@ NEWS_MS = 3_600_000
 REMEMBERED_MS = 24 * NEWS_MS
 """How long an operator's change to offsets is reported at all, and how long lag in a group without members is reported
 as a warning."""
+ONE_COMMAND_MS = 60_000
+"""Changes by the same operator and for the same reason belong to one command if they are at most this far apart."""
+_ARROW = re.compile(r"([0-9]+|-) → ([0-9]+|-)")
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 
@@ -65,21 +70,48 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         yield info(CHECK, what, todo, seen.group)
 
 
-def check_actions(group: str, actions: Iterable[Action], now_ms: int) -> Iterator[Finding]:
-    """Yields a finding for the operator's last change to the group's offsets, which may explain lag or repeated
-    records."""
-    for one in [one for one in actions if one.kind in _SETS_OFFSETS][-1:]:
-        if now_ms - one.at_ms > REMEMBERED_MS:
-            continue
-        why = f" ({one.reason})" if one.reason else ""
-        change = f": {one.change}" if one.change else ""
-        verb = "set" if one.kind == "reset-offsets" else "deleted"
-        what = f"group {group}: {one.by or 'someone'} {verb} its offsets {ago(one.at_ms, now_ms)}{why}{change}"
-        todo = (
-            "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
-            f" kafka-coord groups history {group}"
-        )
-        yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, group)
+def check_actions(actions: Mapping[str, Iterable[Action]], now_ms: int) -> Iterator[Finding]:
+    """Yields a finding for the operators' last changes to the groups' offsets, which may explain lag or repeated
+    records. One command that changed many groups is one finding, and a command that changed no offset is none."""
+    commands: dict[tuple[str, str, str, str], list[tuple[str, Action]]] = {}
+    for group, done in sorted(actions.items()):
+        last = [one for one in done if one.kind in _SETS_OFFSETS and not _changes_nothing(one.change)][-1:]
+        for one in last:
+            if now_ms - one.at_ms < REMEMBERED_MS:
+                rule = one.change.partition(":")[0]
+                commands.setdefault((one.kind, one.by, one.reason, rule), []).append((group, one))
+    for (kind, by, reason, _), those in commands.items():
+        for together in _close_together(those):
+            group, one = together[0]
+            others = f" and of {counted(len(together) - 1, 'other group')}" if len(together) > 1 else ""
+            verb = "set" if kind == "reset-offsets" else "deleted"
+            why = f" ({reason})" if reason else ""
+            change = f": {one.change}" if one.change else ""
+            when = ago(one.at_ms, now_ms)
+            what = f"group {group}: {by or 'someone'} {verb} its offsets{others and f'{others},'} {when}{why}{change}"
+            todo = (
+                "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
+                f" kafka-coord groups history {group}"
+            )
+            yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, group)
+
+
+def _changes_nothing(change: str) -> bool:
+    """Returns whether each offset in a description of a change is the same before and after."""
+    pairs = _ARROW.findall(change)
+    return bool(pairs) and len(change) < MAX_CHANGE and all(before == after for before, after in pairs)
+
+
+def _close_together(those: Sequence[tuple[str, Action]]) -> list[list[tuple[str, Action]]]:
+    """Splits actions into those that one command may have caused: each began soon after the one before."""
+    found: list[list[tuple[str, Action]]] = []
+    before_ms: int | None = None
+    for group, one in sorted(those, key=lambda pair: (pair[1].at_ms, pair[0])):
+        if before_ms is None or one.at_ms - before_ms > ONE_COMMAND_MS:
+            found.append([])
+        found[-1].append((group, one))
+        before_ms = one.at_ms
+    return found
 
 
 def _trend(seen: Lags, row: OffsetRow) -> Trend:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord.coordinator.steps import SetTarget
-from kafka_coord.model import Cause, GroupSettings, RequestType, Subscription
+from kafka_coord.model import Cause, Departure, DepartureKind, GroupSettings, RequestType, Subscription
+from kafka_coord.model.departure import EXPIRED, LEFT
 from tests.coordinator.plan.world import World
 
 
@@ -36,6 +37,9 @@ def is_slow(world: World) -> None:
     [
         (lambda world: world.join("c3"), (Cause.MEMBER_JOINED,)),
         (lambda world: world.leave("c1"), (Cause.MEMBER_LEFT,)),
+        (lambda world: world.leave("c1", EXPIRED), (Cause.MEMBER_EXPIRED,)),
+        (lambda world: world.leave("c1", Departure(DepartureKind.REPLACED)), (Cause.MEMBER_REPLACED,)),
+        (lambda world: world.leave("c1", Departure(DepartureKind.EVICTED)), (Cause.MEMBER_EVICTED,)),
         (loses_its_grace, (Cause.GRACE_ENDED,)),
         (is_slow, (Cause.MEMBER_EVICTED,)),
         (lambda world: world.ask(type=RequestType.EVICT, consumer="c1"), (Cause.MEMBER_EVICTED,)),
@@ -56,3 +60,33 @@ def test_every_decision_has_its_causes(happening: Callable[[World], object], cau
     happening(world)
     (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]
     assert step.causes == causes
+
+
+def test_a_reason_says_how_each_member_went_and_by_whom() -> None:
+    world = settled()
+    for consumer in ("c3", "c4", "c5", "c6"):
+        world.join(consumer)
+    world.settle()
+    world.leave("c1", Departure(DepartureKind.EXPIRED, 10_000))
+    world.leave("c3", LEFT)
+    world.leave("c4", Departure(DepartureKind.REPLACED, by="User:bob (client id two, 10.0.0.5:1)"))
+    world.leave("c5", Departure(DepartureKind.EVICTED, by="User:ann (client id admin, 10.0.0.6:1)"))
+    world.ask(type=RequestType.EVICT, consumer="c6", reason="stuck", by="alice@host")
+    (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]
+    assert step.assignment.reason == (
+        "members c5 evicted by User:ann (client id admin, 10.0.0.6:1), c1 expired after 10 s, c3 left, "
+        "c4 replaced by User:bob (client id two, 10.0.0.5:1), c6 evicted (operator asked: stuck, by alice@host)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [(LEFT, "left"), (Departure(DepartureKind.EXPIRED, 10_000), "expired after 10 s")]
+)
+def test_the_last_member_too_has_left_or_expired(how: Departure, said: str) -> None:
+    world = World()
+    world.topic("flights", 4)
+    world.join("c1")
+    world.settle()
+    world.leave("c1", how)
+    (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]
+    assert step.assignment.reason == f"no members remain (c1 {said})"

@@ -31,6 +31,7 @@ from kafka_coord.model import (
     Channel,
     Command,
     CommandId,
+    Departure,
     GroupSettings,
     Ledger,
     Member,
@@ -45,6 +46,7 @@ from kafka_coord.model import (
     Unreadable,
     command_from_json,
 )
+from kafka_coord.model.departure import LEFT
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from kafka_coord.zk import layout
 from tests.coordinator.plan.invariants import violations, violations_of_ledgers
@@ -75,6 +77,7 @@ class World:
     overdue: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     retention_passed: bool = False
+    departures: dict[str, Departure] = field(default_factory=dict)
     bad_ledgers: set[str] = field(default_factory=set)
     bad_registrations: set[str] = field(default_factory=set)
     bad_offsets: set[TopicPartition] = field(default_factory=set)
@@ -101,10 +104,11 @@ class World:
         self.removed = False
         return member
 
-    def leave(self, consumer: str) -> None:
+    def leave(self, consumer: str, how: Departure = LEFT) -> None:
         """Deletes the registration. If the member has a grace period, its place is kept until ``end_grace``."""
         if self.members.pop(consumer, None) is None:
             return
+        self.departures[consumer] = how
         self.fetching.pop(consumer, None)
         self.bad_registrations.discard(consumer)
         self.overdue.discard(consumer)
@@ -180,6 +184,7 @@ class World:
             assignment=self.assignment,
             topics=dict(self.topics),
             settings=self.settings,
+            departures={c: how for c, how in self.departures.items() if c not in self.members},
             pause=self.pause,
             requests=tuple(r for r in self.requests.values() if not r.answered),
             in_grace=frozenset(self.in_grace - self.members.keys()),

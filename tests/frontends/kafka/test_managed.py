@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +26,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import actions_from_json
 from kafka_coord.monitor.audit import audit
 from kafka_coord.monitor.groups import describe_group
 from kafka_coord.monitor.metrics import MetricsServer
@@ -274,6 +277,8 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     )
     _, _, partitions, offsets = rows_of_four(printed)
     assert (len(partitions), set(offsets)) == (PARTITIONS, {"2"})
+    by = actions_from_json(json.loads(front.store.get(layout.history(group)).data), "here")[-1].by
+    assert re.fullmatch(r"User:ANONYMOUS \(client id \S+, 127\.0\.0\.1:\d+\)", by)
     other = consumer(group, enable_auto_commit=False)
     eventually(lambda: shared(other), within_s=30)
     assert {found.offset for found in other.committed(other.assignment(), 30)} == {2}

@@ -155,6 +155,7 @@ def test_a_client_with_the_rights_consumes_commits_and_resets_offsets(secured: S
     one.commit(message=record, asynchronous=False)
     (found,) = one.committed([TopicPartition(TOPIC, 0)], 30)
     assert found.offset == record.offset() + 1
+    assert "User:alice" in {getattr(one, "principal", "") for one in secured.listener.clients.connected}
     one.close()
     admin = AdminClient(secured.settings("instance"))
     (reset,) = admin.alter_consumer_group_offsets(

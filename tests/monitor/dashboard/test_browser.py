@@ -200,6 +200,36 @@ def test_the_notes_of_a_reset_must_be_ticked(
     assert page.errors == []
 
 
+def test_all_times_are_in_utc_and_say_so_wherever_the_browser_is(world: World, chromium: Any, tmp_path: Path) -> None:
+    world.instance(1).start_elected()
+    consumer = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    context = chromium.new_context(timezone_id="America/New_York")
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    with serving(world.hosts, operators_file(tmp_path, alice="a long token")) as served:
+        page.goto(f"{served.url}#/groups/delays")
+        page.locator(".bar", has_text="c1").first.wait_for()
+        clock = "(at) => import(new URL('dom.js', document.baseURI)).then((dom) => dom.clock(at ?? Date.now()))"
+        then, now = page.evaluate(clock, 1769860800123), page.evaluate(clock)
+        assert then == "2026-01-31 12:00:00 UTC"
+        assert re.fullmatch(r"\d\d:\d\d:\d\d UTC", now), "today's times need no date"
+        assert page.locator(".tick").first.inner_text().endswith("UTC")
+        consumer.position = {TopicPartition("flights", 0): 5}
+        consumer.leave()
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("Token").fill("a long token")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Reset offsets…").click()
+        assert "in UTC" in page.get_by_role("dialog").inner_text()
+        page.get_by_label("Rule").select_option("to-current")
+        page.get_by_role("dialog").get_by_label("Topics").fill("flights:0")
+        page.get_by_label("Reason").fill("bug 17")
+        page.get_by_role("button", name="Show the change").click()
+        page.get_by_text("Rule: to-current").wait_for()
+    context.close()
+
+
 def test_a_page_switches_to_another_instance_when_its_own_ends(world: World, page: Any, tmp_path: Path) -> None:
     """Two instances with dashboards, as with ``serve --listen-http``. When one ends, the page opens the other."""
     operators = operators_file(tmp_path, alice="a long token")

@@ -96,6 +96,7 @@ def test_a_reset_is_previewed_and_then_executed_exactly_once(world: World, serve
     assert post(served, path, {**asked, "topics": ["flights:99"]})[0] == 404
     shown = post(served, path, asked)[1]
     assert [(row["current_offset"], row["new_offset"]) for row in shown["rows"]] == [(5, 5)]
+    assert shown["rule"] == "to-current"
 
     meanwhile = Request(RequestType.RESET_OFFSETS, "delays", offsets={TopicPartition("flights", 0): 9}, by="bob@there")
     assert world.ask(meanwhile).result == "done"

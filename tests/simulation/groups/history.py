@@ -371,7 +371,7 @@ class GroupHistory:
         """An operator deletes the group without members."""
         self.judge.deleted_at = self.world.now
         instance = self.instances[self.log.leader]
-        instance.process.start(lambda: instance.coordinator._delete(ALONE))
+        instance.process.start(lambda: instance.coordinator._delete(ALONE, "an operator"))
 
     def _topics(self) -> None:
         """Makes the topic anew, or hides it. Its choices are its own, so other faults are the same with and without

@@ -37,7 +37,6 @@ _OFFSETS_AT_ONCE = 2_000
 """The maximum number of offsets in one request. The coordinator writes them in a single multi."""
 _DONE, _SILENT = "done", "no response from the elected coordinator"
 _ATTEMPTS, _AGAIN_S = 30, 1.0
-_A_CLIENT = "a Kafka client"
 
 
 class Administration:
@@ -124,8 +123,9 @@ class Administration:
         """See :func:`~kafka_coord.frontends.kafka.managed.adopting.topics_that_exist`."""
         return await asyncio.to_thread(topics_that_exist, self._store, group, topics)
 
-    async def delete(self, group: str) -> Error:
-        error = await self._ask(Request(RequestType.DELETE_GROUP, group, by=_A_CLIENT), Error.NON_EMPTY_GROUP)
+    async def delete(self, group: str, by: str) -> Error:
+        """Deletes the group on behalf of a client. The history records who asked, as ``by``."""
+        error = await self._ask(Request(RequestType.DELETE_GROUP, group, by=by), Error.NON_EMPTY_GROUP)
         if error is Error.NONE:
             self._terms.groups.discard(group)
         return error
@@ -154,7 +154,7 @@ class Administration:
                 return
 
     async def set_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], by: str = _A_CLIENT, reason: str = ""
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], by: str, reason: str = ""
     ) -> Error:
         """Sets the offsets of partitions that no member holds. The group's history records ``by`` and ``reason``."""
         values = {tp: one.offset for tp, one in offsets.items()}
@@ -168,9 +168,9 @@ class Administration:
                 log.warning("could not write the offset details group=%s: %s", group, failed)
         return error
 
-    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> Error:
-        """Deletes the offsets of partitions that no member holds."""
-        request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions), by=_A_CLIENT)
+    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition], by: str) -> Error:
+        """Deletes the offsets of partitions that no member holds. The group's history records ``by``."""
+        request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions), by=by)
         return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
 
     async def _ask(self, request: Request, refused: Error) -> Error:

@@ -53,7 +53,7 @@ class ClassicRequests:
                 *(request.group_id, call.header.client_id, call.client.address, join),
             )
             return Joined(None, Error.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
-        joined: Joined = await self._terms.take(request.group_id, member_id, join, call.client)
+        joined: Joined = await self._terms.take(request.group_id, member_id, join, call.client, call.sender)
         return joined
 
     def _join(self, call: Call, member_id: str) -> Any:
@@ -138,7 +138,9 @@ class ClassicRequests:
             who = _who(group, member_id, instance_id)
             if not member_id and instance_id is None:
                 return Error.UNKNOWN_MEMBER_ID
-            answer = await self._terms.take(group, member_id, lambda token: Leave(token, *who), call.client)
+            answer = await self._terms.take(
+                group, member_id, lambda token: Leave(token, *who), call.client, call.sender
+            )
             error: Error = answer.error
             return error
 

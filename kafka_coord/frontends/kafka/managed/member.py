@@ -38,6 +38,8 @@ class Request(ABC):
     key: Key
     member_id: str
     is_static: bool
+    by: str = field(default="", kw_only=True)
+    """Who sent a request to join or leave: principal, client id and address."""
 
     @property
     def joins(self) -> bool:
@@ -117,6 +119,8 @@ class KafkaMember(ABC):
         self.members = members
         self.key, self.member_id, self.is_static = request.key, request.member_id, request.is_static
         self.connection = number
+        self.joined_by = request.by
+        """Who the member's client is, or "" if it joined in an earlier term."""
         self.id: MemberId | None = None
         self.returning: MemberId | None = None
         """The id of a resumed member, until its first command is known. The client may have received that command in

@@ -19,7 +19,8 @@ from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Answer, Comm
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, Stimulus
-from kafka_coord.model import CommittedOffset, PartitionSet, TopicPartition
+from kafka_coord.model import CommittedOffset, Departure, DepartureKind, PartitionSet, TopicPartition
+from kafka_coord.model.departure import LEFT
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -227,7 +228,11 @@ class KafkaMembers:
 
     def leave(self, member: KafkaMember, request: Request) -> None:
         member.leaving = request
-        self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
+        departure = LEFT
+        if request.by and member.joined_by and _without_port(request.by) != _without_port(member.joined_by):
+            departure = Departure(DepartureKind.EVICTED, by=request.by)
+        for_good = member.is_static and request.leaves_for_good
+        self.tell(stimuli.LeaveWanted(member.connection, request, {}, for_good, departure))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
         """Replaces the static member that has ``join``'s key and the given id, whatever its protocol: its client is
@@ -251,7 +256,8 @@ class KafkaMembers:
         member.waiting = member.changing = None
 
     def _leave_for(self, member: KafkaMember, join: Request) -> None:
-        self.tell(stimuli.LeaveWanted(member.connection, join, {}))
+        replaced = Departure(DepartureKind.REPLACED, by=join.by)
+        self.tell(stimuli.LeaveWanted(member.connection, join, {}, departure=replaced))
 
     def waits_for_share(self, member: KafkaMember) -> None:
         self._joining[member] = None
@@ -417,3 +423,8 @@ class KafkaMembers:
             elif member.waiting is not None:
                 self.refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
                 member.waiting = None
+
+
+def _without_port(by: str) -> str:
+    """Returns the description of a client without its port, which changes when it connects again."""
+    return by.rpartition(":")[0]

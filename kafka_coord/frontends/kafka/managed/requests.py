@@ -98,17 +98,17 @@ class ManagedGroups:
             is_static=is_static,
             software=software,
         )
-        return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client), member_id)
+        by = call.sender if epoch <= JOIN else ""
+        return _heartbeat_answer(await self._terms.take(group, member_id, beat, call.client, by), member_id)
 
-    async def commit(
-        self, request: Any, version: int, offsets: Offsets, connection: int
-    ) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits offsets for a member or a tool, which sent them on the connection with the given number. Returns an
-        error for the whole commit, and errors for individual partitions."""
+    async def commit(self, call: Call, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
+        """Commits ``offsets`` for a member or a tool. Returns an error for the whole commit, and errors for individual
+        partitions."""
+        request, version, connection = call.request, call.version, call.client.number
         by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         group, epoch = request.group_id, request.generation_id_or_member_epoch
         if epoch < 0 and not request.member_id:
-            return await self._commit_of_tool(group, by_partition) if offsets else Error.NONE, {}
+            return await self._commit_of_tool(group, by_partition, call.sender) if offsets else Error.NONE, {}
         if version < _WITH_EPOCHS:
             protocols = {one.member_id: one.protocol for one in self._terms.heard_of(group)}
             if protocols.get(request.member_id) == PROTOCOL:
@@ -122,14 +122,14 @@ class ManagedGroups:
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
         return committed.error, gone
 
-    async def _commit_of_tool(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> Error:
+    async def _commit_of_tool(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], by: str) -> Error:
         """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does."""
         try:
             members = (await self.administration.registered(group)).protocols
         except StoreError as error:
             log.warning("cannot read the members of group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
-        return Error.UNKNOWN_MEMBER_ID if members else await self.administration.set_offsets(group, offsets)
+        return Error.UNKNOWN_MEMBER_ID if members else await self.administration.set_offsets(group, offsets, by)
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all stored offsets of the group."""

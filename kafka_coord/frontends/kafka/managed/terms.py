@@ -12,7 +12,7 @@ import threading
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -256,13 +256,16 @@ class ManagedTerms:
         group."""
         return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
-    async def take(self, group: str, member_id: str, request: Callable[[object], Request], client: Caller) -> Answer:
+    async def take(
+        self, group: str, member_id: str, request: Callable[[object], Request], client: Caller, by: str = ""
+    ) -> Answer:
         """Returns the response to a member's request, which may be held. ``request`` creates the request from a
-        token."""
+        token. ``by`` describes who asks to join or leave."""
         refused = request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS)
 
         def pass_on(served: Served, token: object) -> None:
-            served.members.arrived(request(token), self._store.clock.monotonic())
+            made = replace(request(token), by=by) if by else request(token)
+            served.members.arrived(made, self._store.clock.monotonic())
 
         return await self._ask(group, pass_on, refused, (client, member_id))
 

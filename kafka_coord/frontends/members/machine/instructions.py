@@ -12,7 +12,8 @@ from kafka_coord.frontends.members.machine.stimuli import (
     RegistrationWanted,
     Request,
 )
-from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription
+from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription
+from kafka_coord.model.departure import LEFT
 
 # --- messages to clients ---------------------------------------------------------------------------------------------
 
@@ -166,9 +167,10 @@ class DropCommand:
 @dataclass(frozen=True, slots=True)
 class WriteMember:
     """Write offsets and, in the same multi, acknowledge a command or delete the registration. If ``subscription`` is
-    set, only update the registration with it. Report the outcome in a :class:`~.stimuli.MemberWritten` with the same
-    ``number``. A member has at most one outstanding write. ``details`` belong to ``offsets`` or, if the member gives up
-    partitions, to offsets that are already stored."""
+    set, only update the registration with it. ``departure`` says how a leaving member goes.
+    Report the outcome in a :class:`~.stimuli.MemberWritten` with the same ``number``. A member has at most one
+    outstanding write. ``details`` belong to ``offsets`` or, if the member gives up partitions, to offsets that are
+    already stored."""
 
     member: MemberId
     number: int
@@ -178,6 +180,7 @@ class WriteMember:
     for_good: bool = False
     subscription: Subscription | None = None
     details: OffsetDetails = field(default_factory=dict, hash=False)
+    departure: Departure = LEFT
 
 
 ToStore = (
@@ -199,6 +202,8 @@ class MemberEvent(StrEnum):
     RESUMED = "resumed"
     LEFT = "left"
     EXPIRED = "expired"
+    REPLACED = "replaced"
+    EVICTED = "evicted"
     STUCK = "stuck"
     NOT_RESUMED = "not resumed"
     NOT_WRITTEN = "not written"

@@ -11,6 +11,7 @@ from kafka_coord.frontends.members.machine.state import Delivered, MemberState
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
 from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
+from kafka_coord.model import Departure, DepartureKind
 
 MAX_UNANSWERED_PROBES = 3
 """A member with this many unanswered probes is no longer probed, but its session timeout keeps running."""
@@ -353,7 +354,8 @@ class MembershipMachine:
         if not member.expiring:
             member.expiring = True
             last, member.reported = member.reported, {}
-            self._writes.add(member, stimuli.LeaveWanted(None, None, last))
+            expired = Departure(DepartureKind.EXPIRED, round(member.options.session_timeout_s * 1000))
+            self._writes.add(member, stimuli.LeaveWanted(None, None, last, departure=expired))
 
     def expire_again(self, member: MemberState) -> None:
         """Gives the member another full session timeout, because its expiry could not be written."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
-from kafka_coord.model import Command, CommandId, OffsetDetails, Subscription, TopicPartition
+from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription, TopicPartition
+from kafka_coord.model.departure import LEFT
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -114,12 +115,14 @@ class SubscriptionWanted:
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
     """A client asks to leave. If ``for_good`` is set, the coordinator does not keep its place. The machine also uses
-    this stimulus to expire a silent member, with ``None`` as the ``connection``."""
+    this stimulus to expire a silent member, with ``None`` as the ``connection``. ``departure`` is how the member goes,
+    for the group's history."""
 
     connection: int | None
     request: Request
     offsets: Offsets
     for_good: bool = False
+    departure: Departure = LEFT
 
 
 @dataclass(frozen=True, slots=True)

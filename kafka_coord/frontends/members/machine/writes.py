@@ -10,6 +10,7 @@ from kafka_coord.frontends.members.machine.instructions import MemberEvent, Refu
 from kafka_coord.frontends.members.machine.state import AcknowledgeWrite, MemberState, OffersWrite, PendingWrite
 from kafka_coord.frontends.members.machine.stimuli import CommitWanted, LeaveWanted, SubscriptionWanted, Trouble
 from kafka_coord.model import OffsetDetails, StartFetcher, TopicPartition
+from kafka_coord.model.departure import LEFT
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.members.machine.machine import MembershipMachine
@@ -123,6 +124,7 @@ class Writes:
                 for_good,
                 write.subscription if isinstance(write, SubscriptionWanted) else None,
                 _details(member, write),
+                write.departure if isinstance(write, LeaveWanted) else LEFT,
             )
             self._machine.emit(instruction)
 
@@ -205,7 +207,8 @@ class Writes:
             if outcome.trouble is not None:
                 self._answer(write.connection, write, outcome)
                 return
-            machine.emit(instructions.ReportEvent(MemberEvent.LEFT, member.id, write.connection))
+            event = MemberEvent(write.departure.kind)
+            machine.emit(instructions.ReportEvent(event, member.id, write.connection, write.departure.by))
             machine.emit(instructions.Farewell(write.connection, write.request, outcome.refused))
             machine.forget(member)
         elif outcome.trouble is None:
@@ -213,7 +216,7 @@ class Writes:
             machine.end(member, "it did not send anything within its session timeout")
         elif write.offsets:
             # retry without the offsets, which may have been the reason for the failure
-            member.writes.appendleft(LeaveWanted(None, None, {}))
+            member.writes.appendleft(replace(write, offsets={}))
         else:
             machine.expire_again(member)
 

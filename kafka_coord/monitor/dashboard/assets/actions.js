@@ -89,7 +89,7 @@ const on = (group, action) => `/groups/${encodeURIComponent(group)}/${action}`;
 const said = (found) => [...found.answers.map((one) => one.message || one.result), ...found.notes].join("; ");
 
 const RULES = [
-  ["to-earliest", "to the first record"], ["to-latest", "to the end"], ["to-time", "to a time, or a duration ago"],
+  ["to-earliest", "to the first record"], ["to-latest", "to the end"], ["to-time", "to a time (UTC), or a duration ago"],
   ["shift-by", "by a number of records"], ["to-offset", "to an offset"], ["to-current", "to the committed offset"],
 ];
 
@@ -97,7 +97,7 @@ function askReset(group, managed) {
   ask(`Reset offsets of ${group}`, [
     field("Topics (flights, or flights:0,3-5; empty for all)", "topics"),
     h("label", null, "Rule", h("select", { name: "rule" }, RULES.map(([name, text]) => h("option", { value: name }, text)))),
-    field("Value (2026-01-31T12:00:00, PT2H, -100, …)", "value"),
+    field("Value (2026-01-31T12:00:00 in UTC, or with its own zone: …+02:00; PT2H, -100, …)", "value"),
     managed && h("label", null, h("input", { type: "checkbox", name: "pause" }),
       " While consumers run: pause the group, evict the owners, reset, resume (--pause)"),
     reason(),
@@ -118,6 +118,7 @@ function confirmReset(group, found, managed, pause) {
   const noted = found.rows.filter((row) => row.note);
   const shown = [...noted, ...found.rows.filter((row) => !row.note)].slice(0, 100);
   ask(`Reset ${many} ${plural(many, "offset")} of ${group}?`, [
+    h("p", null, `Rule: ${found.rule}`),
     table("Change", [
       ["Partition", (row) => `${row.topic} ${row.partition}`],
       ["Now", (row) => count(row.current_offset), "number"],

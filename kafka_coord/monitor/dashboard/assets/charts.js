@@ -1,15 +1,14 @@
 // Two elements that draw what their `data` says: <time-chart> with uPlot, <owner-lanes> as a table of bars.
-import { clock, duration, h, short, show } from "./dom.js";
+import { clock, duration, h, short, show, utc } from "./dom.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const HEIGHT = 190;
 const FONT = "12px system-ui, sans-serif";
 
-/** Formats a tick as 17:05, as 17:05:30 between full minutes, or as the date where a day begins. */
+/** Formats a tick as 17:05, as 17:05:30 between full minutes, or as the date where a day begins; the first one says UTC. */
 function timeOfDay(at, before) {
-  const found = new Date(at);
-  const time = found.toLocaleTimeString("en-GB").replace(/:00$/, "");
-  return before && new Date(before).getDate() !== found.getDate() ? found.toLocaleDateString("en-CA") : time;
+  const [day, time] = utc(at);
+  return before && utc(before)[0] !== day ? day : `${time.replace(/:00$/, "")}${before ? "" : " UTC"}`;
 }
 
 /** data: {label, x: [s], series: [{name, values, colour, fill}], kind: "line" | "bars" | "steps", from, marks: [{at, text}]} */
@@ -62,6 +61,7 @@ class TimeChart extends HTMLElement {
     return {
       width: this.clientWidth,
       height: HEIGHT,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       padding: [8, 22, 0, 0],
       cursor: { points: { size: 7 }, drag: { x: false } },
       legend: { show: series.length > 1 || kind !== "bars" },
@@ -183,7 +183,7 @@ class OwnerLanes extends HTMLElement {
     const ticks = [];
     for (let at = Math.ceil(from / step) * step; at < now; at += step) ticks.push(at);
     return h("div", { class: "lane axis", "aria-hidden": "true" }, h("span", { class: "name" }),
-      h("div", { class: "track" }, ticks.map((at) => this.#placed(h("span", { class: "tick" }, timeOfDay(at, at - step)), share(at)))));
+      h("div", { class: "track" }, ticks.map((at, n) => this.#placed(h("span", { class: "tick" }, timeOfDay(at, n ? at - step : null)), share(at)))));
   }
 
   /** Records a position in data attributes, because the page's policy forbids style attributes; #place() applies it. */

@@ -88,13 +88,13 @@ export function duration(ms, digits = 1) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-const sameDay = (one, other) => one.toDateString() === other.toDateString();
+/** Returns a moment's day and time of day in UTC, the zone of all times here: ["2026-01-31", "12:00:00"]. */
+export const utc = (ms) => new Date(ms).toISOString().slice(0, 19).split("T");
 
-/** Formats a time of day, with the date unless it is today. */
+/** Formats a time of day with its zone, and with the date unless it is today. */
 export function clock(ms) {
-  const at = new Date(ms);
-  const time = at.toLocaleTimeString("en-GB");
-  return sameDay(at, new Date()) ? time : `${at.toLocaleDateString("en-CA")} ${time}`;
+  const [day, time] = utc(ms);
+  return day === utc(Date.now())[0] ? `${time} UTC` : `${day} ${time} UTC`;
 }
 
 /** Returns an element that says how long ago a moment (ISO 8601) is. */

@@ -178,7 +178,7 @@ export function groups() {
 const marksOf = (history) => (history ?? []).filter((one) => one.decided_at).map((one) => ({
   at: Date.parse(one.decided_at),
   text: `generation ${one.generation}: ${one.reason}`,
-  bad: one.causes.some((cause) => cause === "member-evicted" || cause === "member-left"),
+  bad: one.causes.some((cause) => ["member-evicted", "member-expired", "grace-ended"].includes(cause)),
 }));
 
 const consumersOf = (found, timeline) => [...new Set([

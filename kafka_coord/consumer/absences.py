@@ -1,0 +1,142 @@
+"""Says once, at WARNING, what a member waits for that does not exist: topics, a match of its pattern, a coordinator.
+
+Without these lines, a typo in a topic's name looks like a topic without records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kafka_coord.errors import StoreError
+from kafka_coord.model import Subscription
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, SessionState, Stat, Store
+
+log = logging.getLogger(__name__)
+
+FIRST_AGAIN_S = 5.0
+"""How long a new finding must last before it is said, in seconds. An election takes less."""
+RETRY_S = 1.0
+AGAIN_S = 30.0
+"""How long to wait, in seconds, before the next look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What exists. ``topics`` contains at least those existing topics that the subscription covers. ``elected`` is
+    whether a coordinator is, or ``None`` if that is said elsewhere."""
+
+    topics: frozenset[str]
+    elected: bool | None
+
+
+class Look(Protocol):
+    """Finds out what exists, given the subscription and those of its topics that are known to exist."""
+
+    def __call__(self, subscription: Subscription, known: frozenset[str]) -> Present | None:
+        """Returns ``None`` while the answer is unknown; the caller then asks again. Raises :class:`StoreError`."""
+
+
+def look_in_zookeeper(store: Store) -> Look:
+    """Returns a look into ZooKeeper, where Kafka's topics are and the coordinator is elected."""
+
+    def look(subscription: Subscription, known: frozenset[str]) -> Present | None:
+        if store.session.state is not SessionState.CONNECTED:
+            return None
+        named = () if subscription.is_wildcard else tuple(sorted(subscription.topics.keys() - known))
+        stats = store.exists_many([layout.COORDINATOR, *(layout.broker_topic(topic) for topic in named)])
+        found = {topic for topic, stat in zip(named, stats[1:], strict=True) if isinstance(stat, Stat)}
+        if subscription.is_wildcard and not known:
+            found = set(_listed(store))
+        return Present(known | found, isinstance(stats[0], Stat))
+
+    return look
+
+
+def _listed(store: Store) -> tuple[str, ...]:
+    (names,) = store.read_many([GetChildren(layout.BROKER_TOPICS)])
+    return names if isinstance(names, tuple) else ()
+
+
+def missing_topics(subscription: Subscription, topics: frozenset[str]) -> tuple[str, ...]:
+    """Returns what the subscription names and ``topics`` does not contain: names of topics, sorted, or the pattern if
+    it covers none of them."""
+    if not subscription.is_wildcard:
+        return tuple(sorted(subscription.topics.keys() - topics))
+    return () if any(map(subscription.wants, topics)) else (subscription.pattern,)
+
+
+class Absences:
+    """Looks from time to time whether what the member needs exists, and says once what does not. What has come into
+    being, and is gone again, is said again. ``known`` returns the topics of which the member holds partitions."""
+
+    def __init__(
+        self,
+        group: str,
+        consumer: str,
+        look: Look,
+        *,
+        subscription: Callable[[], Subscription],
+        known: Callable[[], frozenset[str]],
+    ) -> None:
+        self._who = f"consumer={consumer} group={group}"
+        self._group = group
+        self._look = look
+        self._subscription = subscription
+        self._known = known
+        self._due = 0.0
+        self._unelected = False
+        self._said: dict[str, frozenset[str]] = {}
+
+    def step(self, now: float) -> float:
+        """Looks if a look is due. Returns the (monotonic) time of the next one."""
+        if now >= self._due:
+            self._due = now + self._next(self._subscription())
+        return self._due
+
+    def _next(self, subscription: Subscription) -> float:
+        try:
+            present = self._look(subscription, self._known())
+        except StoreError as error:
+            log.debug("could not look for topics %s: %s", self._who, error)
+            return RETRY_S
+        if present is None:
+            return RETRY_S
+        self._say_missing(subscription, frozenset(missing_topics(subscription, present.topics)))
+        if present.elected is not False:
+            self._unelected = False
+            self._is_new("coordinator", frozenset())
+        elif not self._unelected:
+            self._unelected = True
+            return FIRST_AGAIN_S
+        elif self._is_new("coordinator", frozenset({""})):
+            log.warning(
+                "no coordinator is elected %s: no partitions are assigned until one is. Check that 'kafka-coord serve' "
+                "runs, with the same zookeeper.hosts and chroot",
+                self._who,
+                extra={"event": "no_coordinator", "group": self._group},
+            )
+        return AGAIN_S
+
+    def _say_missing(self, subscription: Subscription, missing: frozenset[str]) -> None:
+        new = self._is_new("topics", missing)
+        if not new:
+            return
+        if subscription.is_wildcard:
+            what = f"no topic exists that is among the {subscription}"
+        else:
+            what = f"topics do not exist (yet): {', '.join(sorted(new)[:20])}{', …' if len(new) > 20 else ''}"
+        log.warning(
+            "%s %s: nothing is read from them until they are created",
+            what,
+            self._who,
+            extra={"event": "topics_missing", "group": self._group},
+        )
+
+    def _is_new(self, kind: str, absent: frozenset[str]) -> frozenset[str]:
+        """Returns what of ``absent`` has not been said since it was last there."""
+        before, self._said[kind] = self._said.get(kind, frozenset()), absent
+        return absent - before

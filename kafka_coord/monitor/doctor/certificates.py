@@ -1,0 +1,107 @@
+"""Checks the certificates of the instances' listeners, as their metrics report them."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
+from kafka_coord.monitor.moments import duration
+
+CHECK = "certificates"
+TIMEOUT_S = 2.0
+SOON_MS = 14 * 24 * 3600 * 1000
+"""A certificate that ends sooner is reported. Those that are renewed automatically are renewed earlier."""
+_MOST_BYTES = 8 << 20
+_SAMPLE = re.compile(
+    r'^kafka_coord_certificate_(ends_seconds|unusable)\{endpoint="([^"]{1,100})"\} (\S{1,30})$', re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What an instance reports about the certificate of one listener. ``ends_s`` is in seconds since 1970."""
+
+    endpoint: str
+    ends_s: float
+    unusable: bool
+
+
+def check_certificates(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
+    """Yields a finding for each certificate that has ended or soon will, and for renewed files that an instance cannot
+    use. An instance without an HTTP server, or that does not answer, says nothing about its certificates."""
+    urls = {number: one.http_url for number, one in sorted(cluster.instances.items()) if one.http_url is not None}
+    if not urls:
+        return
+    with ThreadPoolExecutor(max_workers=min(16, len(urls)), thread_name_prefix="doctor") as pool:
+        pages = dict(zip(urls, pool.map(_metrics, urls.values()), strict=True))
+    yield from findings({number: certificates_in(page) for number, page in pages.items()}, now_ms)
+
+
+def findings(reported: Mapping[int, tuple[Reported, ...]], now_ms: int) -> Iterator[Finding]:
+    good = 0
+    for number, certificates in reported.items():
+        for one in certificates:
+            left_ms = round(one.ends_s * 1000) - now_ms
+            whose = f"instance {number}: the certificate of its {one.endpoint} listener"
+            if left_ms <= 0:
+                todo = "renew it now: clients refuse to connect. The instance reads renewed files by itself"
+                yield error(CHECK, f"{whose} ended {duration(-left_ms)} ago", todo)
+            elif left_ms < SOON_MS:
+                todo = "renew it; the instance reads renewed files by itself"
+                yield warning(CHECK, f"{whose} ends in {duration(left_ms)}", todo)
+            if one.unusable:
+                what = f"{whose} has been renewed with files that cannot be used, so the earlier one stays"
+                todo = "see certificate_unusable in the instance's log for the reason, and correct the files"
+                yield warning(CHECK, what, todo)
+            good += left_ms >= SOON_MS and not one.unusable
+    if good and good == sum(map(len, reported.values())):
+        yield ok(CHECK, f"{counted(good, 'certificate')} of listeners, none ends within {duration(SOON_MS)}")
+
+
+def certificates_in(page: str) -> tuple[Reported, ...]:
+    """Reads the certificates in a page of metrics. Leaves out what it cannot read."""
+    found: dict[str, dict[str, float]] = {}
+    for kind, endpoint, written in _SAMPLE.findall(page):
+        try:
+            value = float(written)
+        except ValueError:
+            continue
+        if abs(value) < 1e12:  # also leaves out NaN
+            found.setdefault(endpoint, {})[kind] = value
+    return tuple(
+        Reported(endpoint, one["ends_seconds"], one.get("unusable", 0) > 0)
+        for endpoint, one in sorted(found.items())
+        if "ends_seconds" in one
+    )
+
+
+def _metrics(url: str) -> str:
+    """Returns the instance's page of metrics, or "" if it cannot be had. Its certificate is not verified: it may be the
+    one that has ended."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "https":
+            unverified = ssl.create_default_context()
+            unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=TIMEOUT_S, context=unverified
+            )
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", "/metrics")
+            answer = connection.getresponse()
+            return answer.read(_MOST_BYTES).decode(errors="replace") if answer.status == 200 else ""
+        finally:
+            connection.close()
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
