@@ -40,6 +40,7 @@ from kafka_coord.frontends.kafka.group_kinds import GroupKinds
 from kafka_coord.frontends.kafka.group_views import GroupViews
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
+from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, invalid, refused
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
@@ -691,7 +692,7 @@ def _join(token: object, call: Call, fresh_id: str) -> Join:
         rebalance_ms / 1000,
         request.protocol_type,
         tuple(Protocol(one.name, one.metadata) for one in request.protocols),
-        fresh_id=f"{client_id if instance_id is None else instance_id}-{fresh_id}",
+        fresh_id=fresh_member_id(client_id, instance_id, fresh_id),
         must_know_id=version >= 4 and instance_id is None,
         can_skip_assignment=version >= 9,
     )

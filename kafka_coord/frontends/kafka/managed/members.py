@@ -20,6 +20,7 @@ from kafka_coord.frontends.kafka.managed.topics import UNCHANGED
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, Stimulus
 from kafka_coord.model import CommittedOffset, PartitionSet, TopicPartition
+from kafka_coord.model.names import generated
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -28,6 +29,13 @@ def consumer_name(identity: str) -> str:
     """Returns the consumer name for an instance id or a member id, with illegal characters escaped. librdkafka's ids
     contain such characters."""
     return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
+
+
+def fresh_member_id(client_id: str, instance_id: str | None, unique: str) -> str:
+    """Generates a member id as Kafka does, but shortens the first part so that :func:`consumer_name` is legal. The Java
+    client's default ``client.id`` contains the group's name."""
+    prefix = client_id if instance_id is None else instance_id
+    return generated(prefix, f"-{unique}", lambda part: len(consumer_name(part)))
 
 
 def is_instance(key: Key, member_id: str) -> bool:
