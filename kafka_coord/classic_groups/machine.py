@@ -55,7 +55,7 @@ from kafka_coord.classic_groups.events import (
     Synced,
     TopicsReplaced,
 )
-from kafka_coord.classic_groups.heartbeat_hold import LateBeats
+from kafka_coord.classic_groups.heartbeat_hold import Beats, LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 STORE_AGAIN_S = 1.0
@@ -135,7 +135,7 @@ class Group:
             case TopicsReplaced():
                 self._topics_replaced(now)
             case ConnectionLost():
-                self._gone(event)
+                self._gone(event, now)
             case _:
                 assert_never(event)
         return self._taken()
@@ -268,6 +268,7 @@ class Group:
         self._answer_join(member, Error.FENCED_INSTANCE_ID)
         self._answer_sync(member, Error.FENCED_INSTANCE_ID)
         group.replace_static(instance_id, join.fresh_id)
+        member.beats = Beats()  # of another process
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
         self._update(member, join, now)
@@ -498,7 +499,9 @@ class Group:
             self._answer(beat.token, Error.NONE if self._is_late(beat, now) else error)
             return
         member = group.members[beat.member_id]
-        self._answer_beat(member, Error.NONE)  # answers an earlier request on another connection
+        if member.beat_token is not None:  # on another connection, because the client no longer waits there
+            member.beats.given_up(now)
+            self._answer_beat(member, Error.NONE)
         limit_s = member.beats.arrived(now, beat.software, member.session_timeout_s)
         self._heard_from(member, now)
         if group.state is PREPARING:
@@ -589,7 +592,7 @@ class Group:
             self._rebalance(now)
         self._complete_join_if_all_joined(now)
 
-    def _gone(self, gone: ConnectionLost) -> None:
+    def _gone(self, gone: ConnectionLost, now: float) -> None:
         """Forgets the held syncs and heartbeats from a lost connection. As in Kafka, losing its connection does not
         remove a member, and a held join still counts as joined."""
         for member in self.metadata.members.values():
@@ -597,6 +600,8 @@ class Group:
                 member.sync_token = None
             if member.beat_token in gone.tokens:
                 member.beat_token = None
+                if gone.by_client:
+                    member.beats.given_up(now)
 
     # --- shared ------------------------------------------------------------------------------------------------------
 

@@ -582,7 +582,7 @@ class GroupCoordinator:
             client.holding(lambda: end(replace(released, by_client=True)))
             return await answer
         except asyncio.CancelledError:
-            end(ConnectionLost(frozenset({held.token})))
+            end(ConnectionLost(frozenset({held.token}), by_client=client.has_closed))
             raise
         finally:
             timer.cancel()

@@ -89,6 +89,21 @@ def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_a
         assert member.told() == (newest, Error.REBALANCE_IN_PROGRESS)
 
 
+@pytest.mark.parametrize("software", ["kgo", "apache-kafka-java", "librdkafka"])
+def test_a_client_that_gives_a_held_heartbeat_up_is_answered_at_once_from_then_on(
+    listener: KafkaListener, group: str, software: str
+) -> None:
+    with Peer(listener) as impatient:
+        who = Member(impatient, group, software)
+        who.beat()
+    for _ in range(2):
+        with Peer(listener) as again:
+            again.ask("ApiVersions", 3, client_software_name=software, client_software_version="2")
+            for _ in range(2):
+                again.send("Heartbeat", 3, **who.who)
+                assert again.answer("Heartbeat", 3)[1].error_code == Error.NONE
+
+
 def test_a_heartbeat_that_is_followed_by_another_request_is_not_held(member: Member) -> None:
     beats = [member.peer.send("Heartbeat", 3, **member.who) for _ in range(20)]
     asked = member.peer.send("Metadata", 4, topics=())

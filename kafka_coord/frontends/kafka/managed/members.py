@@ -102,6 +102,8 @@ class KafkaMembers:
         elif request.leaves:
             self.leave(member, request)
         else:
+            if member.waiting is not None:  # on another connection
+                member.given_up()
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
@@ -111,10 +113,13 @@ class KafkaMembers:
         if member is not None and member.id is not None:
             member.interrupted()
 
-    def gone(self, group: str, member_id: str, token: Hashable) -> None:
-        """Drops a held request whose client is no longer waiting for the response."""
+    def gone(self, group: str, member_id: str, token: Hashable, now: float, *, by_client: bool) -> None:
+        """Drops a held request whose connection is lost. ``by_client`` says whether the client closed it."""
+        self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None:
+            if by_client:
+                member.given_up()
             member.waiting = None
 
     def _waits_for(self, group: str, member_id: str, token: Hashable) -> KafkaMember | None:
