@@ -68,9 +68,10 @@ EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE,
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupLimits:
-    """The limits for all groups, named after the broker's settings."""
+    """The limits for all groups, named after the broker's settings, with Kafka's defaults. All groups share one object,
+    which changes when the broker's settings are known."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
@@ -78,6 +79,12 @@ class GroupLimits:
     initial_rebalance_delay_s: float = 3.0
     consumer_session_timeout_s: float = 45.0
     """The session timeout of KIP-848 members, whose clients do not send one."""
+    offset_metadata_chars: int = 4096
+    append_bytes: int = 900 << 10
+    """The maximum size of one record of the groups log, with its overhead. By default, a broker accepts batches of up
+    to 1 MiB (``max.message.bytes``)."""
+    expiry_check_s: float = 600.0
+    """How often to remove expired offsets."""
 
 
 class Group:

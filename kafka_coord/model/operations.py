@@ -15,11 +15,10 @@ from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition, nested
+from kafka_coord.model.retention import DEFAULT_OFFSETS_RETENTION_MS
 
 DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
-DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""
 
 
 @dataclass(frozen=True, slots=True)

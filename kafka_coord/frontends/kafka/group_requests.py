@@ -54,7 +54,6 @@ from kafka_coord.wire.messages import message
 
 log = logging.getLogger(__name__)
 
-MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
@@ -299,7 +298,7 @@ class GroupCoordinator:
         error = self.kinds.availability(request.group_id)
         managed = self.kinds.managed(request.group_id)  # after that, because another thread may take the group over
         if managed is not None and error is Error.NONE:
-            large = _take_out_large(offsets)
+            large = _take_out_large(offsets, self._manager.limits.offset_metadata_chars)
             error, gone = await managed.commit(request, call.version, offsets, call.client.number)
             errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
@@ -310,7 +309,7 @@ class GroupCoordinator:
         if error is Error.NONE:
             error = self._of_its_topics(request, offsets)
         if error is Error.NONE:
-            errors |= _take_out_large(offsets)
+            errors |= _take_out_large(offsets, self._manager.limits.offset_metadata_chars)
             error = await self._manager.store_offsets(request.group_id, offsets)
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
@@ -666,9 +665,9 @@ def _requested(stored: answers.Known, topics: Any) -> answers.Known:
     return {where: stored[where] for where in wanted if where in stored}
 
 
-def _take_out_large(offsets: Offsets) -> dict[tuple[str, int], Error]:
+def _take_out_large(offsets: Offsets, most_chars: int) -> dict[tuple[str, int], Error]:
     """Removes the offsets whose metadata is too large and returns their errors."""
-    large = [where for where, one in offsets.items() if len(one.metadata) > MAX_OFFSET_METADATA_CHARS]
+    large = [where for where, one in offsets.items() if len(one.metadata) > most_chars]
     for where in large:
         del offsets[where]
     return dict.fromkeys(large, Error.OFFSET_METADATA_TOO_LARGE)
