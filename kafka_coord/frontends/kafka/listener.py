@@ -25,7 +25,7 @@ from kafka_coord.errors import (
 )
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
-from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings, share_retention
+from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
@@ -49,6 +49,7 @@ from kafka_coord.model.retention import Retention
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import multi_fenced
+from kafka_coord.zk.retention import share_retention
 from kafka_coord.zk.store import Check, SessionState, Store
 
 log = logging.getLogger(__name__)
