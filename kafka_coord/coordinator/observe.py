@@ -172,8 +172,8 @@ def _read_group(
         if c in each and isinstance(listing := each[c][2], tuple) and name in listing
     ]
     may_be_empty = not consumers and not ledgered
-    answers = yield [*map(GetData, slow), *([GetData(layout.RETENTION)] if may_be_empty else [])]
-    commands, retention = answers[: len(slow)], _retention(answers[len(slow) :])
+    last = yield [*map(GetData, slow), *([GetData(layout.RETENTION)] if may_be_empty else [])]
+    commands, retention = last[: len(slow)], _retention(last[len(slow) :])
     registrations = {c: each[c][0] for c in consumers}
     members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
     ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), decode_ledger)
