@@ -113,11 +113,11 @@ _OPTIONS = {
     ),
     "--kafka-initial-rebalance-delay-ms MS": (
         "How long an empty group waits for more members, like the broker's group.initial.rebalance.delay.ms. "
-        "[default: 3000]"
+        "[default: the broker's setting]"
     ),
     "--kafka-consumer-session-timeout-ms MS": (
         "How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. Keep it above "
-        "15000: librdkafka waits up to 10 seconds before it reconnects. [default: 45000]"
+        "15000: librdkafka waits up to 10 seconds before it reconnects. [default: the broker's setting]"
     ),
     "--session-timeout-ms MS": (
         "The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]"
