@@ -97,9 +97,11 @@ class TopicsReplaced:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """A connection was lost. The syncs and heartbeats held for it are dropped, so that their members can time out."""
+    """A connection was lost. The syncs and heartbeats held for it are dropped, so that their members can time out. If
+    the client has closed it, perhaps because it does not wait that long, its heartbeats are no longer held."""
 
     tokens: frozenset[object]
+    by_client: bool = False
 
 
 Event = Join | Sync | Heartbeat | Released | Leave | Stored | TopicsReplaced | ConnectionLost

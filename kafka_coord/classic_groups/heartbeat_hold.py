@@ -116,6 +116,8 @@ class Beats:
     _restarts: bool = False
     _asked_at: float = -math.inf
     """When an error last made the client resend its heartbeat."""
+    _is_impatient: bool = False
+    """Whether the client has stopped waiting for the response to a held heartbeat."""
     _allowance: Allowance = field(default_factory=Allowance)
     """Limits resends. Every heartbeat counts as one use, even if it is not a resend."""
 
@@ -125,6 +127,8 @@ class Beats:
         longest_s = longest_hold_s(software)
         if software.startswith(_WITHIN_INTERVAL):
             longest_s = self._measured_s(now) - _MARGIN_S
+        if self._is_impatient:
+            longest_s = 0.0
         limit_s = hold_limit_s(longest_s, session_timeout_s, now - self.quiet_since)
         self._session_timeout_s = session_timeout_s
         if self._answered_at > self._asked_at:
@@ -158,6 +162,12 @@ class Beats:
     def joined(self, now: float) -> None:
         """Handles a new join from the client and resets its allowance."""
         self._allowance, self._answered_at = Allowance(), now
+
+    def given_up(self, now: float) -> None:
+        """Handles that the client has stopped waiting for the response to a held heartbeat. Its read timeout must be
+        shorter than the holds, so its heartbeats are no longer held. This does not apply to a response that is late:
+        then this instance was suspended."""
+        self._is_impatient = self._is_impatient or now < self._answered_at
 
     def interrupted(self, now: float) -> Error:
         """Returns the response to a held heartbeat whose client has sent another request before there was anything to

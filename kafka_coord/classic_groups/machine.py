@@ -55,7 +55,7 @@ from kafka_coord.classic_groups.events import (
     Synced,
     TopicsReplaced,
 )
-from kafka_coord.classic_groups.heartbeat_hold import LateBeats
+from kafka_coord.classic_groups.heartbeat_hold import Beats, LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 from kafka_coord.model import Departure, DepartureKind
 from kafka_coord.model.departure import LEFT
@@ -70,9 +70,10 @@ EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE,
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupLimits:
-    """The limits for all groups, named after the broker's settings."""
+    """The limits for all groups, named after the broker's settings, with Kafka's defaults. All groups share one object,
+    which changes when the broker's settings are known."""
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
@@ -80,6 +81,12 @@ class GroupLimits:
     initial_rebalance_delay_s: float = 3.0
     consumer_session_timeout_s: float = 45.0
     """The session timeout of KIP-848 members, whose clients do not send one."""
+    offset_metadata_chars: int = 4096
+    append_bytes: int = 900 << 10
+    """The maximum size of one record of the groups log, with its overhead. By default, a broker accepts batches of up
+    to 1 MiB (``max.message.bytes``)."""
+    expiry_check_s: float = 600.0
+    """How often to remove expired offsets."""
 
 
 class Group:
@@ -137,7 +144,7 @@ class Group:
             case TopicsReplaced():
                 self._topics_replaced(now)
             case ConnectionLost():
-                self._gone(event)
+                self._gone(event, now)
             case _:
                 assert_never(event)
         return self._taken()
@@ -272,6 +279,7 @@ class Group:
         group.replace_static(instance_id, join.fresh_id)
         by = f"client id {join.client_id} ({join.client_host})"
         group.departed[instance_id] = Departure(DepartureKind.REPLACED, by=by)
+        member.beats = Beats()  # of another process
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
         self._update(member, join, now)
@@ -509,7 +517,9 @@ class Group:
             self._answer(beat.token, Error.NONE if self._is_late(beat, now) else error)
             return
         member = group.members[beat.member_id]
-        self._answer_beat(member, Error.NONE)  # answers an earlier request on another connection
+        if member.beat_token is not None:  # on another connection, because the client no longer waits there
+            member.beats.given_up(now)
+            self._answer_beat(member, Error.NONE)
         limit_s = member.beats.arrived(now, beat.software, member.session_timeout_s)
         self._heard_from(member, now)
         if group.state is PREPARING:
@@ -602,7 +612,7 @@ class Group:
             self._rebalance(now)
         self._complete_join_if_all_joined(now)
 
-    def _gone(self, gone: ConnectionLost) -> None:
+    def _gone(self, gone: ConnectionLost, now: float) -> None:
         """Forgets the held syncs and heartbeats from a lost connection. As in Kafka, losing its connection does not
         remove a member, and a held join still counts as joined."""
         for member in self.metadata.members.values():
@@ -610,6 +620,8 @@ class Group:
                 member.sync_token = None
             if member.beat_token in gone.tokens:
                 member.beat_token = None
+                if gone.by_client:
+                    member.beats.given_up(now)
 
     # --- shared ------------------------------------------------------------------------------------------------------
 

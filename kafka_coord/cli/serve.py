@@ -113,11 +113,11 @@ _OPTIONS = {
     ),
     "--kafka-initial-rebalance-delay-ms MS": (
         "How long an empty group waits for more members, like the broker's group.initial.rebalance.delay.ms. "
-        "[default: 3000]"
+        "[default: the broker's setting]"
     ),
     "--kafka-consumer-session-timeout-ms MS": (
         "How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. Keep it above "
-        "15000: librdkafka waits up to 10 seconds before it reconnects. [default: 45000]"
+        "15000: librdkafka waits up to 10 seconds before it reconnects. [default: the broker's setting]"
     ),
     "--session-timeout-ms MS": (
         "The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]"
@@ -385,7 +385,6 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
     serve_settings = settings.serve
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
-    from kafka_coord.classic_groups.machine import GroupLimits
     from kafka_coord.frontends.kafka.limits import ClientLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.grouplog.authentication import BrokerSecurity
@@ -397,10 +396,10 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
         max_kept_bytes=serve_settings.kafka_queued_max_bytes,
         idle_s=serve_settings.kafka_max_idle_ms / 1000,
     )
-    group_limits = GroupLimits(
-        initial_rebalance_delay_s=serve_settings.kafka_initial_rebalance_delay_ms / 1000,
-        consumer_session_timeout_s=serve_settings.kafka_consumer_session_timeout_ms / 1000,
-    )
+    own_ms = {
+        "initial_rebalance_delay_s": serve_settings.kafka_initial_rebalance_delay_ms,
+        "consumer_session_timeout_s": serve_settings.kafka_consumer_session_timeout_ms,
+    }
     listener = KafkaListener(
         serve_settings.listen_kafka,
         serve_settings.broker_listener,
@@ -410,7 +409,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
         security=BrokerSecurity.of(settings.kafka.properties),
         tls=renewed.context("kafka"),
         rewrite=serve_settings.kafka_rewrite,
-        group_limits=group_limits,
+        group_limits={name: value / 1000 for name, value in own_ms.items() if value is not None},
         holds=serve_settings.kafka_hold_heartbeats,
         managed_groups=serve_settings.managed_groups,
     )

@@ -24,7 +24,6 @@ _UNKNOWN_TO_BROKER = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
-_FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
 
 
 class FetchErrors:
@@ -40,7 +39,7 @@ class FetchErrors:
         code = error.code()
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._out_of_range(holding, error)
-        elif code in _FORBIDDEN:
+        elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise BrokerError(f"not authorized to read {holding.partition}: {error.str()}")
         else:
             log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())

@@ -21,6 +21,7 @@ from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.no_group import is_about_no_group
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.stream_partitions import StreamPartitions
@@ -285,7 +286,7 @@ class Fetcher:
                     ends[holding] = message.offset()
                 else:
                     self._to_handle.append((holding, error))
-            elif message.topic() is None:
+            elif message.topic() is None and not is_about_no_group(error):
                 log.warning("librdkafka reported error=%s: %s", error.name(), error.str())
         return records, ends
 

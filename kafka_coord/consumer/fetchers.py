@@ -18,6 +18,7 @@ from kafka_coord.consumer.confluent_names import suggestion
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.log_offsets import LogOffsets
+from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.stream_partitions import offsets_of
@@ -26,10 +27,6 @@ from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 log = logging.getLogger(__name__)
 rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
-
-GROUP_PREFIX = "kafka-coord."
-"""librdkafka requires a ``group.id`` even when partitions are assigned by hand, and looks up that group's coordinator.
-No one joins that group or commits to it. The prefix distinguishes it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
 """The first version of librdkafka in which a client may deadlock, and with it all threads of the interpreter, when a
@@ -334,7 +331,9 @@ class KafkaFetchers:
         self._wake()
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+        if is_about_no_group(error):
+            log.debug("librdkafka reported error=%s: %s", error.name(), error.str())
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._brokers_down = True
             log.warning("lost all brokers: %s", error.str())
         elif error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):

@@ -20,7 +20,7 @@ from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import MAX_GRACE_MS
-from kafka_coord.model.names import legal
+from kafka_coord.model.names import generated, legal
 from kafka_coord.model.streams import MAX_STREAMS
 from kafka_coord.version import __version__
 
@@ -49,7 +49,7 @@ def generated_id(group: str) -> str:
     shortens a name that is too long."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
     tail = f"-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
-    return f"{group}_{host}"[: 249 - len(tail)] + tail
+    return generated(f"{group}_{host}", tail)
 
 
 def member_settings(

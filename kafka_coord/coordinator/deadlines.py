@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
+from kafka_coord.model.retention import Retention
 
 SLOW_COMMAND_MS = 2_000
 """The age in ms at which an unacknowledged command counts as slow. Its consumer may be unable to read it."""
@@ -52,7 +53,7 @@ def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float)
 @dataclass(frozen=True, slots=True)
 class DeadlineInputs:
     """The part of an observation that deadlines depend on. ``registered`` contains every consumer that has a
-    registration, readable or not. ``settings`` is ``None`` if the settings are unreadable."""
+    registration, readable or not. ``settings`` and ``retention`` are ``None`` if they are unreadable."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -60,6 +61,7 @@ class DeadlineInputs:
     channels: Mapping[str, Channel]
     target: Assignment | None
     settings: GroupSettings | None
+    retention: Retention | None = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,11 @@ def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
     if none of them still exists: it may have been left by a coordinator that died after forgetting the last member but
     before emptying the target, so its timestamp may be older than the retention.
     """
-    target, settings = inputs.target, inputs.settings
-    if settings is None:  # unreadable settings may ask for a longer retention than the default
+    target, settings, retention = inputs.target, inputs.settings, inputs.retention
+    if settings is None or retention is None:  # what is unreadable may ask for a longer retention than the default
         return None
     if inputs.registered or inputs.ledgers or target is None or target.members:
         return None
-    return target.timestamp_ms + settings.offsets_retention_ms
+    if settings.offsets_retention_ms is not None:
+        return target.timestamp_ms + settings.offsets_retention_ms
+    return retention.expires_at_ms(target.timestamp_ms)

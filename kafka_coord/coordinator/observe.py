@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -33,7 +34,9 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.model.retention import Retention
 from kafka_coord.zk import layout
+from kafka_coord.zk.retention import decode_retention
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 
 T = TypeVar("T")
@@ -173,7 +176,9 @@ def _read_group(
         for c, name in slow_commands(memory.timers, store.clock.monotonic())
         if c in each and isinstance(listing := each[c][2], tuple) and name in listing
     ]
-    commands = yield [GetData(path) for path in slow]
+    may_be_empty = not consumers and not ledgered
+    last = yield [*map(GetData, slow), *([GetData(layout.RETENTION)] if may_be_empty else [])]
+    commands, retention = last[: len(slow)], _retention(last[len(slow) :])
     registrations = {c: each[c][0] for c in consumers}
     members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
     ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), decode_ledger)
@@ -190,7 +195,7 @@ def _read_group(
     # a member that vanished between the two reads counts as gone (perhaps in grace), not as unreadable
     registered = frozenset(c for c, node in registrations.items() if node is not None)
     due = deadlines(
-        DeadlineInputs(members, registered, ledgers, seen_channels, target, settings),
+        DeadlineInputs(members, registered, ledgers, seen_channels, target, settings, retention),
         memory.timers,
         options,
         store.clock.monotonic(),
@@ -322,6 +327,16 @@ def decode_assignment(where: str, node: Node) -> Assignment:
 
 def _decode_settings(where: str, node: Node) -> GroupSettings:
     return GroupSettings.from_json(fields.load(node.data, where), where) if node.data else GroupSettings()
+
+
+def _retention(found: Answers) -> Retention | None:
+    """Returns the brokers' retention, which is only read if the group may be empty, or ``None`` if it cannot be
+    read."""
+    node = found[0] if found else None
+    if isinstance(node, Node):
+        with suppress(MalformedValue):
+            return decode_retention(layout.RETENTION, node)
+    return Retention() if node is None else None
 
 
 def _decode_pause(where: str, node: Node) -> Pause:

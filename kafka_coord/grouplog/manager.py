@@ -26,6 +26,7 @@ from kafka_coord.grouplog.records import (
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
 from kafka_coord.grouplog.topics import Topics, all_subscribed_topics
 from kafka_coord.model import CommittedOffset
+from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
@@ -84,7 +85,7 @@ class GroupMetadataManager:
         topics: Topics | None = None,
     ) -> None:
         self._connect, self._claiming, self._checking = connect, claiming, checking
-        self._instance, self._limits = instance, limits
+        self._instance, self.limits = instance, limits
         self._on_term_end = on_term_end
         self.now_ms, self.topics = now_ms, topics or Topics()
         self.groups_cache: dict[str, Group] = {}
@@ -171,7 +172,9 @@ class GroupMetadataManager:
             on_end = partial(self._term_ended, partition, broker)
             check = partial(self._checking, partition, number)
             term = LogTerm(
-                *(broker, partition, number, self._instance, self.now_ms, on_end, check), on_outcome=self.note_outcome
+                *(broker, partition, number, self._instance, self.now_ms, on_end, check),
+                on_outcome=self.note_outcome,
+                most_bytes=lambda: self.limits.append_bytes,
             )
             claimed_at = await term.claim()
             answered_at = clock()
@@ -266,7 +269,7 @@ class GroupMetadataManager:
         return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
 
     def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
-        found = self.groups_cache[group_id] = Group(metadata, self._limits)
+        found = self.groups_cache[group_id] = Group(metadata, self.limits)
         self.groups_of[partition_of(group_id)][group_id] = None
         return found
 
@@ -332,12 +335,12 @@ class GroupMetadataManager:
             for where in part:
                 stored.pop(where, None)
 
-        at_once = max(1, _REMOVED_BYTES // (len(group_id.encode()) + _TOPIC_BYTES))
+        at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // (len(group_id.encode()) + _TOPIC_BYTES))
         for at in range(0, len(gone), at_once):
             part = gone[at : at + at_once]
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
-    async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
+    async def delete_expired_consumer_offsets(self, retention: Retention) -> int:
         """Removes the offsets that have expired, and those of topics that were deleted. Also removes the empty groups
         that have no offsets left. Returns the number of removed offsets."""
         await self._learn_topics()
@@ -349,7 +352,7 @@ class GroupMetadataManager:
             if group is None or group.metadata.state is GroupState.DEAD or group_id in self._under_way:
                 continue
             offsets = self.offsets_cache.get(group_id, {})
-            gone = self._expired(group.metadata, offsets, retention_ms)
+            gone = self._expired(group.metadata, offsets, retention)
             is_empty = group.metadata.state is GroupState.EMPTY and not group.metadata.pending
             if is_empty and len(gone) == len(offsets):
                 error = await self.delete_group(group_id)
@@ -365,7 +368,7 @@ class GroupMetadataManager:
         for at in range(0, len(names), _EXAMINED_AT_ONCE):
             await self.topics.learn(names[at : at + _EXAMINED_AT_ONCE])
 
-    def _expired(self, group: GroupMetadata, offsets: Offsets, retention_ms: int) -> list[tuple[str, int]]:
+    def _expired(self, group: GroupMetadata, offsets: Offsets, retention: Retention) -> list[tuple[str, int]]:
         """Returns the partitions whose offsets are to be deleted: those of topics that were deleted (ADR 42), and as in
         Kafka (KIP-211) those that have expired. In a group with members, only topics that nobody subscribes to expire.
         The state timestamp of an empty group is the time at which it became empty."""
@@ -380,7 +383,7 @@ class GroupMetadataManager:
                 return False
             if one.expires_at_ms >= 0:
                 return one.expires_at_ms <= now_ms
-            return max(since_ms, one.committed_at_ms) + retention_ms <= now_ms
+            return retention.expires_at_ms(max(since_ms, one.committed_at_ms)) <= now_ms
 
         return [where for where, one in offsets.items() if is_due(where[0], one)]
 

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, StoreError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import (
@@ -67,9 +68,8 @@ _BATCH_BYTES = 512 << 10
 """The maximum size of a batch in bytes, unless a single append is larger."""
 _RECORD_BYTES = 32
 """An upper bound on the size of a record without its key and value, in bytes."""
-MOST_BYTES = 900 << 10
-"""The maximum size of one append, in bytes. By default, a broker accepts batches of up to 1 MiB
-(``max.message.bytes``)."""
+BATCH_OVERHEAD_BYTES = 128
+"""An upper bound on the size of a batch without its records, in bytes."""
 KEEP_ALIVE_S = 3600.0
 PROOF_S = 0.25
 """How long reads may be served from memory, in seconds since the last successful append was sent. See
@@ -153,12 +153,14 @@ class LogTerm:
         check: Checking,
         on_outcome: Callable[[int], None] = lambda _code: None,
         topic: str = TOPIC,
+        most_bytes: Callable[[], int] = lambda: GroupLimits().append_bytes,
     ) -> None:
-        """``on_outcome`` is called with the code of each append that succeeded (0) or was refused."""
+        """``on_outcome`` is called with the code of each append that succeeded (0) or was refused. ``most_bytes``
+        returns the maximum size of one append."""
         self.partition, self.term, self._topic = partition, term, topic
         self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
-        self._check, self._on_outcome = check, on_outcome
+        self._check, self._on_outcome, self._most_bytes = check, on_outcome, most_bytes
         self._checking = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._sequence = 0
@@ -245,7 +247,7 @@ class LogTerm:
         queued = []
         for records, apply in parts:
             size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
-            if size > MOST_BYTES:
+            if size > self._most_bytes():
                 raise Refused(
                     f"partition {self.partition}: {len(records)} records of {size} bytes do not fit in a batch",
                     MESSAGE_TOO_LARGE,
@@ -339,8 +341,8 @@ class LogTerm:
             self.end(f"{type(error).__name__}: {error}")
 
     def _take_batch(self) -> None:
-        size = 0
-        while self._queue and (not self._under_way or size + self._queue[0].size <= self._batch_bytes):
+        size, most = 0, min(self._batch_bytes, self._most_bytes())
+        while self._queue and (not self._under_way or size + self._queue[0].size <= most):
             self._under_way.append(self._queue.popleft())
             size += self._under_way[-1].size
 

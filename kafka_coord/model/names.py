@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from kafka_coord.errors import InvalidName
 
-LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-RULE = "1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
+MAX_LENGTH = 249
+LEGAL = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_LENGTH}}}")
+RULE = f"1 to {MAX_LENGTH} of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
 
 
 def is_legal(name: object) -> bool:
@@ -22,3 +24,12 @@ def legal(kind: str, name: object) -> str:
         return name
     shown = repr(name)
     raise InvalidName(f"{kind} name {shown[:80]}{'…' if len(shown) > 80 else ''} is not legal: use {RULE}")
+
+
+def generated(prefix: str, tail: str, length: Callable[[str], int] = len) -> str:
+    """Returns ``prefix`` and ``tail``, which makes the name unique. Shortens the prefix if the name would otherwise be
+    too long to be legal. ``length`` returns how long a part becomes once it is a legal name."""
+    prefix = prefix[:MAX_LENGTH]
+    while prefix and length(prefix) + length(tail) > MAX_LENGTH:
+        prefix = prefix[:-1]
+    return prefix + tail

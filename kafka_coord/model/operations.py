@@ -18,17 +18,16 @@ from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicParti
 
 DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
-DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A group's settings, stored as the value of its znode. Durations are in ms."""
+    """A group's settings, stored as the value of its znode. Durations are in ms. Without an ``offsets_retention_ms``,
+    the brokers' retention applies (:class:`~kafka_coord.model.retention.Retention`)."""
 
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
-    offsets_retention_ms: int = DEFAULT_OFFSETS_RETENTION_MS
+    offsets_retention_ms: int | None = None
 
     def rebalance_timeout_for(self, member: Member, command: CommandType) -> int:
         """Returns how long the member may take to acknowledge a command, in ms. A member's own timeout can shorten the
@@ -43,7 +42,8 @@ class GroupSettings:
         if self.assignor is not None:
             value["assignor"] = self.assignor
         value["rebalance_timeout_ms"] = self.rebalance_timeout_ms
-        value["offsets_retention_ms"] = self.offsets_retention_ms
+        if self.offsets_retention_ms is not None:
+            value["offsets_retention_ms"] = self.offsets_retention_ms
         return value
 
     @classmethod
@@ -53,9 +53,9 @@ class GroupSettings:
             rebalance_timeout_ms=fields.number(
                 value, "rebalance_timeout_ms", where, DEFAULT_REBALANCE_TIMEOUT_MS, at_least=1
             ),
-            offsets_retention_ms=fields.number(
-                value, "offsets_retention_ms", where, DEFAULT_OFFSETS_RETENTION_MS, at_least=0
-            ),
+            offsets_retention_ms=fields.number(value, "offsets_retention_ms", where, at_least=0)
+            if value.get("offsets_retention_ms") is not None
+            else None,
         )
 
 

@@ -119,7 +119,8 @@ def change_settings(
 
 def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
     old, new = (replace(one, assignor=one.assignor or DEFAULT_ASSIGNOR).to_json() for one in (before, after))
-    return ", ".join(f"{name}: {old[name]} → {value}" for name, value in new.items() if value != old[name])
+    changed = {name: value for name, value in new.items() if value != old.get(name)}
+    return ", ".join(f"{name}: {old.get(name, 'as the brokers')} → {value}" for name, value in changed.items())
 
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 
+from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.errors import BrokerError, MalformedValue, NoOffset
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
     elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
         if reading is not None:
             _after_gap(client, reading, fail=fail)
-    elif not error.retriable():
+    elif not (error.retriable() or is_about_no_group(error)):
         raise KafkaException(error)
 
 
@@ -232,7 +233,7 @@ def _client(settings: Mapping[str, str]) -> Consumer:
     if key not in _clients:
         _clients[key] = Consumer(
             {
-                "group.id": "kafka-coord.spark",  # no one joins this group or commits to it
+                "group.id": f"{GROUP_PREFIX}spark",
                 # Only a fetch beyond the end of a range waits this long, but it holds up the next micro-batch.
                 "fetch.wait.max.ms": 20,
                 # After librdkafka has prefetched enough, it waits this long before it fetches again (default: 1 s;

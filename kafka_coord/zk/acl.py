@@ -170,6 +170,7 @@ RULES = (
     Rule("/consumers/paused", "rw", ""),
     Rule("/consumers/history", "r", ""),
     Rule("/consumers/successor", "r", ""),
+    Rule("/consumers/retention", "r", ""),
     Rule("/consumers/rights", "r", ""),
     Rule("/consumers/rights/<instance>", "r", ""),
     Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),

@@ -20,6 +20,7 @@ SUCCESSOR = "/consumers/successor"
 GROUPS = "/consumers/groups"
 LOG_PARTITIONS = "/consumers/kafka"
 MISSING_RIGHTS = "/consumers/rights"
+RETENTION = "/consumers/retention"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """The znodes that every instance creates if they are missing, before it stands for election."""

@@ -21,6 +21,7 @@ from kafka_coord.model import (
     TopicPartition,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit import AuditFinding, Rule
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, SetData, Store
@@ -343,7 +344,7 @@ def empty(scribe: Written) -> None:
 def test_an_empty_group_may_be_removed_when_its_retention_has_passed(scribe: Written):
     empty(scribe)
     scribe.write(scribe.target(2, {}))
-    scribe.wait(GroupSettings().offsets_retention_ms / 1000)
+    scribe.wait(Retention().in_force_ms / 1000)
     remove(scribe)
     assert scribe.rules() == set()
 
@@ -357,6 +358,23 @@ def test_a_group_that_is_removed_too_early_is_found(scribe: Written, waits_s: fl
     target = fields.load(scribe.target(2, {}).data, "")
     scribe.write(SetData(layout.assignment(GROUP), fields.dump({**target, "timestamp_ms": now_ms})))
     scribe.wait(waits_s)
+    remove(scribe)
+    assert scribe.rules() == found
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "shortened_s_ago", "found"),
+    [(300_000, 300, set()), (300_000, 100, {Rule.RETENTION_BROKEN}), (9_000_000, 300, {Rule.RETENTION_BROKEN})],
+)
+def test_the_brokers_retention_counts_unless_the_group_has_its_own(
+    scribe: Written, retention_ms: int, shortened_s_ago: int, found: set[Rule]
+):
+    empty(scribe)
+    scribe.write(scribe.target(2, {}))
+    scribe.wait(1_000)
+    since_ms = int(scribe.clock.time() * 1000)
+    scribe.somebody.create(layout.RETENTION, fields.dump(Retention(retention_ms, since_ms).to_json()))
+    scribe.wait(shortened_s_ago)
     remove(scribe)
     assert scribe.rules() == found
 

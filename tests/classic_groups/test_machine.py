@@ -495,6 +495,11 @@ def held(played: Played, member_id: str, software: str = JAVA) -> int:
     return token
 
 
+def answered_at_once(played: Played, member_id: str) -> bool:
+    generation = played.group.metadata.generation_id
+    return isinstance(played.do(Heartbeat(next(played._numbers), member_id, None, generation, JAVA)), Answered)
+
+
 def test_held_heartbeats_are_answered_when_a_rebalance_begins() -> None:
     played = Played().stable("m1", "m2")
     beats = held(played, "m1"), held(played, "m2")
@@ -543,14 +548,6 @@ def test_the_release_of_a_removed_members_heartbeat_changes_nothing() -> None:
     assert played.answers[beat].error is Error.UNKNOWN_MEMBER_ID
 
 
-def test_a_later_heartbeat_of_a_member_releases_the_earlier() -> None:
-    played = Played().stable("m1")
-    earlier, later = held(played, "m1"), held(played, "m1")
-
-    assert played.answers[earlier].error is Error.NONE
-    assert later not in played.answers
-
-
 def test_a_heartbeat_of_a_lost_connection_no_longer_keeps_its_member() -> None:
     played = Played().stable("m1")
     beat = held(played, "m1")
@@ -560,6 +557,47 @@ def test_a_heartbeat_of_a_lost_connection_no_longer_keeps_its_member() -> None:
 
     assert beat not in played.answers
     assert "m1" not in played.group.metadata.members
+
+
+def test_the_heartbeats_of_a_client_that_gave_one_up_are_no_longer_held() -> None:
+    played = Played().stable("m1", "m2")
+    beat = held(played, "m1")
+    played.pass_time(3.0)
+    played.do(ConnectionLost(frozenset({beat}), by_client=True))
+    for _ in range(3):
+        assert answered_at_once(played, "m1")
+        played.pass_time(3.0)
+
+
+def test_a_heartbeat_on_another_connection_shows_that_the_held_one_was_given_up() -> None:
+    played = Played().stable("m1")
+    beat = held(played, "m1")
+    played.pass_time(3.0)
+    assert answered_at_once(played, "m1")
+    assert beat in played.answers
+    assert answered_at_once(played, "m1")
+
+
+@pytest.mark.parametrize(("by_client", "after_s"), [(False, 1.0), (True, 4.0)])
+def test_a_connection_that_this_instance_closed_and_a_late_answer_do_not_end_holds(
+    *, by_client: bool, after_s: float
+) -> None:
+    played = Played().stable("m1")
+    beat = held(played, "m1")
+    played.pass_time(after_s)
+    played.do(ConnectionLost(frozenset({beat}), by_client=by_client))
+    held(played, "m1")
+
+
+def test_heartbeats_of_a_static_members_next_process_are_held_again() -> None:
+    played = Played()
+    played.join(fresh="s1", instance_id="i1")
+    played.do(Sync(901, "s1", "i1", 1, assignments={"s1": b"mine"}))
+    assert isinstance(played.do(Heartbeat("killed while it is held", "s1", "i1", 1, JAVA)), Held)
+    del played.answers["killed while it is held"]
+    played.do(ConnectionLost(frozenset({"killed while it is held"}), by_client=True))
+    played.join(fresh="s2", instance_id="i1")
+    assert isinstance(played.do(Heartbeat("next", "s2", "i1", 1, JAVA)), Held)
 
 
 def test_the_heartbeat_of_a_member_that_has_not_synced_is_not_held() -> None:

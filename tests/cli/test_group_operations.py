@@ -175,7 +175,7 @@ def test_settings_are_changed_one_by_one_and_take_effect(elected: World, coord: 
         "assignor": "range",
         "rebalance_timeout_ms": 30_000,
         "offsets_retention_ms": 604_800_000,
-        "origin": dict.fromkeys(("assignor", "rebalance_timeout_ms", "offsets_retention_ms"), "znode"),
+        "origin": {"assignor": "znode", "rebalance_timeout_ms": "znode", "offsets_retention_ms": "brokers"},
     }
     eventually(lambda: coord("groups", "history", "delays", "-o", "json").json()[-1]["assignor"] == "range")
     default = coord("groups", "settings", "delays", "--assignor", "default", "-o", "json").json()

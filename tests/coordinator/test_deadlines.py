@@ -19,6 +19,7 @@ from kafka_coord.model import (
     PartitionSet,
     Subscription,
 )
+from kafka_coord.model.retention import Retention
 
 OPTIONS = CoordinatorOptions(channel_retirement_ms=600_000)
 SETTINGS = GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=1_000_000)
@@ -93,6 +94,16 @@ def test_offsets_expire_once_the_group_has_been_empty_for_the_retention_time() -
     empty = replace(NOTHING, target=EMPTY_TARGET)
     assert not Looks().at(999, empty).retention_passed
     assert Looks().at(1_000, empty).retention_passed, "a new coordinator must use the stored time"
+
+
+def test_offsets_of_a_group_without_an_own_retention_are_kept_as_the_brokers_keep_theirs() -> None:
+    empty = replace(NOTHING, target=EMPTY_TARGET, settings=GroupSettings())
+    long, short = Retention(2_000_000), Retention(1_000_000, since_ms=500_000)
+    for kept, at in ((long, 2_000), (short, 1_500)):
+        assert not Looks().at(at - 1, replace(empty, retention=kept)).retention_passed
+        assert Looks().at(at, replace(empty, retention=kept)).retention_passed
+    assert not Looks().at(10**9, replace(empty, retention=None)).retention_passed, "it cannot be read"
+    assert Looks().at(1_000, replace(empty, settings=SETTINGS, retention=long)).retention_passed, "it has its own"
 
 
 def test_offsets_of_a_group_whose_target_still_names_members_do_not_expire() -> None:

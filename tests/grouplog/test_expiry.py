@@ -13,11 +13,13 @@ from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, Membe
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.topics import GONE_FOR_MS, Topics
 from kafka_coord.model import CommittedOffset, TopicInfo
+from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 
 GROUP, NOW_MS, RETENTION_MS = "delays", 10_000_000, 1_000_000
 OLD_MS = NOW_MS - RETENTION_MS
+RETENTION = Retention(RETENTION_MS)
 FIRST, SECOND = "first-id--------------", "second-id-------------"
 
 
@@ -27,16 +29,17 @@ class MemoryTerm:
     def append_in_order(
         self, parts: Sequence[tuple[Sequence[LogRecord], Callable[[], None]]]
     ) -> list[asyncio.Future[None]]:
-        return [self._append(apply) for _records, apply in parts]
-
-    def _append(self, apply: Callable[[], None]) -> asyncio.Future[None]:
-        apply()
-        done = asyncio.get_running_loop().create_future()
-        done.set_result(None)
+        done = []
+        for _, apply in parts:
+            apply()
+            done.append(asyncio.get_running_loop().create_future())
+            done[-1].set_result(None)
         return done
 
 
-def left(offsets: dict[str, CommittedOffset], topics: Topics | None = None, **group: Any) -> tuple[str, ...] | None:
+def left(
+    offsets: dict[str, CommittedOffset], topics: Topics | None = None, retention: Retention = RETENTION, **group: Any
+) -> tuple[str, ...] | None:
     """Returns the topics whose offsets are left after a check, or ``None`` if the group was removed."""
 
     async def run() -> tuple[str, ...] | None:
@@ -46,7 +49,7 @@ def left(offsets: dict[str, CommittedOffset], topics: Topics | None = None, **gr
         manager.terms[partition_of(GROUP)] = MemoryTerm()  # type: ignore[assignment]
         manager._add(GROUP, GroupMetadata(GROUP, **group))
         manager.offsets_cache[GROUP] = {(topic, 0): one for topic, one in offsets.items()}
-        await manager.delete_expired_consumer_offsets(RETENTION_MS)
+        await manager.delete_expired_consumer_offsets(retention)
         return tuple(topic for topic, _ in manager.offsets_cache[GROUP]) if manager.has(GROUP) else None
 
     return asyncio.run(run())
@@ -147,3 +150,9 @@ def test_offsets_of_a_topic_that_is_gone_stay_for_a_day_and_are_valid_when_it_re
 def test_nothing_is_concluded_from_a_topic_that_nobody_could_ask_about() -> None:
     assert Topics().belongs("flights", FIRST)
     assert left({"flights": at(NOW_MS, FIRST)}, Topics(), state_since_ms=NOW_MS) == ("flights",)
+
+
+def test_a_shortened_retention_counts_from_the_moment_it_was_seen() -> None:
+    shortened = Retention(RETENTION_MS, since_ms=OLD_MS + 1)
+    assert left({"flights": at(0)}, retention=shortened) == ("flights",)
+    assert left({"flights": at(0)}, retention=Retention(RETENTION_MS, since_ms=OLD_MS)) is None

@@ -247,3 +247,17 @@ def test_a_refusal_proves_nothing_about_the_term() -> None:
 
 def test_the_closed_list_of_refusals_holds_no_code_after_which_the_log_may_have_the_records() -> None:
     assert {TOO_LARGE, LIST_TOO_LARGE, REPLICAS, DENIED, 30, 31, 53} == REFUSALS
+
+
+def test_an_append_may_be_as_large_as_the_broker_allows() -> None:
+    async def act(_played: Played, made: LogTerm) -> None:
+        with pytest.raises(Refused):
+            made.append([record("x" * (2 << 20))])
+        made._most_bytes = lambda: 3 << 20
+        assert await outcome(made.append([record("x" * (2 << 20))])) == "written"
+        made._most_bytes = lambda: 1_000
+        with pytest.raises(Refused):
+            made.append([record("x" * 1_000)])
+        assert await outcome(made.append([record("x")])) == "written"
+
+    run(act)

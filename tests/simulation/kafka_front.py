@@ -127,6 +127,7 @@ class _Peer:
     running: tuple[int, Coroutine[Any, Any, Any]] | None = None
     awaited: asyncio.Future[Any] | None = None
     release: Callable[[], None] | None = None
+    has_closed: bool = False
 
     def holding(self, release: Callable[[], None] | None) -> None:
         self.release = release

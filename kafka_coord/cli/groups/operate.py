@@ -45,6 +45,7 @@ from kafka_coord.monitor.offsets import offsets_change, read_committed
 from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk import layout
+from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import Store
 
 _LOOK_AGAIN_S = 0.25
@@ -169,7 +170,7 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     "--offsets-retention-ms",
     type=click.IntRange(0, 10 * 365 * 86_400_000),
     metavar="MS",
-    help="How long committed offsets are kept once the group has no members.",
+    help="How long committed offsets are kept once the group has no members. [default: as the brokers]",
 )
 @click.option("--create", is_flag=True, help="Create the group if it does not exist yet.")
 @reason_option
@@ -184,7 +185,7 @@ def settings(
     reason: str,
     output: Format,
 ) -> None:
-    """Show a group's settings and their source (its znode or the default), or change the given settings.
+    """Show a group's settings and their source (its znode, the brokers or the default), or change the given settings.
 
     \b
     kafka-coord groups settings delays
@@ -209,10 +210,13 @@ def settings(
             effective = _stored_settings(store, group)
         path = layout.group(group)
         data = store.get(path).data
+        retention = read_retention(store)
     stored = fields.load(data, path) if data else {}
-    values = effective.to_json() | {"assignor": effective.assignor}
+    values = {"offsets_retention_ms": retention.in_force_ms} | effective.to_json() | {"assignor": effective.assignor}
     del values["version"]
     origin = {name: "znode" if name in stored else "default" for name in values}
+    if effective.offsets_retention_ms is None:
+        origin["offsets_retention_ms"] = "brokers"
     rows = [
         {"setting": name, "value": DEFAULT_ASSIGNOR if value is None else value, "origin": origin[name]}
         for name, value in sorted(values.items())

@@ -168,8 +168,6 @@ def reset_offsets(
             "either name groups or give --all-groups" if groups else "name groups, or give --all-groups"
         )
     rule = _rule({**rules, "from_file": from_file})
-    if rule.kind is RuleKind.TO_TIME:
-        note(f"rule: {rule} (UTC)")
     file = _read_file(from_file, groups) if from_file is not None else {}
     if from_file is not None and (topics or all_topics):
         raise SettingsError("--from-file names the partitions, so omit --topic and --all-topics")
@@ -267,7 +265,8 @@ def _exists(instances: Instances, group: str, kind: str | None) -> bool:
 
 
 def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
-    """Returns the one rule whose option is given. ``given`` contains the options of all rules."""
+    """Returns the one rule whose option is given, and notes its instant if it is a time. ``given`` contains the options
+    of all rules."""
     chosen = [(name, value) for name, value in given.items() if value is not None and value is not False]
     if len(chosen) != 1:
         raise SettingsError(
@@ -275,10 +274,10 @@ def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
             "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file"
         )
     ((name, value),) = chosen
-    if name == "by_duration":
-        return Rule(RuleKind.TO_TIME, before_now_ms(str(value)))
-    if name == "to_datetime":
-        return Rule(RuleKind.TO_TIME, time_ms(str(value)))
+    if name in {"by_duration", "to_datetime"}:
+        rule = Rule(RuleKind.TO_TIME, (before_now_ms if name == "by_duration" else time_ms)(str(value)))
+        note(f"rule: {rule} (UTC)")
+        return rule
     return Rule(RuleKind(name.replace("_", "-")), value if isinstance(value, int) and value is not True else 0)
 
 

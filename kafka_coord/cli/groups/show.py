@@ -16,7 +16,7 @@ from kafka_coord.cli.output import Column, Format, Section, cell, columns, durat
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
-from kafka_coord.model import GroupKind, Unreadable
+from kafka_coord.model import GroupKind, GroupSettings, Unreadable
 from kafka_coord.model.lag import gone_text
 from kafka_coord.monitor.all_groups import list_all_groups
 from kafka_coord.monitor.client_groups.asking import Instances
@@ -298,6 +298,11 @@ def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *
     return sections
 
 
+def _retention(settings: GroupSettings) -> str | None:
+    own_ms = settings.offsets_retention_ms
+    return "as the brokers" if own_ms is None else duration(own_ms)
+
+
 def _facts(found: GroupDescription, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     facts = {
         "group": found.group,
@@ -313,7 +318,7 @@ def _facts(found: GroupDescription, requests: Sequence[dict[str, Any]]) -> list[
         "members": len([member for member in found.members if member.registered]),
         "pending commands": found.pending,
         "rebalance timeout": duration(found.settings.rebalance_timeout_ms) if found.settings else None,
-        "offsets retention": duration(found.settings.offsets_retention_ms) if found.settings else None,
+        "offsets retention": _retention(found.settings) if found.settings else None,
     }
     if found.pause is not None:
         where = "everywhere" if found.paused_everywhere else "this group"

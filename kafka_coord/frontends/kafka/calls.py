@@ -36,6 +36,10 @@ class Caller(typing.Protocol):
         """The client's software name and version, as sent in ApiVersions, or "" if they are unknown."""
 
     @property
+    def has_closed(self) -> bool:
+        """Whether the client itself has closed the connection, or died."""
+
+    @property
     def access(self) -> Access:
         """The client's permissions."""
 

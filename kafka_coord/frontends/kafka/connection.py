@@ -105,6 +105,7 @@ class ClientConnection(asyncio.Protocol):
         """The total size of this instance's own responses that must wait because an earlier one is not ready."""
         self._broker: BrokerEnd | None = None
         self._ended = False
+        self.has_closed = False
         self._ends_when_answered = False
         self._has_sasl = False
         self._reading_paused = False
@@ -219,6 +220,7 @@ class ClientConnection(asyncio.Protocol):
         self._clients.connected.discard(self)
         if error is not None:
             log.debug("lost the connection address=%s error=%s", self.address, error)
+        self.has_closed = not self._ended
         self.end()
 
     def pause_writing(self) -> None:

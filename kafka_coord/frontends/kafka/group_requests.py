@@ -40,6 +40,7 @@ from kafka_coord.frontends.kafka.group_kinds import GroupKinds
 from kafka_coord.frontends.kafka.group_views import GroupViews
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
+from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, invalid, refused
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
@@ -53,7 +54,6 @@ from kafka_coord.wire.messages import message
 
 log = logging.getLogger(__name__)
 
-MAX_OFFSET_METADATA_CHARS = 4096
 _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
@@ -299,7 +299,7 @@ class GroupCoordinator:
         error = self.kinds.availability(request.group_id)
         managed = self.kinds.managed(request.group_id)  # after that, because another thread may take the group over
         if managed is not None and error is Error.NONE:
-            large = _take_out_large(offsets)
+            large = _take_out_large(offsets, self._manager.limits.offset_metadata_chars)
             error, gone = await managed.commit(call, offsets)
             errors |= gone if error else gone | large
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
@@ -310,7 +310,7 @@ class GroupCoordinator:
         if error is Error.NONE:
             error = self._of_its_topics(request, offsets)
         if error is Error.NONE:
-            errors |= _take_out_large(offsets)
+            errors |= _take_out_large(offsets, self._manager.limits.offset_metadata_chars)
             error = await self._manager.store_offsets(request.group_id, offsets)
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
@@ -586,7 +586,7 @@ class GroupCoordinator:
             client.holding(lambda: end(replace(released, by_client=True)))
             return await answer
         except asyncio.CancelledError:
-            end(ConnectionLost(frozenset({held.token})))
+            end(ConnectionLost(frozenset({held.token}), by_client=client.has_closed))
             raise
         finally:
             timer.cancel()
@@ -670,9 +670,9 @@ def _requested(stored: answers.Known, topics: Any) -> answers.Known:
     return {where: stored[where] for where in wanted if where in stored}
 
 
-def _take_out_large(offsets: Offsets) -> dict[tuple[str, int], Error]:
+def _take_out_large(offsets: Offsets, most_chars: int) -> dict[tuple[str, int], Error]:
     """Removes the offsets whose metadata is too large and returns their errors."""
-    large = [where for where, one in offsets.items() if len(one.metadata) > MAX_OFFSET_METADATA_CHARS]
+    large = [where for where, one in offsets.items() if len(one.metadata) > most_chars]
     for where in large:
         del offsets[where]
     return dict.fromkeys(large, Error.OFFSET_METADATA_TOO_LARGE)
@@ -696,7 +696,7 @@ def _join(token: object, call: Call, fresh_id: str) -> Join:
         rebalance_ms / 1000,
         request.protocol_type,
         tuple(Protocol(one.name, one.metadata) for one in request.protocols),
-        fresh_id=f"{client_id if instance_id is None else instance_id}-{fresh_id}",
+        fresh_id=fresh_member_id(client_id, instance_id, fresh_id),
         must_know_id=version >= 4 and instance_id is None,
         can_skip_assignment=version >= 9,
     )

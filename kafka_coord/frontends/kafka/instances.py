@@ -72,7 +72,8 @@ class Instances:
         """The number of replicas of the log that are not in sync with their leader."""
         self._partitions: dict[str, tuple[float, int]] = {}
 
-    async def _ask(self, name: str, version: int, value: Any) -> Any:
+    async def ask(self, name: str, version: int, value: Any) -> Any:
+        """Asks the broker beside this instance. Raises :class:`BrokerError`."""
         if self._connection is None:
             self._connection = self._connect()
         return await self._connection.ask(name, version, value)
@@ -80,7 +81,7 @@ class Instances:
     async def _metadata(self, topics: Iterable[str]) -> Any:
         form = message("MetadataRequest")
         named = tuple(form.struct("MetadataRequestTopic")(name=topic) for topic in topics)
-        answer = await self._ask("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
+        answer = await self.ask("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
         self._advertised = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
         self.is_known = self.broker_id in self._advertised
         now = time.monotonic()
@@ -138,7 +139,7 @@ class Instances:
             replication_factor=replicas,
             configs=tuple(setting(name=name, value=value) for name, value in settings.items()),
         )
-        answer = await self._ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
+        answer = await self.ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
         error = answer.topics[0].error_code
         if error in RIGHTS:
             raise RightMissing(f"cannot create topic {TOPIC}", error)

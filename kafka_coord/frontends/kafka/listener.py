@@ -8,15 +8,15 @@ import errno
 import logging
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import (
     BrokerError,
     Fenced,
     KafkaCoordError,
+    MalformedValue,
     NodeExists,
     NoNode,
     SettingsError,
@@ -25,6 +25,7 @@ from kafka_coord.errors import (
 )
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
+from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
@@ -44,9 +45,11 @@ from kafka_coord.grouplog.errors import RightMissing
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
+from kafka_coord.model.retention import Retention
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import multi_fenced
+from kafka_coord.zk.retention import share_retention
 from kafka_coord.zk.store import Check, SessionState, Store
 
 log = logging.getLogger(__name__)
@@ -63,11 +66,11 @@ IN_BOTH_CHECK_S = 1.0
 RIGHT_CHECK_S = 5.0
 """How long to wait before another claim after the broker has denied this instance a right, and how often to report
 that in ZooKeeper, in seconds."""
-EXPIRY_CHECK_S = 600.0
-"""How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
+SETTINGS_CHECK_SOON_S = 1.0
+"""How long to wait before the broker is asked for its settings again, in seconds, if that failed."""
+_SETTINGS_WITHIN_S = 5.0
+"""How long the first terms wait for the broker's settings, in seconds."""
 _FAILURES_TO_TELL = 2
-OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""A broker's default for ``offsets.retention.minutes``, in milliseconds."""
 
 
 class KafkaListener:
@@ -75,8 +78,10 @@ class KafkaListener:
 
     ``broker_listener`` is the broker's listener for this instance, and ``security`` secures the connections to it.
     ``tls`` secures client connections. ``rewrite`` makes the listener put the instances' addresses into the broker's
-    responses, in case the broker does not advertise them. If ``holds`` is set, heartbeats are held. Groups of classic
-    clients are managed if their names match ``managed_groups``.
+    responses, in case the broker does not advertise them. ``group_limits`` contains this instance's own values, by
+    field of :class:`~kafka_coord.classic_groups.machine.GroupLimits`; the broker's settings determine the others. If
+    ``holds`` is set, heartbeats are held. Groups of classic clients are managed if their names match
+    ``managed_groups``.
 
     Raises :class:`SettingsError` if it cannot listen on ``address``, and :class:`InvalidPattern`.
     """
@@ -92,7 +97,7 @@ class KafkaListener:
         security: BrokerSecurity = PLAINTEXT,
         tls: ssl.SSLContext | None = None,
         rewrite: bool = False,
-        group_limits: GroupLimits = GroupLimits(),  # noqa: B008 - it is immutable
+        group_limits: Mapping[str, float] | None = None,
         holds: bool = True,
         managed_groups: str | None = None,
     ) -> None:
@@ -100,6 +105,10 @@ class KafkaListener:
         self._broker_host, self._broker_port = host_and_port(broker_listener)
         self._security = security
         self._store, self._broker_id, self._managed_groups = store, broker_id, managed_groups
+        self._settings = BrokerSettings(group_limits or {})
+        self._limits = self._settings.limits
+        self._retention: Retention | None = None
+        """``None`` until it is known. Until then, nothing expires."""
         self.registered = RegisteredInstances(store)
         to_broker = partial(BrokerConnection, self._broker_host, self._broker_port, security)
         self.instances = Instances(to_broker, broker_id, lambda: self.registered.addresses, rewrites=rewrite)
@@ -109,7 +118,7 @@ class KafkaListener:
             self._claim,
             self._check,
             f"{broker_id}@{address}",
-            group_limits,
+            self._limits,
             self._term_ended,
             topics=ZooKeeperTopics(store, self._watch_topic),
         )
@@ -130,6 +139,8 @@ class KafkaListener:
         they would expire."""
         self._look: asyncio.Event = asyncio.Event()
         """Set when a check of the leaders should not wait."""
+        self._asked = asyncio.Event()
+        """Set once the broker has been asked for its settings."""
         self._broker_failures = 0
         """How many requests in a row the broker has not answered."""
         self.clients = Clients(limits or ClientLimits())
@@ -138,9 +149,9 @@ class KafkaListener:
             store,
             partial(self._call, self.manager.resign),
             lambda asked: self._call(self.coordinator.convert, asked),
-            group_limits.consumer_session_timeout_s,
+            self._limits.consumer_session_timeout_s,
         )
-        managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id, group_limits)
+        managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id, self._limits)
         self.coordinator = GroupCoordinator(
             self.manager,
             self.instances,
@@ -202,7 +213,11 @@ class KafkaListener:
         host, port, *_ = self._server.sockets[0].getsockname()
         self._port = port
         maintenance = asyncio.gather(
-            self._maintain(), self._end_overdue_clients(), self._make_managed(), self.registered.follow()
+            self._maintain(),
+            self._follow_settings(),
+            self._end_overdue_clients(),
+            self._make_managed(),
+            self.registered.follow(),
         )
         self._started.set_result(f"{host}:{port}")
         await self._stop.wait()
@@ -269,15 +284,15 @@ class KafkaListener:
     async def _maintain(self) -> None:
         """Claims the partitions that the broker leads, gives up all other partitions, and removes expired offsets."""
         loop = asyncio.get_running_loop()
-        expiry_due = loop.time() + EXPIRY_CHECK_S
+        expiry_checked = loop.time()
         report_due = loop.time()
         while True:
             await self._refresh_leaders()
             if loop.time() >= report_due:
                 report_due = loop.time() + RIGHT_CHECK_S
                 await self._report_right()
-            if loop.time() >= expiry_due:
-                expiry_due = loop.time() + EXPIRY_CHECK_S
+            if loop.time() >= expiry_checked + self._limits.expiry_check_s:
+                expiry_checked = loop.time()
                 await self._remove_expired_offsets()
             await asyncio.sleep(LEADER_CHECK_SOON_S)
             if not (self._broker_failures or self.readiness.is_ready):
@@ -323,6 +338,30 @@ class KafkaListener:
             self._check_ready()
             self._check_heard()
 
+    async def _follow_settings(self) -> None:
+        """Asks the broker for its settings, from time to time, and shares how long it keeps offsets."""
+        said = ""
+        while True:
+            try:
+                await self._settings.ask(self.instances.ask, self._broker_id)
+                self.managed.session_timeout_s = self._limits.consumer_session_timeout_s
+            except BrokerError as error:
+                log.debug("cannot ask the broker for its settings: %s; retrying", error)
+            except Exception:
+                log.exception("cannot ask the broker for its settings (this is a bug); retrying")
+            try:
+                if self._settings.is_answered:
+                    self._asked.set()
+                    told = self._broker_id, self._settings.retention_ms, self.manager.now_ms()
+                    self._retention = await asyncio.to_thread(share_retention, self._store, *told)
+                    said = ""
+            except (StoreError, MalformedValue) as error:
+                if not said:
+                    log.warning("cannot read how long to keep offsets, so none expire for now: %s; retrying", error)
+                self._retention, said = None, str(error)
+            is_known = self._retention is not None and self._settings.is_complete
+            await asyncio.sleep(SETTINGS_CHECK_S if is_known else SETTINGS_CHECK_SOON_S)
+
     async def _make_managed(self) -> None:
         loop = asyncio.get_running_loop()
         by_name_due = loop.time()
@@ -340,7 +379,8 @@ class KafkaListener:
 
     async def _remove_expired_offsets(self) -> None:
         try:
-            await self.manager.delete_expired_consumer_offsets(OFFSETS_RETENTION_MS)
+            if self._retention is not None:
+                await self.manager.delete_expired_consumer_offsets(self._retention)
         except Exception:
             log.exception("cannot remove expired offsets")
 
@@ -370,6 +410,9 @@ class KafkaListener:
 
     async def _begin(self, partition: int) -> None:
         try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SETTINGS_WITHIN_S):
+                    await self._asked.wait()
             await self.manager.load_groups_for_partition(partition)
             self._unheard |= {
                 (group_id, member_id): member.expires_at

@@ -32,6 +32,7 @@ from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import generated
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import packed, unit_at_fault
 from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, Stat
@@ -97,7 +98,7 @@ def made_id(group: str, address: str, now_ms: int) -> str:
     """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, the format of the names that consumers generate."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
-    return f"{group}_{host}"[: 249 - len(tail)] + tail
+    return generated(f"{group}_{host}", tail)
 
 
 def register_all(store: FencedStore, requests: Sequence[Registering]) -> None:

@@ -23,6 +23,7 @@ from kafka_coord.monitor.audit.rule_context import (
     note_offsets_of_topic,
     note_pause,
     note_request,
+    note_retention,
     note_topic,
 )
 from kafka_coord.monitor.audit.state import Evicted, GroupState, Outstanding, Registered, StepContext, ZooKeeperState
@@ -53,6 +54,7 @@ class Auditor:
             Kind.REQUEST: partial(self._note, note_request),
             Kind.ALL_PAUSED: partial(self._note, note_pause),
             Kind.PAUSED: partial(self._note, note_pause),
+            Kind.RETENTION: partial(self._note, note_retention),
             Kind.TOPIC: partial(self._note, note_topic),
             Kind.GROUP: partial(self._note, note_group),
             Kind.TOPIC_OFFSETS: partial(self._note, note_offsets_of_topic),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kafka_coord.model import PartitionSet, RequestType, TopicPartition, is_identity
+from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit.commands import held_by_anybody
 from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
@@ -54,15 +55,18 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
         names = _names(target.members) if target is not None else "members that cannot be read"
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target listed {names}"
         return
-    if settings is None:
+    own_ms = settings.offsets_retention_ms if settings is not None else None
+    retention = context.state.retention if own_ms is None else Retention(own_ms)
+    if settings is None or retention is None:
         what = "the group was removed, although its settings, and therefore its retention, cannot be read"
         yield Rule.RETENTION_BROKEN, what
         return
     by_log = context.elapsed_ms(group.target_since) or 0
     empty_ms = max(by_log, context.step.time_ms - target.timestamp_ms)
-    if empty_ms + CLOCKS_DIFFER_MS < settings.offsets_retention_ms:
+    counted_ms = min(empty_ms, context.step.time_ms - retention.since_ms)
+    if counted_ms + CLOCKS_DIFFER_MS < retention.in_force_ms:
         what = f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s"
-        kept_s = settings.offsets_retention_ms / 1000
+        kept_s = retention.in_force_ms / 1000
         yield Rule.RETENTION_BROKEN, f"{what}; its offsets should have been kept for {kept_s:.0f} s"
 
 

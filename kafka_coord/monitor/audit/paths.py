@@ -19,6 +19,7 @@ class Kind(Enum):
     INSTANCE = auto()
     REQUEST = auto()
     ALL_PAUSED = auto()
+    RETENTION = auto()
     TOPIC = auto()
     GROUP = auto()
     MEMBERS = auto()
@@ -50,6 +51,7 @@ _SINGLE = {
     layout.COORDINATOR_EPOCH: Znode(Kind.EPOCH),
     layout.COORDINATOR: Znode(Kind.COORDINATOR),
     layout.PAUSED: Znode(Kind.ALL_PAUSED),
+    layout.RETENTION: Znode(Kind.RETENTION),
 }
 _BELOW_GROUP = {
     ("ids", 0): Kind.MEMBERS,

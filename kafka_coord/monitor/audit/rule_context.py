@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafka_coord.model import GroupSettings, Request, RequestType, TopicOfOffsets, is_identity, same_topic
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change
@@ -25,6 +26,13 @@ def note_pause(context: StepContext, znode: Znode, change: Change) -> None:
         context.state.all_paused_since = since
     else:
         context.state.group(znode.group).paused_since = since
+
+
+def note_retention(context: StepContext, _znode: Znode, change: Change) -> None:
+    """Records the brokers' retention. Raises :class:`MalformedValue`."""
+    context.state.retention = None
+    found = fields.load(change.new.data, change.path) if change.new is not None else None
+    context.state.retention = Retention() if found is None else Retention.from_json(found, change.path)
 
 
 def note_topic(context: StepContext, znode: Znode, change: Change) -> None:

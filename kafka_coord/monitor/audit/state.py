@@ -22,6 +22,7 @@ from kafka_coord.model import (
     TopicInfo,
     TopicPartition,
 )
+from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit.tree import Checked, Node, Step
 from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
@@ -180,6 +181,8 @@ class ZooKeeperState:
     incarnations: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """(session, group, consumer) → the newest incarnation that the session registered"""
     all_paused_since: Instant | None = None
+    retention: Retention | None = field(default_factory=Retention)
+    """The brokers' retention, or ``None`` if it is unreadable."""
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     """Kafka's topics whose znodes can be decoded"""
     topics_since: dict[str, Instant] = field(default_factory=dict)

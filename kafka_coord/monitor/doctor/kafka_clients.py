@@ -6,11 +6,12 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.errors import BrokerError, MalformedValue, NoNode
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
 from kafka_coord.monitor.client_groups.groups import list_client_groups
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
@@ -18,9 +19,12 @@ from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
+from kafka_coord.monitor.documents import iso_time
+from kafka_coord.monitor.moments import duration
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
+from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import GetData, Node, Store
 
 CHECK = "kafka clients"
@@ -41,6 +45,7 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
     findings = [*_check_listeners(directory, brokers), *_check_instances(instances, directory)]
     findings += _check_managed_groups(store, directory)
     findings += _check_rights(store)
+    findings += _check_retention(store)
     yield from findings
     if not findings:
         yield ok(CHECK, f"{len(directory.addresses)} instances serve Kafka clients, and each broker advertises its own")
@@ -125,6 +130,36 @@ def _check_rights(store: Store) -> Iterator[Finding]:
                 what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
                 todo = f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}"
                 yield error(CHECK, what, todo)
+
+
+def _check_retention(store: Store) -> Iterator[Finding]:
+    try:
+        yield from check_retention(read_retention(store), round(store.clock.time() * 1000))
+    except MalformedValue as failed:
+        what = f"{layout.RETENTION} cannot be read, so no offsets expire: {failed}"
+        yield error(CHECK, what, "delete the znode; the instances write it again")
+
+
+def check_retention(found: Retention, now_ms: int) -> Iterator[Finding]:
+    """Reports brokers that keep offsets for different times or do not say for how long, and a shorter retention before
+    it deletes anything."""
+    brokers = {number: one for number, one in sorted(found.brokers.items()) if one.is_current(now_ms)}
+    silent = [str(number) for number, one in brokers.items() if not one.is_told]
+    if silent:
+        what = f"no instance may read the settings of {plural('broker', len(silent))} {', '.join(silent)}, so"
+        todo = "give the instance's user DESCRIBE_CONFIGS on the cluster"
+        yield warning(CHECK, f"{what} Kafka's defaults apply there", todo)
+    if len({one.retention_ms for one in brokers.values()}) > 1:
+        shown = ", ".join(f"{number}: {duration(one.retention_ms)}" for number, one in brokers.items())
+        what = f"the brokers have different offsets.retention.minutes ({shown}); the longest applies"
+        yield warning(CHECK, what, "give all brokers the same setting, and restart those you changed")
+    ends_ms = found.since_ms + found.in_force_ms
+    if found.since_ms and now_ms < ends_ms:
+        what = (
+            f"the brokers keep the offsets of unused groups for a shorter time than before: for"
+            f" {duration(found.in_force_ms)}, so the first ones expire at {iso_time(ends_ms)}"
+        )
+        yield warning(CHECK, what, "if that is too short, raise offsets.retention.minutes on a broker before then")
 
 
 def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:

@@ -22,6 +22,7 @@ class OpenCaller:
         self.host, self.address, self.software = host, f"{host}:0", "librdkafka 2.8.0"
         self.principal = "User:ANONYMOUS"
         self.number = 1
+        self.has_closed = False
         self.release: Callable[[], None] | None = None
         self.access = Everything(self.ask_broker, BrokerAccess())
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.leadership import move_leadership
@@ -29,7 +28,7 @@ from tests.coordinator.harness import FAST
 from tests.frontends.kafka.java import KafkaTools, kafka_tools
 from tests.waiting import eventually
 
-LIMITS = GroupLimits(initial_rebalance_delay_s=0)
+LIMITS = {"initial_rebalance_delay_s": 0}
 ELECTED = 1
 """The broker id of the elected coordinator."""
 

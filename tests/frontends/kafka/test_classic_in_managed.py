@@ -229,6 +229,22 @@ def test_a_client_whose_assignors_are_unknown_is_refused(
         )
 
 
+def test_a_client_joins_a_group_of_202_letters_under_the_java_clients_default_id(
+    front: Front, topic: str, member: Make
+) -> None:
+    group = "g" * 202
+    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic]) as own:
+        eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
+    one, other = (member(group, client_id=f"consumer-{group}-{number}") for number in (1, 2))
+    eventually(lambda: shared(one, other), within_s=60)
+
+
+def test_a_client_with_a_brokers_longer_member_id_asks_for_another(front: Front, group: str) -> None:
+    with Peer(front.serving(group)) as peer:
+        fields = join(group, member_id="m" * 250, metadata=encoded_subscription("a"))
+        assert peer.ask("JoinGroup", 4, **fields).error_code == Error.UNKNOWN_MEMBER_ID
+
+
 def test_operators_see_classic_members(front: Front, group: str, member: Make) -> None:
     one = member(group, "range", client_id="stock")
     eventually(lambda: shared(one), within_s=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -87,6 +88,23 @@ def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_a
         peer.hears_nothing()
         newcomer.send("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
         assert member.told() == (newest, Error.REBALANCE_IN_PROGRESS)
+
+
+@pytest.mark.parametrize("software", ["kgo", "apache-kafka-java", "librdkafka"])
+def test_a_client_that_gives_a_held_heartbeat_up_is_answered_at_once_from_then_on(
+    listener: KafkaListener, group: str, software: str
+) -> None:
+    with Peer(listener) as impatient:
+        who = Member(impatient, group, software)
+        who.beat()
+    for _ in range(2):
+        with Peer(listener) as again:
+            again.ask("ApiVersions", 3, client_software_name=software, client_software_version="2")
+            for _ in range(2):
+                sent_at = time.monotonic()
+                again.send("Heartbeat", 3, **who.who)
+                assert again.answer("Heartbeat", 3)[1].error_code == Error.NONE
+                assert time.monotonic() - sent_at < 1.5, "it was held"
 
 
 def test_a_heartbeat_that_is_followed_by_another_request_is_not_held(member: Member) -> None:

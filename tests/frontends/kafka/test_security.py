@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from confluent_kafka.admin import (
 )
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
+from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
@@ -37,6 +40,10 @@ from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.model import StartPoint
+from kafka_coord.model import TopicPartition as Partition
+from kafka_coord.monitor.remainders import Next, probe_with
+from kafka_coord.spark import fetching
 from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run
 from tests.conftest import _shared_servers
@@ -373,3 +380,63 @@ def test_a_stopping_listener_closes_its_connections_to_a_frozen_broker(
     with asking("alice"), frozen(secured.broker):
         secured.listener.close()
     assert not secured.listener.clients.connected
+
+
+def test_whoever_only_assigns_partitions_needs_no_right_to_any_group(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's tasks, the reader of lag, and the library's fetchers. Alice may read the topic, but no such group."""
+    producer = Producer(secured.settings("alice"))
+    for value in (b"one", b"two"):
+        producer.produce(TOPIC, value)
+    producer.flush(30)
+    settings = {name: str(value) for name, value in secured.settings("alice").items()}
+    for _ in range(2):  # the second time with a client that has been refused the coordinator already
+        ranges = [(TOPIC, 0, 0, 2)]
+        batches = fetching.fetch(ranges, settings, headers=False, fail=True)
+        assert sum(batch.num_rows for batch in batches) == 2
+        time.sleep(1.5)
+    fetching._close_all()
+
+    probe = probe_with(lambda: secured.listener.address, settings)
+    assert probe({Partition(TOPIC, 0): 0}) == {Partition(TOPIC, 0): Next(0, is_record=True)}
+
+    caplog.clear()
+    given = {"consumer_id": "c1", "group": GROUP, "given": secured.settings("alice")}
+    fetchers = KafkaFetchers(
+        client_settings(**given),
+        streams=1,
+        reset=OffsetReset.EARLIEST,
+        auto_commit=False,
+        hands_out_until=lambda: float("inf"),
+        check=lambda: None,
+        wake=lambda: None,
+    )
+    try:
+        fetchers.connect((secured.listener.address,))
+        fetchers.hold({Partition(TOPIC, 0): StartPoint(0)})
+        fetchers.begin([Partition(TOPIC, 0)])
+        eventually(lambda: fetchers.streams[0].take(10, 0.1), within_s=30)
+        time.sleep(1.5)
+        assert fetchers.streams[0].take(10, 0.1) is not None
+    finally:
+        fetchers.close()
+    assert "GROUP_AUTHORIZATION_FAILED" not in caplog.text
+
+
+def test_a_managed_group_with_topics_that_the_client_may_not_describe_is_not_described(
+    asking: Callable[[str], Peer],
+) -> None:
+    with asking("instance") as member, asking("alice") as reader:
+        for name, topic in (("m1", TOPIC), ("m2", SECRET_TOPIC)):
+            joining = {"member_id": name, "member_epoch": 0, "rebalance_timeout_ms": 30_000, "topic_partitions": ()}
+            joined = member.ask(
+                "ConsumerGroupHeartbeat", 0, group_id="seen", subscribed_topic_names=(topic,), **joining
+            )
+            assert joined.error_code == Error.NONE
+            (found,) = eventually(lambda: reader.ask("ConsumerGroupDescribe", 0, group_ids=("seen",)).groups)
+            if topic == TOPIC:
+                assert [one.member_id for one in found.members] == ["m1"]
+        assert (found.error_code, found.members) == (Error.TOPIC_AUTHORIZATION_FAILED, ())
+        (every,) = member.ask("ConsumerGroupDescribe", 0, group_ids=("seen",)).groups
+        assert len(every.members) == 2

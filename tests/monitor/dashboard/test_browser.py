@@ -7,6 +7,7 @@ of docs/dashboard.md to this folder.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time

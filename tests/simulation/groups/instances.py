@@ -14,6 +14,7 @@ from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import NotSent
 from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
@@ -289,7 +290,7 @@ class Instance:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_CHECK_S)
-            await self.manager.delete_expired_consumer_offsets(RETENTION_MS)
+            await self.manager.delete_expired_consumer_offsets(Retention(RETENTION_MS))
 
 
 def _no_connection() -> BrokerConnection:

@@ -26,5 +26,6 @@ class Line(OpenCaller):
             self.release()
 
     def lost(self) -> None:
+        self.has_closed = True
         if self.held is not None:
             self.held.cancel()

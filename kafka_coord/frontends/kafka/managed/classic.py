@@ -350,6 +350,10 @@ class ClassicMember(KafkaMember):
         elif not isinstance(beat, Sync):  # a SyncGroup is answered soon in any case
             self.overdue()
 
+    def given_up(self) -> None:
+        if isinstance(self.waiting, Beat):
+            self._beats.given_up(self.members.now)
+
     def _answer_waiting(self, error: Error) -> None:
         request, self.waiting = self.waiting, None
         if request is not None:

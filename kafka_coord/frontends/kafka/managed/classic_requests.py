@@ -14,7 +14,7 @@ from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, COOPERATIVE, PROTOCOL, Beat, Join, Leave, Sync
-from kafka_coord.frontends.kafka.managed.members import consumer_name
+from kafka_coord.frontends.kafka.managed.members import consumer_name, fresh_member_id
 from kafka_coord.frontends.kafka.managed.registration import registration
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topics import Topics
@@ -43,9 +43,11 @@ class ClassicRequests:
             return Joined(None, Error.INVALID_SESSION_TIMEOUT, request.member_id)
         member_id = request.member_id
         if not member_id:
-            member_id = f"{(call.header.client_id or '') if instance_id is None else instance_id}-{uuid.uuid4()}"
+            member_id = fresh_member_id(call.header.client_id or "", instance_id, str(uuid.uuid4()))
             if call.version >= _MUST_KNOW_ID and instance_id is None:
                 return Joined(None, Error.MEMBER_ID_REQUIRED, member_id)
+        elif instance_id is None and not is_legal(consumer_name(member_id)):
+            return Joined(None, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)  # a broker's longer id: the client asks for another
         join = self._join(call, member_id)
         if isinstance(join, str):
             log.warning(

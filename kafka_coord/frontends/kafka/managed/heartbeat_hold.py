@@ -111,6 +111,12 @@ class Pace:
         is_regular = before_s / 2 < since_s < before_s * 2
         self.committed_at, self.period_s = now, (since_s + before_s) / 2 if is_regular else since_s
 
+    def given_up(self, now: float) -> None:
+        """Handles that the client has stopped waiting for the response to a held heartbeat. If its interval was not
+        nearly over, its read timeout must be shorter than the holds, so its heartbeats are no longer held."""
+        if self.polls_long or now - self.began < self.told_s - _SOON_S:
+            self.longest_s, self.polls_long, self.told_s = 0.0, False, 0.0
+
     def asks_again(self, _now: float) -> bool:
         """Returns whether to answer with COORDINATOR_LOAD_IN_PROGRESS when another request ends a hold. The error makes
         the client resend the heartbeat soon."""
@@ -199,7 +205,7 @@ class SteadyPace(Pace):
     def limit_s(self) -> float:
         commit_s = self.committed_at + self.period_s - self.began
         is_due = self.told_s == STEADY_S and abs(commit_s - STEADY_S) < _SOON_S
-        return self.told_s + (_SPINS_S if is_due else -_BEFORE_AGAIN_S)
+        return min(self.longest_s, self.told_s + (_SPINS_S if is_due else -_BEFORE_AGAIN_S))
 
     def acknowledged(self, now: float) -> None:
         self.committed_at, self.period_s = now, STEADY_S
@@ -222,7 +228,7 @@ class SteadyPace(Pace):
         return self._tell(self.told_s if self._is_soon(now) else SLOWEST_S)
 
     def after_limit(self, _now: float) -> float:
-        return self._tell(self.told_s)
+        return self._tell(self.told_s if self.longest_s else NOT_HELD_S)
 
     def _is_soon(self, now: float) -> bool:
         return self.told_s - (now - self.began) <= _SOON_S

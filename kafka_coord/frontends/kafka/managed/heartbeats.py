@@ -265,6 +265,10 @@ class ConsumerGroupMember(KafkaMember):
         else:
             self._answer_waiting(self.pace.after_interruption(self.members.now))
 
+    def given_up(self) -> None:
+        if self.members.now < self.answer_at:
+            self.pace.given_up(self.members.now)
+
     def _tell(self, beat: Heartbeat, interval_s: float) -> None:
         news = None
         if beat.is_whole or self.sent != self.assignment:

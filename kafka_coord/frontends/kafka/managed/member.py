@@ -183,6 +183,11 @@ class KafkaMember(ABC):
     def settled(self) -> None:  # noqa: B027  only the classic protocol waits for it
         """Called once the member's last acknowledgement has been stored."""
 
+    @abstractmethod
+    def given_up(self) -> None:
+        """Handles that the client has stopped waiting for the response to the held request. If that is a heartbeat, no
+        more heartbeats are held: the client's read timeout must be shorter than the holds."""
+
     @property
     def late_until(self) -> float:
         """The time until which late requests (:attr:`Request.may_be_late`) are accepted after the client has left."""

@@ -21,6 +21,7 @@ from kafka_coord.frontends.members.machine import MembershipMachine, instruction
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, Stimulus
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, PartitionSet, TopicPartition
 from kafka_coord.model.departure import LEFT
+from kafka_coord.model.names import generated
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -29,6 +30,13 @@ def consumer_name(identity: str) -> str:
     """Returns the consumer name for an instance id or a member id, with illegal characters escaped. librdkafka's ids
     contain such characters."""
     return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
+
+
+def fresh_member_id(client_id: str, instance_id: str | None, unique: str) -> str:
+    """Generates a member id as Kafka does, but shortens the first part so that :func:`consumer_name` is legal. The Java
+    client's default ``client.id`` contains the group's name."""
+    prefix = client_id if instance_id is None else instance_id
+    return generated(prefix, f"-{unique}", lambda part: len(consumer_name(part)))
 
 
 def is_instance(key: Key, member_id: str) -> bool:
@@ -95,6 +103,8 @@ class KafkaMembers:
         elif request.leaves:
             self.leave(member, request)
         else:
+            if member.waiting is not None:  # on another connection
+                member.given_up()
             member.arrived(request)
 
     def interrupted(self, group: str, member_id: str, token: Hashable, now: float) -> None:
@@ -104,10 +114,13 @@ class KafkaMembers:
         if member is not None and member.id is not None:
             member.interrupted()
 
-    def gone(self, group: str, member_id: str, token: Hashable) -> None:
-        """Drops a held request whose client is no longer waiting for the response."""
+    def gone(self, group: str, member_id: str, token: Hashable, now: float, *, by_client: bool) -> None:
+        """Drops a held request whose connection is lost. ``by_client`` says whether the client closed it."""
+        self.now = now
         member = self._waits_for(group, member_id, token)
         if member is not None:
+            if by_client:
+                member.given_up()
             member.waiting = None
 
     def _waits_for(self, group: str, member_id: str, token: Hashable) -> KafkaMember | None:

@@ -45,9 +45,12 @@ class ManagedGroups:
     ) -> None:
         self._terms, self._broker_id = terms, broker_id
         self.classic = ClassicRequests(terms, broker_id, limits)
-        self._session_timeout_ms = round(terms.session_timeout_s * 1000)
         self.administration, self.groups = administration, terms.groups
         self.knows, self.members = terms.knows, terms.members
+
+    @property
+    def _session_timeout_ms(self) -> int:
+        return round(self._terms.session_timeout_s * 1000)
 
     async def heartbeat(self, call: Call, *, holds: bool) -> Any:
         """Answers a valid and authorized ConsumerGroupHeartbeat, which may be held if ``holds`` is set."""

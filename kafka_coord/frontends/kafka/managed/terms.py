@@ -327,7 +327,7 @@ class ManagedTerms:
         try:
             return await answer
         except asyncio.CancelledError:
-            self._pass(partial(self._gone, group, member_id, answer))
+            self._pass(partial(self._gone, group, member_id, answer, by_client=client.has_closed))
             raise
         finally:
             client.holding(None)
@@ -338,10 +338,10 @@ class ManagedTerms:
             served.members.interrupted(group, member_id, token, self._store.clock.monotonic())
             served.woken = True
 
-    def _gone(self, group: str, member_id: str, token: object) -> None:
+    def _gone(self, group: str, member_id: str, token: object, *, by_client: bool) -> None:
         served = self._served.get(partition_of(group))
         if served is not None:
-            served.members.gone(group, member_id, token)
+            served.members.gone(group, member_id, token, self._store.clock.monotonic(), by_client=by_client)
 
     def _pass(self, call: Callable[[], None]) -> None:
         self._inbox.append(call)

@@ -112,11 +112,26 @@ def test_an_eager_member_waits_briefly_for_the_partitions_that_replace_its_own()
     assert play.share(4) == flights(0, 2)
 
 
+def test_the_heartbeats_of_a_client_that_gave_one_up_are_no_longer_held() -> None:
+    play = Classic()
+    generation = play.holding(0)
+    assert play.beat(generation) is None
+    play.pass_time(5.0)
+    play.members.gone("delays", "m1", play.last_token, play.house.now, by_client=True)
+    for _ in range(3):
+        assert play.beat(generation) is Error.NONE
+        play.pass_time(3.0)
+    assert play.join(0) is None
+    play.send(4, start=(1,))
+    play.share(4)
+    assert play.beat(4) is Error.NONE, "a rebalance does not make it wait longer"
+
+
 def test_a_client_that_gave_up_its_join_is_told_to_join_again() -> None:
     play = Classic()
     generation = play.holding(0)
     assert play.join(0) is None
-    play.members.gone("delays", "m1", play.last_token)
+    play.members.gone("delays", "m1", play.last_token, play.house.now, by_client=True)
     assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.managed.heartbeat_hold import JOIN_S, STEADY_S
+from kafka_coord.frontends.kafka.managed.heartbeat_hold import JOIN_S, NOT_HELD_S, STEADY_S
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat, HeartbeatAnswer
 from kafka_coord.frontends.kafka.managed.member import Commit, Committed
 from kafka_coord.frontends.kafka.managed.topics import Topics
@@ -55,13 +55,57 @@ def test_a_held_heartbeat_ends_when_its_client_sends_another_request_or_disconne
     play.pump()
     assert (play.answers[token].assignment, round(play.answers[token].interval_s, 3)) == (None, 0.4)
     assert play.beat(epoch) is None
-    play.members.gone(*who, play.last_token)
+    play.members.gone(*who, play.last_token, play.house.now, by_client=False)
     play.send(4, stop=(0,))
     assert play.last_token not in play.answers
     assert play.beat(epoch).assignment == flights()
 
 
 JAVA = "apache-kafka-java"
+IMPATIENT = [("kgo 1.18", 3.0), (JAVA, 4.5), ("librdkafka 2.8", 1.0)]
+"""Clients, and after how long they give a held heartbeat up."""
+
+
+@pytest.mark.parametrize(("software", "waited_s"), IMPATIENT)
+@pytest.mark.parametrize("asks_elsewhere", [False, True])
+def test_a_client_that_gives_a_held_heartbeat_up_is_answered_at_once_from_then_on(
+    software: str, waited_s: float, *, asks_elsewhere: bool
+) -> None:
+    play = Beats()
+    epoch = play.holding(0, software=software)
+    assert play.beat(epoch) is None
+    play.pass_time(10.0)
+    assert play.beat(epoch) is None, "librdkafka's interval has grown"
+    play.pass_time(waited_s)
+    if not asks_elsewhere:
+        play.members.gone("delays", "m1", play.last_token, play.house.now, by_client=True)
+    fields = {"owned": owned(0), "topics": FLIGHTS}  # a client repeats them all
+    for _ in range(5):
+        assert play.beat(epoch, **fields).interval_s >= NOT_HELD_S, "else, it would send heartbeats without a pause"
+        play.pass_time(5.0)
+        fields = {}
+
+
+@pytest.mark.parametrize("software", ["kgo 1.18", JAVA, "librdkafka 2.8"])
+def test_heartbeats_are_held_again_after_this_instance_closed_the_connection_or_was_late(software: str) -> None:
+    play = Beats()
+    epoch = play.holding(0, software=software)
+    assert play.beat(epoch) is None
+    play.members.gone("delays", "m1", play.last_token, play.house.now + 0.5, by_client=False)
+    assert play.beat(epoch) is None
+    play.house.now += 30.0  # suspended
+    play.members.gone("delays", "m1", play.last_token, play.house.now, by_client=True)
+    assert play.beat(epoch) is None
+
+
+def test_the_join_of_a_client_that_gave_its_first_one_up_is_answered_soon() -> None:
+    play = Beats()
+    assert play.beat(JOIN, software="kgo 1.18") is None
+    play.pass_time(3.0)
+    play.members.gone("delays", "m1", play.last_token, play.house.now, by_client=True)
+    assert play.beat(JOIN, software="kgo 1.18") is None
+    play.pass_time(1.0)
+    assert play.told().error is Error.NONE
 
 
 def test_a_joining_java_client_gets_its_whole_share_in_one_answer() -> None:

@@ -1,0 +1,88 @@
+"""Decides how long the offsets of unused groups are kept, from what the brokers say.
+
+The longest ``offsets.retention.minutes`` of any broker is in force. A retention that is shorter than the one in force
+deletes offsets sooner, so it counts from the moment at which it was first seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kafka_coord.model import json_fields as fields
+
+DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
+"""Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""
+RENEWED_AFTER_MS = 3600 * 1000
+"""An entry is renewed once it is this old, in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersRetention:
+    """What a broker said at ``seen_ms`` (ms since 1970). ``is_told`` is false if the broker does not tell its
+    settings, so that Kafka's default is assumed."""
+
+    retention_ms: int
+    seen_ms: int
+    is_told: bool = True
+
+    def is_current(self, now_ms: int) -> bool:
+        """Returns whether the entry still counts. It does not once the broker's instance has been gone for longer than
+        the broker would keep offsets."""
+        return now_ms - self.seen_ms <= max(self.retention_ms, 2 * RENEWED_AFTER_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The retention in force, in ms, and the time from which it counts, in ms since 1970. ``brokers`` contains what
+    each broker said last."""
+
+    in_force_ms: int = DEFAULT_OFFSETS_RETENTION_MS
+    since_ms: int = 0
+    brokers: Mapping[int, BrokersRetention] = field(default_factory=dict)
+
+    def expires_at_ms(self, unused_since_ms: int) -> int:
+        """Returns when offsets expire that have not been used since ``unused_since_ms``."""
+        return max(self.since_ms, unused_since_ms) + self.in_force_ms
+
+    def told(self, broker_id: int, retention_ms: int | None, now_ms: int) -> Retention:
+        """Returns the retention after a broker has said its own. ``None`` means that the broker does not tell it.
+        Returns an equal value if nothing needs to be written."""
+        said = BrokersRetention(
+            DEFAULT_OFFSETS_RETENTION_MS if retention_ms is None else retention_ms, now_ms, retention_ms is not None
+        )
+        before = self.brokers.get(broker_id)
+        if before is not None and 0 <= now_ms - before.seen_ms < RENEWED_AFTER_MS:
+            said = replace(said, seen_ms=before.seen_ms)
+        brokers = {number: one for number, one in self.brokers.items() if one.is_current(now_ms)} | {broker_id: said}
+        longest_ms = max(one.retention_ms for one in brokers.values())
+        since_ms = now_ms if longest_ms < self.in_force_ms else self.since_ms
+        return Retention(longest_ms, since_ms, brokers)
+
+    def to_json(self) -> dict[str, Any]:
+        brokers = {
+            str(number): {"retention_ms": one.retention_ms, "seen_ms": one.seen_ms, "told": one.is_told}
+            for number, one in sorted(self.brokers.items())
+        }
+        return {
+            "version": fields.VERSION,
+            "in_force_ms": self.in_force_ms,
+            "since_ms": self.since_ms,
+            "brokers": brokers,
+        }
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Retention:
+        """Raises :class:`MalformedValue`."""
+        brokers = {}
+        for number, said in fields.mapping(value, "brokers", where).items():
+            if number.isdecimal() and isinstance(said, dict):
+                brokers[int(number)] = BrokersRetention(
+                    fields.number(said, "retention_ms", where, at_least=0),
+                    fields.number(said, "seen_ms", where),
+                    said.get("told") is not False,
+                )
+        return cls(
+            fields.number(value, "in_force_ms", where, at_least=0), fields.number(value, "since_ms", where), brokers
+        )
