@@ -179,6 +179,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
+    from kafka_coord.monitor.awaited_ends import AwaitedEnds
     from kafka_coord.monitor.lag_rings import LagRings
 
     tracing = _tracing(settings.serve, broker_id)
@@ -190,6 +191,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
         with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
             parts.callback(store.close)
             leadership_view = LeadershipView()
+            lister = AwaitedEnds(store, settings.kafka.properties)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store)
             kafka = _kafka_listener(settings, broker_id, store)
             published = endpoints(settings.serve, gateway)
@@ -201,7 +203,9 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 options_of(settings.serve),
                 process=process,
                 observer=tracing.observer(store.clock) if tracing is not None else None,
+                lister=lister.ends,
             )
+            parts.callback(lister.close)
             leadership_view.service = service
             rings = LagRings()  # shared by the lag sampler and the dashboard
             lags, site = _lags(settings, service, rings), _dashboard(settings, rings)
