@@ -70,7 +70,9 @@ class HeldPartition:
 
     def reach(self, offset: int) -> None:
         """Records that no record lies between the last one handed out and ``offset``. These offsets count as consumed
-        together with the records before them."""
+        together with the records before them. An empty log has nothing to pass."""
+        if offset == 0:
+            return
         all_consumed = self.consumed >= self.handed
         self.reached = max(self.reached, offset)
         if all_consumed:
@@ -93,6 +95,10 @@ class HeldPartition:
     def mark_consumed(self) -> None:
         """Counts all records handed out as consumed."""
         self.consumed = self.position
+
+    def start_at(self, offset: int) -> None:
+        """Starts a partition without a position at an offset that the group has stored."""
+        self.position = self.consumed = self.asked = self.committed = offset
 
     def move_to(self, offset: int) -> None:
         """Continues reading from ``offset``. ``NO_OFFSET`` stands for the current beginning of the log."""

@@ -32,13 +32,14 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 
 T = TypeVar("T")
 Answers = Sequence[Answer]
 
-_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
+_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 8, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +147,13 @@ def _read_group(
         GetData(layout.assignment(group)),
         GetData(layout.paused(group)),
         GetData(layout.PAUSED),
+        GetChildren(layout.unresolved(group)),
         *_reads_of_consumers(group, memory.consumers),
         *([GetData(layout.history(group))] if query.with_history else []),
     ]
     zxids_at = _READS_ZXIDS if query.with_zxids else 0
     each_at = zxids_at + _READS_WHOLE
-    group_node, ids, owners, channels, assignment, paused, paused_everywhere = answers[zxids_at:each_at]
+    group_node, ids, owners, channels, assignment, paused, paused_everywhere, unresolved = answers[zxids_at:each_at]
     if group_node is None:
         return None
     history = answers[-1] if query.with_history else None
@@ -168,7 +170,9 @@ def _read_group(
         for c, name in slow_commands(memory.timers, store.clock.monotonic())
         if c in each and isinstance(listing := each[c][2], tuple) and name in listing
     ]
-    commands = yield [GetData(path) for path in slow]
+    refusing = [name for name in reading.children(unresolved) if is_legal(name)]
+    found = yield [GetData(path) for path in (*slow, *(layout.refusals(group, name) for name in refusing))]
+    commands, refusals = found[: len(slow)], dict(zip(refusing, found[len(slow) :], strict=True))
     registrations = {c: each[c][0] for c in consumers}
     members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
     ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), decode_ledger)
@@ -181,6 +185,7 @@ def _read_group(
     )
     for path, command in zip(slow, commands, strict=True):
         reading.decode(path, command, _decode_command)
+    refused = reading.decode_each(refusals, partial(layout.refusals, group), _decode_refusals)
     memory.decoded = reading.values
     # a member that vanished between the two reads counts as gone (perhaps in grace), not as unreadable
     registered = frozenset(c for c, node in registrations.items() if node is not None)
@@ -209,6 +214,7 @@ def _read_group(
         # if the stored target was lost, the next generation must be higher than all earlier ones
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
+        refusals=refused,
     )
     parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
     absent = {path for path, listing in parents.items() if listing is None}
@@ -256,6 +262,12 @@ class _Decoding:
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None
+
+    def children(self, found: Answer) -> tuple[str, ...]:
+        """Returns the children of a parent that may be missing or unreadable, because no decision needs it."""
+        if isinstance(found, Unreadable):
+            self.unreadable.append(found)
+        return found if isinstance(found, tuple) else ()
 
     def names(self, parent: str, found: Answer) -> tuple[str, ...]:
         listing = self.listing(parent, found) or ()
@@ -313,3 +325,7 @@ def _decode_pause(where: str, node: Node) -> Pause:
 
 def _decode_command(where: str, node: Node) -> Command:
     return decode_command(node.data, where)
+
+
+def _decode_refusals(where: str, node: Node) -> Refusals:
+    return Refusals.from_json(fields.load(node.data, where), where)
