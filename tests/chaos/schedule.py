@@ -229,7 +229,10 @@ def schedule(
         spent_s = _MEASURING_S + _ROLLING_S * len(rolling) + _EVENT_S * len(calm)
         seconds = max(20.0, total_s / count - spent_s)
         then = (KILLED,) if minutes < 1.0 else (CLEAN_STOP, KILLED, FROZEN, *rolling)
-        stretches.append(Stretch(_planned(randomness, seed, number, seconds, sorts, clients), seconds, then, calm))
+        planned = _planned(randomness, seed, number, seconds, sorts, clients)
+        if minutes < 1.0:
+            planned = tuple(one for one in planned if one.role != WORLD)
+        stretches.append(Stretch(planned, seconds, then, calm))
     return tuple(stretches)
 
 

@@ -16,6 +16,7 @@ from tests.chaos.schedule import (
     FROZEN,
     KILLED,
     ROLLING,
+    SMOKE,
     SORTS_OF_CLIENTS,
     events,
     schedule,
@@ -66,6 +67,12 @@ def test_every_run_measures_each_kind_of_failover_and_restarts_all_servers() -> 
 
 def test_a_run_of_less_than_a_minute_measures_only_a_kill() -> None:
     assert [stretch.then for stretch in schedule(1, 0.5)] == [(KILLED,)]
+    assert [stretch.calm for stretch in schedule(1, 0.5)] == [SMOKE]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_of_less_than_a_minute_has_no_event_amid_other_faults(seed: int) -> None:
+    assert all(one.role != WORLD for stretch in schedule(seed, 0.5) for one in stretch.planned)
 
 
 def test_thirty_minutes_take_about_thirty_minutes() -> None:

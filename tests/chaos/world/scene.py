@@ -190,8 +190,13 @@ class Scene:
                 yield journal
 
     def opened_at(self, actor: Actor) -> float:
-        """Returns when the member's process began to work."""
-        return next(one.lines[0].t for one in self.journals() if one.pid == actor.process.pid)
+        """Returns when the member's process began to work. Raises :class:`Abandoned` if it does not."""
+
+        def opened() -> list[float]:
+            return [one.lines[0].t for one in self.journals() if one.pid == actor.process.pid]
+
+        self.require(lambda: bool(opened()), f"{actor.target} works")  # its file may still be empty
+        return opened()[0]
 
     def started(self, *partitions: TopicPartition) -> bool:
         """Tells whether members have started these partitions."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,6 +19,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
+from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Cause, GroupKind
 from kafka_coord.monitor.lag_metrics import LagSampler
 from kafka_coord.monitor.metrics import MetricsServer
@@ -34,6 +36,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "observability.md"
 MOST_GROUPS = 1
 BOUNDED = {
     "cause": set(Cause),
+    "endpoint": {"kafka", "socket", "metrics"},
     "kind": set(GroupKind),
     "partition": {str(number) for number in range(50)},
     "protocol": {"consumer", "classic"},
@@ -44,7 +47,9 @@ LABELS = {*BOUNDED, "error", "group", "le", "request", "version"}
 
 
 @pytest.fixture(scope="module")
-def scraped(front: Front, service: CoordinatorService, coord: Run) -> Iterator[str]:
+def scraped(
+    front: Front, service: CoordinatorService, coord: Run, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The metrics as Prometheus reads them, once each has a sample."""
     for number in (1, 2):
         TopicAdmin(front.brokers).create(f"measured-{number}", 1, replication=3)
@@ -61,8 +66,11 @@ def scraped(front: Front, service: CoordinatorService, coord: Run) -> Iterator[s
     leadership.service = service
     gateway = GatewayServer("127.0.0.1:0", front.store, ELECTED, leadership)
     zookeeper = front.cluster.zookeeper
+    own = tmp_path_factory.mktemp("tls") / "own.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(own))
+    shown = {"kafka": Certificate(own, None)}
     lags = LagSampler(lambda: connect(zookeeper), {}, lambda: True, most=MOST_GROUPS, interval_s=0.2)
-    server = MetricsServer("127.0.0.1:0", service, front.store, gateway.gateway, kafka, lags)
+    server = MetricsServer("127.0.0.1:0", service, front.store, gateway.gateway, kafka, lags, certificates=shown)
     try:
 
         def read() -> str:

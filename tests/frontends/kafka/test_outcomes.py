@@ -316,7 +316,7 @@ def test_without_replicas_and_without_zookeeper_nothing_is_answered_from_memory(
         return [Error(code).name for code in answers]
 
     (told,) = play(ours, of=act)
-    assert set(told) <= {"COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
+    assert set(told) <= {"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
     eventually(lambda: len(place.terms()) == PARTITIONS, within_s=60)
 
 
