@@ -62,7 +62,7 @@ class Code(StrEnum):
     SHUTTING_DOWN = "shutting-down"
 
 
-_NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED})
+_NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED, MessageType.UNRESOLVED})
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -344,7 +344,7 @@ def read_unresolved(frame: fields.Json) -> Unresolved:
     """Reads an ``unresolved`` request. Raises :class:`MalformedValue`."""
     where = MessageType.UNRESOLVED
     awaited = {}
-    for topic, partitions in fields.mapping(frame, "awaited", where, {}).items():
+    for topic, partitions in fields.mapping(frame, "awaited", where).items():
         for partition, reason in _partitions(topic, partitions, where, "awaited"):
             if not isinstance(reason, str) or len(reason) > MAX_TEXT_CHARS:
                 raise MalformedValue(

@@ -144,6 +144,7 @@ class ConsumerCoordinator:
     def step(self) -> None:
         """Re-arms watches that fired, runs their listeners, writes the history, and periodically removes old
         responses."""
+        self._groups.watch_unresolved()
         self._watches.step()
         if self.history is not None:
             self.history.step()
@@ -228,7 +229,7 @@ class ConsumerCoordinator:
         for number, group in enumerate(groups):
             node, ids = nodes[2 * number : 2 * number + 2]
             settled = settled_as_of(layout.settled(group), node, ids) if self._options.settled_after_ms else None
-            if settled is not None and group not in self._unresolved.refusing:
+            if settled is not None:
                 self.registry.put(group, settled.subscriptions)
                 self.handler.idle.begin(self.handler.memories.of(group), settled)
                 idle.add(group)

@@ -154,6 +154,7 @@ class GroupChangeListener:
         self._queue = queue
         self._members = members
         self._unresolved = unresolved
+        self._unwatched: set[str] = set()
         self._names = IllegalNames("groups", layout.GROUPS)
         self.groups: frozenset[str] = frozenset()
 
@@ -162,14 +163,22 @@ class GroupChangeListener:
         present = frozenset(group for group in groups or () if is_legal(group))
         for group in sorted(present - self.groups):
             self._watches.children(layout.ids(group), partial(self._members.on_children, group))
-            self._watches.children(layout.unresolved(group), partial(self._unresolved.on_children, group))
+            self._unwatched.add(group)
             self._queue.request(group)
         for group in sorted(self.groups - present):
             self._watches.drop(layout.ids(group))
+            self._unwatched.discard(group)
             self._watches.drop(layout.unresolved(group))
             self._unresolved.on_children(group, None)
             self._queue.request(group)
         self.groups = present
+
+    def watch_unresolved(self) -> None:
+        """Watches what the members of new groups cannot resolve. Called after the startup, because each request would
+        delay the first decisions, which read it anyway."""
+        for group in sorted(self._unwatched):
+            self._watches.children(layout.unresolved(group), partial(self._unresolved.on_children, group))
+        self._unwatched.clear()
 
 
 class SessionExpirationListener:

@@ -49,13 +49,14 @@ READ = {
     "answer to commit": lambda frame: read_refused(frame, "commit"),
     "answer to leave": lambda frame: read_refused(frame, "leave"),
     "unresolved": read_unresolved,
+    "answer to unresolved": lambda frame: read_offsets(frame, "unresolved"),
     "ping": Ping.from_json,
     "stop-fetcher": read_command,
     "start-fetcher": read_command,
     **{
         name: lambda frame, name=name: read_offsets(frame, name)
         for name in (
-            *("answer to ping", "answer to stop-fetcher", "answer to start-fetcher", "answer to unresolved"),
+            *("answer to ping", "answer to stop-fetcher", "answer to start-fetcher"),
             *("commit", "committed", "leave"),
         )
     },
