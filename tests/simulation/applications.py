@@ -50,6 +50,11 @@ class SimulatedLog:
             offset += 1
         return offset
 
+    def listed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the ends that an instance can list, which has all rights."""
+        there = [p for p in partitions if p not in self.leaderless and p.topic in self.topics]
+        return {partition: self.ends.get(partition, 0) for partition in there}
+
     def delete(self, topic: str) -> None:
         """Deletes the topic with all its records."""
         self.topics.pop(topic, None)

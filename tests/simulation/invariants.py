@@ -118,6 +118,10 @@ class InvariantChecker:
         self._heard: dict[str, tuple[int, int]] = {}
         """Maps a Kafka client's member id to two times: since when the current term has received its heartbeats without
         long gaps, and the last of them."""
+        self.ends: Mapping[TopicPartition, int] = {}
+        """The ends of the logs."""
+        self._first_starts: dict[tuple[str, TopicPartition], int] = {}
+        """The end of each partition when the group was first told to start it without an offset."""
         self.from_the_end: set[str] = set()
         self._counted: dict[tuple[str, str, int], int] = {}
         """The partitions that a topic (by its czxid) had when a group started the first of them."""
@@ -274,6 +278,8 @@ class InvariantChecker:
         self._check(not command.partitions - ledger.owned, f"{change.path} starts more than the ledger says")
         for partition, point in command.starts.items():
             stored = self._stored(group, partition)
+            if group in self.from_the_end and point.offset < 0 and not point.later:
+                self._first_starts.setdefault((group, partition), self.ends.get(partition, 0))
             self._check(
                 point.offset == (-1 if stored is None else stored),
                 f"{change.path}: {partition} at {point}, stored is {stored}",
@@ -390,7 +396,12 @@ class InvariantChecker:
                 self._break(f"{change.path} was committed for {consumer}, who does not hold it: {ledger}")
             return
         if self._is_coordinator(transaction.session):
-            self._set_for_operator(group, partition, offset)
+            awaited = layout.awaited_end(group, *partition)
+            if any(one.path == awaited and one.kind is WatchType.DELETED for one in transaction.changes):
+                self._check(before < 0, f"{change.path} was {before}, and an instance stored {offset} as its first end")
+                self._first_end(group, partition, offset)
+            else:
+                self._set_for_operator(group, partition, offset)
             return
         self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
         witness = self._witness_of(transaction.session)
@@ -406,7 +417,14 @@ class InvariantChecker:
         if group not in self.from_the_end or before >= 0 or ledger is None:
             return
         if not self._of_earlier_topic(ledger, PartitionSet.of([partition])):
-            self.frontier.setdefault((group, partition), offset)
+            self._first_end(group, partition, offset)
+
+    def _first_end(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """Checks that the end at which the group begins was not listed before its first start. Whatever the group
+        stores first is where it begins."""
+        first = self._first_starts.get((group, partition), offset)
+        self._check(offset >= first, f"{partition} of {group} begins at {offset}, and its end was {first} already")
+        self.frontier.setdefault((group, partition), offset)
 
     def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
         """Returns the incarnation that was registered before the transaction."""
@@ -434,6 +452,8 @@ class InvariantChecker:
         for key in [key for key in self.frontier if key[1].topic == topic]:
             del self.frontier[key]
             self.unclean.discard(key)
+        for key in [key for key in self._first_starts if key[1].topic == topic]:
+            del self._first_starts[key]
 
     def _left(
         self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
