@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from kafka_coord.channel.current_topics import identity_reads, replaced_topics
 from kafka_coord.channel.operations import Registration, chunks, decode_offset
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CommittedOffset, OffsetDetails, TopicPartition
@@ -51,13 +52,20 @@ def write_details(store: Store, group: str, details: OffsetDetails, registration
 def read_offsets(
     store: Store, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """Returns the stored offset of each partition with its details, or ``None`` if there is no offset. Ignores details
-    that cannot be read. Raises :class:`StoreError`, and :class:`MalformedValue` for an offset that cannot be read."""
+    """Returns the stored offset of each partition with its details, or ``None`` if there is no offset, or if it belongs
+    to an earlier topic of the same name. Ignores details that cannot be read. Raises :class:`StoreError`, and
+    :class:`MalformedValue` for an offset that cannot be read."""
     requested = list(partitions)
     paths = [layout.offset(group, *tp) for tp in requested]
-    listed, *nodes = store.read_many([GetChildren(layout.details(group)), *(GetData(path) for path in paths)])
+    names = sorted({tp.topic for tp in requested})
+    identities, details_of_group = identity_reads(group, names), GetChildren(layout.details(group))
+    found = store.read_many([*identities, details_of_group, *(GetData(path) for path in paths)])
+    listed, nodes = found[len(names)], found[len(names) + 1 :]
+    replaced = replaced_topics(store, names, found[: len(names)])
     offsets = {
-        tp: (CommittedOffset(decode_offset(node.data, path)), node.stat.mzxid) if isinstance(node, Node) else None
+        tp: (CommittedOffset(decode_offset(node.data, path)), node.stat.mzxid)
+        if isinstance(node, Node) and tp.topic not in replaced
+        else None
         for tp, path, node in zip(requested, paths, nodes, strict=True)
     }
     topics = frozenset(listed) if isinstance(listed, tuple) else frozenset()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kafka_coord.channel.current_topics import identity_reads, replaced_topics
 from kafka_coord.channel.operations import (
     FENCE_LENGTH,
     Offsets,
@@ -66,12 +67,16 @@ def ensure_group(store: Store, group: str) -> None:
 
 
 def stored_offsets(store: Store, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-    """Returns the stored offset of each partition, or ``None`` if there is none. Raises :class:`MalformedValue`."""
+    """Returns the stored offset of each partition, or ``None`` if there is none, or if it belongs to an earlier topic
+    of the same name. Raises :class:`MalformedValue`."""
     requested = list(partitions)
+    topics = sorted({tp.topic for tp in requested})
     paths = [layout.offset(group, tp.topic, tp.partition) for tp in requested]
-    nodes = store.read_many([GetData(path) for path in paths])
+    found = store.read_many([*identity_reads(group, topics), *(GetData(path) for path in paths)])
+    identities, nodes = found[: len(topics)], found[len(topics) :]
+    replaced = replaced_topics(store, topics, identities)
     return {
-        tp: decode_offset(node.data, path) if isinstance(node, Node) else None
+        tp: decode_offset(node.data, path) if isinstance(node, Node) and tp.topic not in replaced else None
         for tp, path, node in zip(requested, paths, nodes, strict=True)
     }
 

@@ -94,8 +94,8 @@ class Group:
         """How many more seconds newcomers may add to the first rebalance of an empty group."""
         self._prolonged = False
         self._initial = False
-        self._was_empty = False
-        """Whether the current rebalance began in an empty group."""
+        self._is_forming = False
+        """Whether the group has not been stable since it was last empty."""
         self._late = LateBeats()
         self._storing = NO_GENERATION
         """The generation whose assignment is being written to the log."""
@@ -318,8 +318,8 @@ class Group:
         group.unsynced.clear()
         self._sync_by = math.inf
         delay_s = self._limits.initial_rebalance_delay_s
-        self._was_empty = group.state is EMPTY
-        self._initial = self._was_empty and delay_s > 0
+        self._is_forming = group.state is EMPTY or (group.state is COMPLETING and self._is_forming)
+        self._initial = group.state is EMPTY and delay_s > 0
         self._prolonged = False
         self._initial_left_s = max(group.rebalance_timeout_s - delay_s, 0.0)
         self._join_by = now + (delay_s if self._initial else group.rebalance_timeout_s)
@@ -329,8 +329,8 @@ class Group:
         group = self.metadata
         if group.state is not PREPARING or self._initial or not group.has_all_joined:
             return
-        # a newcomer that was handed an id and has vanished must not hold up the first joins of an empty group
-        if not group.pending or self._was_empty:
+        # a newcomer that was handed an id and has vanished must not hold up the first joins of a group
+        if not group.pending or self._is_forming:
             self._complete_join(now)
 
     def _join_expired(self, now: float) -> None:

@@ -34,8 +34,8 @@ def covering(
 
     A topic without a znode came later if a remembered subscription covers it, and existed already if only a new one
     does. The topics are written before the coverage: if only some of the writes succeed, the next start writes the
-    rest. If the coverage cannot be read, every topic without a znode counts as one that came later, so nothing is
-    skipped.
+    rest. If the coverage is damaged, every topic without a znode counts as one that came later, so nothing is skipped.
+    If an ACL forbids reading it, nothing is written, and each such topic counts as one that existed already.
     """
     path = layout.offsets(group)
     known: Coverage | None = Coverage()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import TopicInfo, is_topic_id
+from kafka_coord.model import TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node
-
-_CZXID = re.compile(r"[0-9]{1,19}")
+from kafka_coord.zk.topic_identity import topic_identity
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
@@ -42,21 +39,11 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
         number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)
         for number, brokers in (replicas.items() if broker_racks else ())
     }
-    topic_id, czxid = _topic_id(value.get("topic_id")), str(node.stat.czxid)
+    identity, former = topic_identity(value, node)
     return TopicInfo(
         name=name,
         partitions=frozenset(replicas),
-        identity=topic_id or czxid,
+        identity=identity,
         replica_racks={number: found for number, found in racks.items() if found},
-        former_identity=czxid if topic_id else "",
+        former_identity=former,
     )
-
-
-def _topic_id(written: Any) -> str:
-    return written if isinstance(written, str) and is_topic_id(written) else ""
-
-
-def is_identity(written: str) -> bool:
-    """Returns whether ``written`` has the format of a topic's identity: its id or the czxid of its znode. The format is
-    strict, because offsets stored under a different identity are removed."""
-    return is_topic_id(written) or _CZXID.fullmatch(written) is not None

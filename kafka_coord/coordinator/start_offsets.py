@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 
 from kafka_coord.channel.operations import decode_offset, offset_op
 from kafka_coord.coordinator.coverage import covering
-from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.coordinator.tolerant_reads import read_each, tree_below
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_OFFSET, Member, PartitionSet, TopicInfo, TopicOfOffsets, TopicPartition, Unreadable
+from kafka_coord.model import (
+    NO_OFFSET,
+    Member,
+    PartitionSet,
+    TopicInfo,
+    TopicOfOffsets,
+    TopicPartition,
+    Unreadable,
+    is_identity,
+)
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 

@@ -65,8 +65,9 @@ class Certificate:
             except SettingsError as error:
                 self.problem = str(error)
             if self.problem:
-                unusable = {"event": "certificate_unusable"}
-                log.warning("still using the earlier certificate: %s", self.problem, extra=unusable)
+                log.warning(
+                    "still using the earlier certificate: %s", self.problem, extra={"event": "certificate_unusable"}
+                )
                 return
             self._newest, self.ends_at = newest, ends_at
         log.info("read a renewed certificate file=%s", self, extra={"event": "certificate_renewed"})

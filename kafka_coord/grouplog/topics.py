@@ -1,4 +1,4 @@
-"""What is known about topics: offsets belong to a topic's id, not to its name (ADR 42).
+"""Knows which topics exist: offsets belong to a topic's id, not to its name (ADR 42).
 
 A topic is *seen* (it has an identity), *gone* (it is certain that it does not exist), or unknown: nobody could be asked
 about it. What belongs to a topic that is gone is hidden, and valid again if the same id returns. Nothing is concluded
@@ -23,6 +23,7 @@ class Topics:
     def __init__(self) -> None:
         self._known: dict[str, TopicInfo | None] = {}
         self._gone_since_ms: dict[str, float] = {}
+        self.followed: set[str] = set()
 
     async def learn(self, topics: Iterable[str], *, follow: bool = False) -> None:
         """Finds out the current state of ``topics``. If nobody can be asked, what was known stays known. If ``follow``
@@ -40,6 +41,10 @@ class Topics:
         """Returns the topic's identity, or an empty string if it is gone or unknown."""
         seen = self._known.get(topic)
         return seen.identity if seen is not None else ""
+
+    def is_followed(self, topic: str) -> bool:
+        """Returns whether changes of the topic are noticed."""
+        return topic in self.followed
 
     def is_gone(self, topic: str) -> bool:
         return topic in self._known and self._known[topic] is None

@@ -20,7 +20,15 @@ from kafka_coord.model.coverage import Coverage, TopicOfOffsets
 from kafka_coord.model.durations import Durations
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
-from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable, is_topic_id, same_topic
+from kafka_coord.model.observation import (
+    Channel,
+    Observation,
+    TopicInfo,
+    Unreadable,
+    is_identity,
+    is_topic_id,
+    same_topic,
+)
 from kafka_coord.model.operations import (
     Cause,
     CoordinatorInfo,
@@ -84,6 +92,7 @@ __all__ = [
     "command_from_json",
     "history_from_json",
     "history_to_json",
+    "is_identity",
     "is_topic_id",
     "parse_command_id",
     "same_topic",

@@ -31,7 +31,8 @@ class CommittedOffset(NamedTuple):
         return self.leader_epoch < 0 and not self.metadata
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the JSON form, without the time, which the znode's stat records."""
+        """Returns the JSON form, without the time, which the znode's stat records, and without the topic's identity and
+        the expiry, which managed groups do not store with an offset."""
         value: dict[str, Any] = {"version": fields.VERSION, "offset": self.offset}
         if self.leader_epoch >= 0:
             value["leader_epoch"] = self.leader_epoch

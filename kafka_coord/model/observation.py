@@ -12,7 +12,7 @@ from kafka_coord.model.member import Member
 from kafka_coord.model.operations import GroupSettings, Pause, Request
 from kafka_coord.model.unresolved import Refusals
 
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_TOPIC_ID, _CZXID = re.compile(r"[A-Za-z0-9_-]{22}"), re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,12 @@ def same_topic(identity: str, other: str) -> bool:
 def is_topic_id(identity: str) -> bool:
     """Returns whether a topic's identity is Kafka's id (128 bits in URL-safe base64), not a czxid."""
     return _TOPIC_ID.fullmatch(identity) is not None
+
+
+def is_identity(written: str) -> bool:
+    """Returns whether ``written`` has the format of a topic's identity: its id or the czxid of its znode. The format is
+    strict, because offsets stored under a different identity are removed."""
+    return is_topic_id(written) or _CZXID.fullmatch(written) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> LagTotal:
-        return LagTotal.of(row.lag for row in self.offsets)
+        return LagTotal.of_rows(self.offsets)
 
 
 OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
@@ -166,7 +166,7 @@ def list_groups(
         seen, lag = snapshot.observation, None
         if end_offsets is not None:
             offsets = offset_rows(seen, committed[group], ends)
-            lag = LagTotal.of(row.lag for row in offsets)
+            lag = LagTotal.of_rows(offsets)
             if on_offsets is not None:
                 on_offsets(group, offsets, seen.decided_ms)
         unreadable = len(committed[group].unreadable) + commands[group]

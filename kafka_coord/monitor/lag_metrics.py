@@ -150,4 +150,4 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 def _judged(row: GroupRow, offsets: Mapping[str, tuple[Sequence[OffsetRow], int]]) -> GroupRow:
     if row.group not in offsets:
         return row
-    return replace(row, lag=LagTotal.of(one.lag for one in offsets[row.group][0]))
+    return replace(row, lag=LagTotal.of_rows(offsets[row.group][0]))

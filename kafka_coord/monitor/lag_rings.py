@@ -62,7 +62,7 @@ class LagRings:
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
         """Adds a sample whose reading began at ``now_ms``, unless the last sample is at least as new. ``decided_ms`` is
         the time of the group's last rebalance."""
-        total = LagTotal.of(row.lag for row in rows)
+        total = LagTotal.of_rows(rows)
         most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
         with self._lock:
             ring = self._rings.setdefault(group, _Ring())

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from kafka_coord.channel.operations import decode_offset
-from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.coordinator.start_offsets import unclaimed
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
@@ -19,6 +18,7 @@ from kafka_coord.model import (
     TopicOfOffsets,
     TopicPartition,
     Unreadable,
+    is_identity,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import MAX_PARTITION
@@ -123,12 +123,16 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
             yield TopicPartition(topic, number)
 
 
+NOT_SUBSCRIBED = "not subscribed"
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
     """One partition of a group. ``lag`` is ``None`` if nothing is committed or the end offset is unknown. ``holding``
-    is ``owned``, ``stopping`` (its owner has not acknowledged the stop-fetcher yet) or ``""``. ``committed_ms`` is the
-    time of the last commit (ms since 1970), which is unknown for client-assigned groups. ``unread`` is set if the lag
-    may consist of offsets without a record, which could not be read (:mod:`kafka_coord.monitor.remainders`).
+    is ``owned``, ``stopping`` (its owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group
+    has members, but none subscribes to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit
+    (ms since 1970), which is unknown for client-assigned groups. ``unread`` is set if the lag may consist of offsets
+    without a record, which could not be read (:mod:`kafka_coord.monitor.remainders`).
     """
 
     topic: str
@@ -182,7 +186,20 @@ def offset_rows(
     seen: Observation, committed: Committed, end_offsets: Mapping[TopicPartition, int]
 ) -> tuple[OffsetRow, ...]:
     """Returns one row per partition of a managed group."""
-    return rows_of(partitions_of(seen, committed), holders(seen.ledgers.values()), committed, end_offsets)
+    partitions = partitions_of(seen, committed)
+    return rows_of(
+        partitions, holders(seen.ledgers.values()), committed, end_offsets, subscribed_among(seen, partitions)
+    )
+
+
+def subscribed_among(seen: Observation, partitions: PartitionSet) -> frozenset[str] | None:
+    """Returns the topics of ``partitions`` that members subscribe to, or ``None`` if the group has no members or any
+    registration cannot be read."""
+    if not seen.members or any(one.incarnation for one in seen.unreadable):
+        return None
+    wanted = frozenset(subscribed(seen).topics)
+    others = [topic for topic in partitions.topics if topic not in wanted]  # they may not exist
+    return wanted | {topic for topic in others if any(one.subscription.wants(topic) for one in seen.members.values())}
 
 
 def rows_of(
@@ -190,11 +207,14 @@ def rows_of(
     held: Mapping[TopicPartition, tuple[str, str]],
     committed: Committed,
     ends: Mapping[TopicPartition, int],
+    subscribed_topics: frozenset[str] | None = None,
 ) -> tuple[OffsetRow, ...]:
-    """Returns one row per partition, in order of topic and partition. ``held`` is as returned by :func:`holders`."""
+    """Returns one row per partition, in order of topic and partition. ``held`` is as returned by :func:`holders`.
+    ``subscribed_topics`` are the topics that members subscribe to, or ``None`` if that is unknown."""
     rows = []
     for tp in partitions:
-        owner, holding = held.get(tp, (None, ""))
+        is_left = subscribed_topics is not None and tp.topic not in subscribed_topics
+        owner, holding = held.get(tp, (None, NOT_SUBSCRIBED if is_left else ""))
         offset, end = committed.offsets.get(tp), ends.get(tp)
         at_ms = committed.at_ms.get(tp)
         rows.append(OffsetRow(tp.topic, tp.partition, owner, holding, offset, end, lag_of(offset, end), at_ms))
@@ -211,11 +231,21 @@ class LagTotal:
     unknown: int
 
     @classmethod
+    def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
+        """Returns the total of the partitions that count (:func:`counted`)."""
+        return cls.of(row.lag for row in counted(rows))
+
+    @classmethod
     def of(cls, lags: Iterable[int | None]) -> LagTotal:
         """Returns the total of ``lags``, where ``None`` means unknown."""
         lags = list(lags)
         known = [lag for lag in lags if lag is not None]
         return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))
+
+
+def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
+    """Returns the rows without those of topics that no member subscribes to."""
+    return [row for row in rows if row.holding != NOT_SUBSCRIBED]
 
 
 def lag_of(committed: int | None, end: int | None) -> int | None:

@@ -89,5 +89,5 @@ def _owners(found: GroupDescription) -> Iterator[OwnerRow]:
         rows = of_owner.get(consumer, [])
         stopping = PartitionSet.of(row.tp for row in rows if row.holding == "stopping")
         owned = PartitionSet.of(row.tp for row in rows) - stopping
-        lag = LagTotal.of(row.lag for row in rows)
+        lag = LagTotal.of_rows(rows)
         yield OwnerRow(found.group, consumer, owned, stopping, pending.get(consumer, 0), lag)

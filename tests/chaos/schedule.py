@@ -116,16 +116,16 @@ SORTS_OF_CLIENTS = (
 )
 
 
+_OF_OWN_MEMBERS = (
+    Kind.LATER_PARTITIONS,
+    Kind.RETENTION,
+    Kind.TRANSACTIONS,
+    Kind.NO_LEADER,
+    Kind.FORBIDDEN,
+    Kind.ZOOKEEPER_SILENT,
+)
 EVENTS = {
-    "library": (
-        Kind.TOPIC_RECREATED,
-        Kind.LATER_PARTITIONS,
-        Kind.RETENTION,
-        Kind.TRANSACTIONS,
-        Kind.NO_LEADER,
-        Kind.FORBIDDEN,
-        Kind.ZOOKEEPER_SILENT,
-    ),
+    "library": (Kind.TOPIC_RECREATED, *_OF_OWN_MEMBERS),
     "kafka": (
         Kind.TOPIC_RECREATED,
         Kind.IDLE_CONNECTIONS,
@@ -133,16 +133,7 @@ EVENTS = {
         Kind.INSTANCE_STOPPED,
         Kind.INSTANCE_KILLED,
     ),
-    "mixed": (
-        Kind.TOPIC_RECREATED,
-        Kind.PROTOCOL_SWITCHED,
-        Kind.LATER_PARTITIONS,
-        Kind.RETENTION,
-        Kind.TRANSACTIONS,
-        Kind.NO_LEADER,
-        Kind.FORBIDDEN,
-        Kind.ZOOKEEPER_SILENT,
-    ),
+    "mixed": (Kind.TOPIC_RECREATED, Kind.PROTOCOL_SWITCHED, *_OF_OWN_MEMBERS),
 }
 """The events of the world, by the kinds of consumers of the run."""
 

@@ -254,9 +254,16 @@ def test_a_newcomer_that_vanished_holds_up_no_first_join() -> None:
     assert (played.answers[first].error, played.answers[first].member_id) == (Error.NONE, "m1")
 
 
-def test_a_newcomer_that_vanished_holds_up_a_later_rebalance_as_in_kafka() -> None:
+def test_a_newcomer_that_vanished_holds_up_no_join_before_the_group_is_stable() -> None:
     played = Played()
     played.join(fresh="m1")
+    played.join(fresh="vanished", must_know_id=True)
+    second, again = played.join(fresh="m2"), played.join("m1")
+    assert {second, again} <= played.answers.keys()
+
+
+def test_a_newcomer_that_vanished_holds_up_the_rebalance_of_a_stable_group_as_in_kafka() -> None:
+    played = Played().stable("m1")
     played.join(fresh="vanished", must_know_id=True)
     second = played.join(fresh="m2")
     again = played.join("m1")

@@ -16,6 +16,7 @@ from kafka_coord.model import SubscriptionKind, TopicPartition
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create
+from tests.chaos.force_expire import expire
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.lossy_store import LossyStore
 from tests.waiting import eventually
@@ -299,13 +300,15 @@ def test_a_consumer_whose_session_is_lost_registers_again(
         coordinator = HandCoordinator(watching, "g")
         incarnation = coordinator.await_member(consumer.consumer_id).incarnation
         hold(consumer, coordinator, 7)
+        found = watching.get(layout.registration("g", consumer.consumer_id))
+        assert found is not None
 
         server.pause()
         # the consumer stops before its session can have ended on a server that it cannot reach
         eventually(lambda: consumer.stats.waits == 1)
         assert consumer.assignment() == {T0}
-        time.sleep(2)
         server.resume()
+        expire(server.connect_string, found.stat.ephemeral_owner)  # a server that was away may renew it instead
 
         eventually(lambda: consumer.stats.losses == 1)
         coordinator.await_member(consumer.consumer_id, other_than=incarnation)

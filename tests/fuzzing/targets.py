@@ -26,7 +26,7 @@ from kafka_coord.channel.messages import (
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
 from kafka_coord.channel.rpc import Rpc
 from kafka_coord.consumer.brokers import choose
-from kafka_coord.coordinator.kafka_znodes import decode_topic, is_identity
+from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.model import (
     Assignment,
@@ -39,6 +39,7 @@ from kafka_coord.model import (
     Request,
     Settled,
     history_from_json,
+    is_identity,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.jute import Truncated

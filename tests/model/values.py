@@ -141,6 +141,8 @@ committed_offsets = st.builds(
     leader_epoch=st.integers(-1, (1 << 31) - 1),
     metadata=words,
     committed_at_ms=st.just(0),
+    topic_id=st.just(""),
+    expires_at_ms=st.just(-1),
 )
 pauses = st.builds(Pause, by=words, reason=words, since_ms=longs)
 requests = st.builds(

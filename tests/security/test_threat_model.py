@@ -132,6 +132,7 @@ def populate(store: KazooStore) -> None:
         layout.PAUSED,
         layout.HISTORY,
         layout.SUCCESSOR,
+        layout.missing_right(1),
         layout.request("request-0000000000"),
         *(
             path

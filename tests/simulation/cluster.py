@@ -101,6 +101,9 @@ class SimulatedCluster:
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka, classic)
         if self.kind.classic != "none":  # classic clients do not distinguish topics of the same name
             self.kinds = [one for one in self.kinds if one != "topic"]
+        switches = self.kind.static and self.kind.classic != "none"
+        self.switching = random.Random(f"switching {seed}") if switches else None
+        """Decides when a static client starts under the other protocol."""
         self.log_leader = "serve-1"
         """The instance beside the broker that leads the group's partition of the groups log."""
         self.topic_ids: dict[str, str] = {}

@@ -67,7 +67,7 @@ class Witness(Protocol):
     subscribed_anew: bool
     """Whether the consumer will register again only because of its new subscription."""
 
-    def replaces(self, member_id: str) -> bool: ...
+    def replaces(self, member_id: str, protocol: str) -> bool: ...
 
     @property
     def starts_when_told(self) -> bool:
@@ -484,9 +484,10 @@ class InvariantChecker:
         witness = self._named(consumer)
         if change.before is None or witness is None or witness.closing or change.before.data in GARBAGE:
             return
-        member_id = fields.plain(fields.load(change.before.data, change.path).get("resume_key", ""))
+        registered = fields.load(change.before.data, change.path)
+        member_id = fields.plain(registered.get("resume_key", ""))
         since, last = self._heard.get(member_id, (0, 0))
-        if witness.replaces(member_id):
+        if witness.replaces(member_id, fields.plain(registered.get("protocol", ""))):
             return
         if not _is_replaced(change, transaction) and transaction.time_ms - last < LONG_SILENCE_MS:
             self._check(

@@ -15,6 +15,7 @@ from typing import Any
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.heartbeat_hold import waits_beyond_interval
+from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat
 from kafka_coord.frontends.kafka.managed.member import Commit
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
@@ -70,6 +71,8 @@ class Surroundings:
     """Returns the value of a new registration for these topics, as a broker's instance writes it."""
     incarnation: Callable[[Iterable[bytes]], int | None]
     """Returns the incarnation that is registered with one of these values."""
+    registered: Callable[[], str | None]
+    """Returns the protocol of the member that is registered under the client's name, if there is one."""
     lost: Callable[[Iterable[TopicPartition]], None]
     """Records lost partitions, whose records may be read again."""
     leaves: Callable[[Mapping[TopicPartition, int]], None]
@@ -125,6 +128,8 @@ class KafkaMember:
         self._numbers = 0
         self._beating = self._committing = self._fetching = None  # type: _Sent | None
         self._leaving = False
+        self._switches = False
+        """Whether it has asked to take the place of a classic member."""
         self._first_epoch = JOIN
         self._stale: tuple[int, Offsets] = (JOIN, {})
         """The epoch and the offsets from before it was fenced, which the application has not committed yet."""
@@ -295,6 +300,7 @@ class KafkaMember:
 
             return await terms.take(GROUP, identity.member_id, beat, caller)
 
+        self._switches = self._switches or (epoch == JOIN and self._around.registered() == CLASSIC)
         polls_long = waits_beyond_interval(identity.software)
         within_s = _LONG_TIMEOUT_S if polls_long else max(_SHORTEST_TIMEOUT_S, self._told_s)
         self._ack_due = self._topics_due = False
@@ -317,12 +323,16 @@ class KafkaMember:
             self._around.occurs(f"heartbeat answered {beaten.error.name}")
             self._lose()
         elif beaten.error is Error.UNRELEASED_INSTANCE_ID:
+            if self._around.registered() == CLASSIC:
+                raise ProtocolBroken(f"{self.identity.consumer} cannot take the place of a classic member: {beaten}")
             self._around.occurs("instance id not released")
             self._beat_due = self._now + 1.0
         elif beaten.error is not Error.NONE:
             raise ProtocolBroken(f"{self.identity.consumer} was answered {beaten}")
         elif sent.epoch == JOIN:
             self.incarnation = self._around.incarnation(self._values)
+            if self._switches:
+                self._around.occurs("took the place of a classic member")
             self._around.occurs("registered as a Kafka client")
             self._first_epoch = beaten.epoch
             self._told(sent, beaten)

@@ -108,6 +108,10 @@ def _commits_of_any_generation() -> Patch:
     return ClassicMember, "knows", lambda _self, _generation: True
 
 
+def _held_by_classic_members() -> Patch:
+    return KafkaMembers, "replace", lambda self, join, *_: self.refuse(join, Error.UNRELEASED_INSTANCE_ID)
+
+
 KAFKA_MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a Kafka client's commit accepted with any epoch": _commits_of_any_epoch,
     "a Kafka client's commit accepted with any epoch, for any partition": _commits_of_what_is_not_held,
@@ -120,6 +124,7 @@ KAFKA_MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "heartbeats of Kafka clients do not count as signs of life": _heartbeats_do_not_count_as_life,
     "a classic client's JoinGroup acknowledges whatever it owns": _stopped_by_any_join,
     "a classic client's commit accepted with any generation": _commits_of_any_generation,
+    "a classic member's instance id is not released to a KIP-848 client": _held_by_classic_members,
 }
 
 _LOSE_MEMBERSHIP = frozenset({MOVE, "evict", "expire", "rebalance"})
@@ -132,5 +137,6 @@ KAFKA_TELLING = dict.fromkeys(KAFKA_MUTATIONS, KAFKA_FAULTS) | {
     "the current ids of recreated topics sent to a Kafka client": frozenset({MOVE, "topic"}),
     "a classic client's JoinGroup acknowledges whatever it owns": CLASSIC_FAULTS,
     "a classic client's commit accepted with any generation": _LOSE_MEMBERSHIP | {CLASSIC},
+    "a classic member's instance id is not released to a KIP-848 client": frozenset({MOVE, "kill", CLASSIC}),
 }
 """The faults to run these defects with."""

@@ -20,7 +20,7 @@ from kafka_coord.coordinator.first_ends import EVERY_S
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.errors import Fenced, StoreUnavailable
+from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.registering import registration_value
@@ -266,6 +266,8 @@ class Launcher:
         model = kind.member(process.name, "", by_pattern=process.by_pattern)
         instance_id = process.name if kind.static else ""
         is_classic = kind.by_classic(process.name)
+        if cluster.switching is not None and cluster.switching.random() < 0.3:
+            is_classic = not is_classic
         topics = Topics(frozenset(model.subscription.topics), model.subscription.pattern)
         if is_classic and topics.regex:
             topics = ClassicMember.all_topics
@@ -291,6 +293,13 @@ class Launcher:
             )
             return node.czxid if node is not None and is_its_own else None
 
+        def registered() -> str | None:
+            node = cluster.server.tree.nodes.get(layout.registration(GROUP, identity.consumer))
+            try:
+                return fields.load(node.data, "").get("protocol") if node is not None else None
+            except MalformedValue:
+                return None
+
         def dial() -> Wire | None:
             stale = not cluster.calm and cluster.rng.random() < 0.2
             return cluster.network.dial(
@@ -311,6 +320,7 @@ class Launcher:
             named=cluster.log.topics.get,
             registration=registration,
             incarnation=incarnation,
+            registered=registered,
             lost=lambda lost: cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
             leaves=leaves,
             occurs=cluster.occurs,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.model import TopicPartition
 from tests.simulation.applications import SimulatedFetchers
 from tests.simulation.classic_members import ClassicMember
@@ -83,12 +84,13 @@ class Process:
         holdings = self.fetchers.holdings
         return {tp: (began, holdings[tp].consumed) for tp, began in self.leave_began.items() if tp in holdings}
 
-    def replaces(self, member_id: str) -> bool:
-        """Tells whether this is a static classic client that replaces the client with this member id."""
+    def replaces(self, member_id: str, protocol: str) -> bool:
+        """Tells whether this is a static client that replaces the client with this member id and protocol. A KIP-848
+        client replaces only a classic one."""
         one = self.connector
-        if not isinstance(one, ClassicMember) or not one.identity.instance_id:
+        if not isinstance(one, KafkaMember) or not one.identity.instance_id:
             return False
-        return member_id != one.identity.member_id
+        return member_id != one.identity.member_id and (isinstance(one, ClassicMember) or protocol == CLASSIC)
 
     @property
     def starts_when_told(self) -> bool:

@@ -18,7 +18,7 @@ CLASSIC_MOMENTS = {
     *("joined as a classic client, range", "joined as a classic client, cooperative-sticky"),
     "heartbeat of a classic client answered REBALANCE_IN_PROGRESS",
     "heartbeat of a classic client answered UNKNOWN_MEMBER_ID",
-    "join of a classic client answered NOT_COORDINATOR",
+    *("join of a classic client answered NOT_COORDINATOR", "took the place of a classic member"),
 }
 KAFKA_MOMENTS = {
     *(MOVE, SUBSCRIBE, "registered as a Kafka client", "heard of after a failure", "instance id not released"),

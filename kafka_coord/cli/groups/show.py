@@ -270,7 +270,7 @@ def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Sectio
 
 
 def _total(found: Sequence[GroupDescription]) -> str:
-    total = LagTotal.of(row.lag for one in found for row in one.offsets)
+    total = LagTotal.of_rows(row for one in found for row in one.offsets)
     partitions = counted(sum(len(one.offsets) for one in found), "partition")
     unknown = f"; unknown for {total.unknown}" if total.unknown else ""
     return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}"

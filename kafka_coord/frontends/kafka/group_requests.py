@@ -339,12 +339,15 @@ class GroupCoordinator:
 
     async def _learn_ids(self, request: Any) -> None:
         """Finds out the identities of the topics for which the generation does not say to which topic the offsets
-        belong. Changes of the others are noticed in any case."""
-        given = self._given(request)
-        if self.kinds.managed(request.group_id) is None and (
-            unknown := [topic.name for topic in request.topics if topic.name not in given]
-        ):
-            await self._manager.topics.learn(unknown)
+        belong, and of those whose changes are not noticed yet."""
+        if self.kinds.managed(request.group_id) is not None:
+            return
+        given, topics = self._given(request), self._manager.topics
+        names = {topic.name for topic in request.topics}
+        if unknown := names - given.keys():
+            await topics.learn(unknown)
+        if unnoticed := [name for name in names & given.keys() if not topics.is_followed(name)]:
+            await topics.learn(unnoticed, follow=True)
 
     def _of_its_topics(self, request: Any, offsets: Offsets) -> Error:
         """Returns NONE if all offsets are of the topics that the generation was given. If any of those topics was
@@ -371,7 +374,7 @@ class GroupCoordinator:
                 where = name, part.partition_index
                 if name in denied:
                     errors[where] = Error.TOPIC_AUTHORIZATION_FAILED
-                elif 0 <= part.partition_index < count:
+                elif 0 <= part.partition_index < count and not topics.is_gone(name):
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
                     offsets[where] = CommittedOffset(
                         part.committed_offset, epoch, metadata, now_ms, topic_id, expires_at_ms
@@ -409,9 +412,10 @@ class GroupCoordinator:
                 error = error or found[0]
             elif self.kinds.managed(group) is not None:  # it was taken over meanwhile
                 error = error or Error.COORDINATOR_LOAD_IN_PROGRESS
-            stored = current_offsets(_requested(cache.get(group, {}), topics), self._manager.topics)
             if found is not None:
-                stored = dict(found[1])
+                stored = found[1]
+            else:
+                stored = current_offsets(_requested(cache.get(group, {}), topics), self._manager.topics)
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}

@@ -181,5 +181,7 @@ class Instances:
         return self._partitions.get(topic, (0.0, 0))[1]
 
     def close(self) -> None:
+        """Closes the connection to the broker. The next request opens a new one."""
         if self._connection is not None:
             self._connection.close()
+            self._connection = None

@@ -31,7 +31,6 @@ class ZooKeeperTopics(Topics):
         super().__init__()
         self._store, self._watch = store, watch
         self._reading = threading.Lock()
-        self._followed: set[str] = set()
         self._wanted: set[str] = set()
         self._newest: asyncio.Task[None] | None = None
         self._has_begun = True
@@ -45,8 +44,8 @@ class ZooKeeperTopics(Topics):
         if self._has_begun or self._newest is None:
             self._has_begun, self._newest = False, asyncio.create_task(self._read_wanted(self._newest))
         await asyncio.shield(self._newest)
-        for topic in [one for one in names if follow and one not in self._followed and self.identity(one)]:
-            self._followed.add(topic)
+        for topic in [one for one in names if follow and not self.is_followed(one) and self.identity(one)]:
+            self.followed.add(topic)
             self._watch(topic, lambda topic=topic: self._changed(topic))  # type: ignore[misc]
 
     async def _read_wanted(self, before: asyncio.Task[None] | None) -> None:

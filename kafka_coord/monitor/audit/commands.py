@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import (
     NO_PARTITIONS,
     Command,
@@ -14,6 +13,7 @@ from kafka_coord.model import (
     StartFetcher,
     StopFetcher,
     TopicPartition,
+    is_identity,
     same_topic,
 )
 from kafka_coord.monitor.audit.report import Fault, Rule

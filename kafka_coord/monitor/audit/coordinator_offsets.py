@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kafka_coord.coordinator.kafka_znodes import is_identity
-from kafka_coord.model import PartitionSet, RequestType, TopicPartition
+from kafka_coord.model import PartitionSet, RequestType, TopicPartition, is_identity
 from kafka_coord.monitor.audit.commands import held_by_anybody
 from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.kafka_znodes import is_identity
-from kafka_coord.model import GroupSettings, Request, RequestType, TopicOfOffsets, same_topic
+from kafka_coord.model import GroupSettings, Request, RequestType, TopicOfOffsets, is_identity, same_topic
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.state import StepContext

@@ -77,6 +77,13 @@ class ClientGroup:
             return self._subscribed(topics) - PartitionSet.of(self.held)
         return PartitionSet.of(tp for tp in self.committed if tp.topic in topics)
 
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that members subscribe to, or ``None`` if there are no members or any subscription is unknown."""
+        if not self.members or not all(member.subscription for member in self.members):
+            return None
+        return frozenset(topic for member in self.members for topic in member.subscription.split(", "))
+
     def _subscribed(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
         wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
         return PartitionSet({topic: topics[topic].partitions for topic in wanted})
@@ -224,7 +231,7 @@ def described(
                 coordinator=found.coordinator,
                 log_partition=found.log_partition,
                 members=found.members,
-                offsets=rows_of(theirs, held, Committed(found.committed), ends),
+                offsets=rows_of(theirs, held, Committed(found.committed), ends, found.subscribed_topics),
                 unowned=Unowned(found.unowned(topics)),
                 lag_note=note,
             )

@@ -16,7 +16,14 @@ from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.groups import EndOffsets
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import LagTotal, lag_of, offset_rows, partitions_of, read_all_committed
+from kafka_coord.monitor.offsets import (
+    LagTotal,
+    lag_of,
+    offset_rows,
+    partitions_of,
+    read_all_committed,
+    subscribed_among,
+)
 from kafka_coord.monitor.reading import Reading, group_of
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
@@ -62,8 +69,10 @@ class GroupLags:
             partitions[name] = PartitionSet.union((PartitionSet.of(committed[name].offsets), *target.values()))
         ends, _ = self._ends(PartitionSet.union(partitions.values()))
         for name, wanted in partitions.items():
-            offsets = committed[name].offsets
-            self.measured[name] = now_ms, LagTotal.of(lag_of(offsets.get(tp), ends.get(tp)) for tp in wanted)
+            offsets, seen = committed[name].offsets, snapshots[name].observation if name in snapshots else None
+            theirs = None if seen is None else subscribed_among(seen, wanted)
+            counted = (tp for tp in wanted if theirs is None or tp.topic in theirs)
+            self.measured[name] = now_ms, LagTotal.of(lag_of(offsets.get(tp), ends.get(tp)) for tp in counted)
             members = targets[name] if name in targets else snapshots[name].observation.members
             self.consumers[name] = tuple(sorted(members))
         for name, one in snapshots.items():
@@ -71,7 +80,7 @@ class GroupLags:
                 seen = one.observation
                 judged = self._rings.judged(name, offset_rows(seen, committed[name], ends), now_ms)
                 self._rings.add(name, now_ms, judged, seen.decided_ms)
-                self.measured[name] = now_ms, LagTotal.of(row.lag for row in judged)
+                self.measured[name] = now_ms, LagTotal.of_rows(judged)
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
         behind = ((name, found) for name, (_, found) in self.measured.items() if found.lag)
         self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))

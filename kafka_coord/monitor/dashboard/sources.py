@@ -37,6 +37,7 @@ from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, d
 from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
+from kafka_coord.monitor.offsets import counted
 from kafka_coord.monitor.presence import Presence, read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.zk import layout
@@ -351,7 +352,7 @@ class Sources:
             return [documents.finding_document(one) for one in found if one.severity is not Severity.OK]
         seen = self._describe(group, self._ends.known)
         members = {one.consumer: one.host or "" for one in seen.members}
-        lags = Lags(group, seen.offsets, self._rings.trends(group), members)
+        lags = Lags(group, counted(seen.offsets), self._rings.trends(group), members)
         now_ms = self._now_ms()
         of_clients = [*check_lag(lags, now_ms), *check_actions(group, self._trail(group)[1], now_ms)]
         return [documents.finding_document(one) for one in of_clients]

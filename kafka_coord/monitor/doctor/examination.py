@@ -20,7 +20,7 @@ from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
 from kafka_coord.monitor.groups import EndOffsets
 from kafka_coord.monitor.history import read_actions, read_cluster_history
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import Committed, offset_rows, read_all_committed
+from kafka_coord.monitor.offsets import Committed, counted, offset_rows, read_all_committed
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk import layout
@@ -146,7 +146,7 @@ def _check_lags(
         yield info(LAG, note)
     for group, snapshot in sorted(snapshots.items()):
         seen = snapshot.observation
-        rows = lag.rings.judged(group, offset_rows(seen, committed[group], ends), now_ms)
+        rows = lag.rings.judged(group, counted(offset_rows(seen, committed[group], ends)), now_ms)
         lag.rings.add(group, now_ms, rows, seen.decided_ms)
         members = {name: member.host or "" for name, member in seen.members.items()}
         yield from check_lag(Lags(group, rows, lag.rings.trends(group), members, paused=seen.pause is not None), now_ms)

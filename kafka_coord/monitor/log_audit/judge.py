@@ -121,7 +121,8 @@ class PartitionJudge:
         self._report.count("commits")
         offsets = self._groups.setdefault(group, _Group()).offsets
         before = offsets.get(where)
-        if before is not None and value.offset < before.offset:
+        is_same = before is not None and before.topic_id == value.topic_id  # a topic made anew begins at its beginning
+        if before is not None and is_same and value.offset < before.offset:
             what = f"{where[0]}-{where[1]} went back from {before.offset} to {value.offset}"
             if value.committed_at_ms < before.committed_at_ms:
                 older_ms = before.committed_at_ms - value.committed_at_ms
@@ -134,7 +135,9 @@ class PartitionJudge:
         self._report.count("removals")
         state = self._groups.setdefault(group, _Group())
         members = () if state.value is None else tuple(state.value.members.values())
-        if state.value is not None and members:
+        known = state.offsets.get(where)
+        is_of_known_topic = known is not None and bool(known.topic_id)  # the log does not show whether it still exists
+        if state.value is not None and members and not is_of_known_topic:
             topics = subscribed_topics(one.metadata(state.value.protocol_name) for one in members)
             if state.value.protocol_type != CONSUMER or where[0] in topics:
                 what = f"the offset of {where[0]}-{where[1]} was removed, but {len(members)} members might still use it"

@@ -53,6 +53,11 @@ DIFFERENCES = (
         [_ERROR + "(STALE_MEMBER_EPOCH|UNSUPPORTED_VERSION), here UNKNOWN_MEMBER_ID"],
     ),
     Difference(
+        "A client whose place another has taken is fenced. UNKNOWN_MEMBER_ID would make a classic one join again.",
+        "away-static_returns: the old one's commit with its instance id",
+        [_ERROR + "UNKNOWN_MEMBER_ID, here FENCED_INSTANCE_ID"],
+    ),
+    Difference(
         _AWAY,
         "away-(classic_requests|deletes): .*",
         [_ERROR + "NONE, here (UNKNOWN_MEMBER_ID|GROUP_ID_NOT_FOUND)", _ERROR + "NON_EMPTY_GROUP, here .*"],

@@ -328,7 +328,8 @@ def test_operators_see_the_addresses_software_and_epochs_of_members(
     group = next(name for name in names if front.coordinator(partition_of(name)) != ELECTED)
     one, broker = consumer(group), front.coordinator(partition_of(group))
     server = MetricsServer("127.0.0.1:0", service, front.store, None, front.listeners[broker])
-    instance = InstanceRegistration(front.store, broker, {"http": f"127.0.0.1:{server.port}"}, lambda: None)
+    endpoints = {"http": f"127.0.0.1:{server.port}", "kafka": front.listeners[broker].address}
+    instance = InstanceRegistration(front.store, broker, endpoints, lambda: None)
     instance.register()
     try:
         eventually(lambda: shared(one), within_s=30)
@@ -339,6 +340,7 @@ def test_operators_see_the_addresses_software_and_epochs_of_members(
         )
     finally:
         instance.unregister()
+        front.publish(broker)
         server.close()
     assert (member.channel, member.protocol, member.gateway) == ("kafka", "consumer", broker)
     assert (member.software or "").startswith("confluent-kafka-python ")

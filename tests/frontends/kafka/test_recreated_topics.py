@@ -6,13 +6,17 @@ import itertools
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
+from kafka_coord.channel.zookeeper import ensure_group, stored_offsets
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import TopicPartition as CoordPartition
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
+from kafka_coord.zk import layout
 from tests.frontends.kafka.conftest import Front, end_term
 from tests.frontends.kafka.peer import SESSION_MS, Peer, committing, join
 from tests.waiting import eventually
@@ -100,6 +104,7 @@ def test_the_next_coordinator_knows_which_topics_the_generation_was_given(
         assert member.commit(1_000) is Error.NONE
     recreate(front, topic)
     end_term(front, partition_of(group))
+    eventually(lambda: listener.managed.knows(group))
     with Peer(listener) as peer:
         member.peer = peer
         assert fetched(peer, group, topic) == -1
@@ -123,3 +128,22 @@ def test_offsets_of_a_deleted_topic_are_hidden_and_removed_once_the_name_has_ano
 
 def _error(answer: Any) -> Error:
     return Error(answer.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.usefixtures("service")
+def test_a_managed_group_returns_no_offset_of_a_deleted_topic(front: Front, topic: str) -> None:
+    name = f"managed-of-{topic}"
+    given = {"bootstrap.servers": front.bootstrap, "group.id": name, "enable.auto.commit": False}
+    ensure_group(front.store, name)
+    eventually(lambda: front.serving(name).managed.knows(name))
+    alone = Consumer(given)
+    at = TopicPartition(topic, 0)
+    alone.assign([at])
+    eventually(lambda: alone.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False))
+    assert [one.offset for one in alone.committed([at], 20)] == [0]
+    path = layout.topic_offsets(name, topic)
+    assert front.store.get(path).data, "the offsets say which topic they belong to"
+    recreate(front, topic)
+    assert [one.offset for one in alone.committed([at], 20)] == [OFFSET_INVALID]
+    assert stored_offsets(front.store, name, [CoordPartition(topic, 0)]) == {CoordPartition(topic, 0): None}
+    alone.close()

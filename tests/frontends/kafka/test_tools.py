@@ -152,7 +152,7 @@ def test_kafkas_formatters_read_the_log(front: Front, topic: str, joined: Consum
 
     (offset,) = eventually(lambda: of_this_group("OffsetsMessageFormatter"))
     assert offset["key"] == {"version": 1, "data": {"group": "tools-live", "topic": topic, "partition": 1}}
-    assert offset["value"]["version"] == 4
+    assert offset["value"]["version"] == 4, "it contains the topic's id"
     assert offset["value"]["data"]["offset"] == 0
     latest = eventually(lambda: of_this_group("GroupMetadataMessageFormatter"))[-1]["value"]["data"]
     assert (latest["protocolType"], latest["protocol"], latest["generation"]) == ("consumer", "range", 1)

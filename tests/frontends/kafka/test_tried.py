@@ -27,7 +27,7 @@ def test_javas_client_joins_shares_leaves_and_resumes(front: Front, java: Conten
     seen = Play(java, "cooperative-sticky", front).run(without={"lose coordinator", "be static"})
     assert not seen.failure, seen
     assert seen.version == f"kafka-clients {KAFKA_VERSION}"
-    assert [name for name, _ in seen.steps] == ["join", "share", "leave", "resume"]
+    assert [name for name, _ in seen.steps] == ["join", "share", "leave", "resume", "meet new topic"]
 
 
 @pytest.mark.usefixtures("service")
@@ -39,4 +39,4 @@ def test_javas_client_joins_shares_leaves_and_resumes_in_a_managed_group(
     ensure_group(front.store, play.group)
     seen = play.run(without={"lose coordinator"})
     assert not seen.failure, seen
-    assert [name for name, _ in seen.steps] == ["join", "share", "leave", "resume", "be static"]
+    assert [name for name, _ in seen.steps] == ["join", "share", "leave", "resume", "meet new topic", "be static"]

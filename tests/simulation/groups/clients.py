@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
 from tests.simulation.groups.judge import Commit
@@ -27,6 +28,12 @@ BEATS_S = 1.5
 member about a rebalance, and a rebalance removes members that do not join within :data:`REBALANCE_MS`."""
 VERSIONS = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "OffsetCommit": 7, "OffsetFetch": 5}
 _AGAIN = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
+
+
+def _assignment(told: str) -> bytes:
+    form = message("ConsumerProtocolAssignment")
+    part = form.struct("TopicPartition")(topic=TOPIC, partitions=tuple(range(PARTITIONS)))
+    return bytes(form.encode(form(assigned_partitions=(part,), user_data=told.encode()), 0, bytearray(2)))
 
 
 class Elsewhere(Exception):
@@ -54,6 +61,8 @@ class Client:
         self.process = Process(self.world, self.name)
         self.member_id, self.generation = "", -1
         self._owes_commit, self._beat_at = False, 0.0
+        self._reads = ""
+        """The identity of the topic that the client began to read with its last assignment."""
         self._beating: asyncio.Task[Error] | None = None
         self._beats_again = False
         self.process.start(self._alone if self.group == ALONE else self._live)
@@ -136,7 +145,7 @@ class Client:
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             protocol_type="consumer",
-            protocols=(form(name="range", metadata=b""),),
+            protocols=(form(name="range", metadata=encoded_subscription(TOPIC)),),
         )
         if answer.error_code == Error.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
@@ -148,7 +157,7 @@ class Client:
             await asyncio.sleep(self.rng.uniform(2.0, 12.0))
         form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
         told = tuple(
-            form(member_id=one.member_id, assignment=f"{self.generation}:{one.member_id}".encode())
+            form(member_id=one.member_id, assignment=_assignment(f"{self.generation}:{one.member_id}"))
             for one in (answer.members if leads else ())
         )
         answer = await self._ask(
@@ -159,6 +168,7 @@ class Client:
             assignments=told,
         )
         self._check(answer.error_code)
+        self._reads = self.history.topic.identity
 
     def _assignment_check(self) -> Callable[[Any], None]:
         who = self.member_id, self.generation
@@ -175,7 +185,7 @@ class Client:
 
     async def _commit(self) -> None:
         partition = self.rng.randrange(PARTITIONS)
-        one = self.history.judge.committing(self.group, partition, self.member_id, self.generation)
+        one = self.history.judge.committing(self.group, partition, self.member_id, self.generation, self._reads)
         self.commits.append(one)
         form = message("OffsetCommitRequest")
         part = form.struct("OffsetCommitRequestPartition")(partition_index=partition, committed_offset=one.value)

@@ -21,11 +21,12 @@ from tests.simulation.groups.instances import REGISTRY_READ_S, Instance, Network
 from tests.simulation.groups.judge import InvariantBroken, Judge
 from tests.simulation.groups.log import STORAGE, TIMED_OUT, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
+from tests.simulation.groups.topics import SimulatedTopic
 
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
-    "idle", "deny", "size", "unclear", "zookeeper",
+    "idle", "deny", "size", "unclear", "zookeeper", "topics",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
@@ -82,7 +83,7 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm = False
         few = len(faults) <= _FEW
-        kinds = [kind for kind in sorted(faults - OF_OUTCOMES) if rng.random() < 0.5 or few]
+        kinds = [kind for kind in sorted(faults - OF_OUTCOMES - {"topics"}) if rng.random() < 0.5 or few]
         of_outcomes = random.Random(f"outcomes {seed}")
         self.of_outcomes = [kind for kind in sorted(faults & OF_OUTCOMES) if of_outcomes.random() < 0.4 or few]
         if "forget" in kinds and "compact" in kinds:
@@ -90,7 +91,8 @@ class GroupHistory:
         self.kinds = kinds
         self.net = Network(self.world)
         self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
-        self.judge = Judge(self.log, "forget" in kinds)
+        self.topic = SimulatedTopic(self.world, seed)
+        self.judge = Judge(self.log, self.topic, "forget" in kinds)
         self.znode = Znode(rng.choice([0, 0, 0, 32_767 - rng.randint(1, 6)]))
         self.registry = Registry(self.world)
         self.instances = {broker: self._instance(broker) for broker in BROKERS}
@@ -103,11 +105,12 @@ class GroupHistory:
         """The keys are the client's process and the instance's process."""
         names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
         self.clients = [Client(self, name) for name in names]
+        self.topic.is_still = not ("topics" in faults and (few or self.topic.rng.random() < 0.5))
         self.every_s = rng.uniform(0.15, 1.5)
         self._pace = rng.choice([1.0, 1.0, 0.3])
 
     def _instance(self, broker: int) -> Instance:
-        return Instance(self.world, self.net, self.log, self.znode, broker, self.registry)
+        return Instance(self.world, self.net, self.log, self.znode, broker, self.topic, self.registry)
 
     @property
     def pace(self) -> float:
@@ -123,6 +126,8 @@ class GroupHistory:
         world.after(1.0, self._fault)
         if self.of_outcomes:
             world.after(1.2, self._fault_of_outcomes)
+        if not self.topic.is_still:
+            world.after(self.topic.rng.uniform(1.0, 5.0), self._topics)
         world.after(_LOOKS_S, self._look_at_held)
         world.after(_LOOKS_S, self._look_at_named)
         self._run(start + self.turmoil_s)
@@ -386,8 +391,24 @@ class GroupHistory:
         instance = self.instances[self.log.leader]
         instance.process.start(lambda: instance.coordinator._delete(ALONE))
 
+    def _topics(self) -> None:
+        """Makes the topic anew, or hides it. Its choices are its own, so other faults are the same with and without
+        it."""
+        if self.calm:
+            return
+        self.world.after(self.topic.rng.uniform(0.5, 6.0), self._topics)
+        back = self.topic.rng.choice([self.topic.make_anew, self.topic.show])
+        self.topic.hide()
+        self.say("the topic is gone")
+        self.world.after(self.topic.rng.uniform(0.0, 2.0), lambda: self._topic_back(back))
+
+    def _topic_back(self, back: Callable[[], None]) -> None:
+        back()
+        self.say(f"the topic is {self.topic.identity}")
+
     def _end_all(self) -> None:
         self.say("calm")
+        self.topic.show()
         self.calm = True
         self.net.loss = self.net.delay = 0.0
         self.net.without_zookeeper = self.log.denies = False

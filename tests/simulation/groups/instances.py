@@ -17,6 +17,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
+from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
 
 LOOK_S = 0.5
 _NOTICED_AFTER_S = 0.002
@@ -206,7 +207,14 @@ class Instance:
     """One process beside one broker."""
 
     def __init__(
-        self, world: World, net: Network, log: SimulatedPartition, znode: Znode, broker: int, registry: Registry
+        self,
+        world: World,
+        net: Network,
+        log: SimulatedPartition,
+        znode: Znode,
+        broker: int,
+        topic: SimulatedTopic,
+        registry: Registry,
     ) -> None:
         self.world, self.net, self.log, self.znode, self.broker = world, net, log, znode, broker
         self.process = Process(world, f"instance-{broker}")
@@ -220,6 +228,7 @@ class Instance:
             LIMITS,
             self._term_ended,
             lambda: WALL_START_MS + int(world.now * 1000),
+            SimulatedTopics(topic, self.process),
         )
         self.coordinator = GroupCoordinator(
             self.manager,

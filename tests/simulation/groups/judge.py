@@ -15,6 +15,7 @@ from kafka_coord.monitor.log_audit import LogReport, PartitionJudge
 from kafka_coord.wire.batches import Batch
 from tests.simulation.groups.instances import RETENTION_MS, WALL_START_MS
 from tests.simulation.groups.log import SimulatedPartition
+from tests.simulation.groups.topics import SimulatedTopic
 
 JUST_DELETED_S = 30.0
 Key = tuple[str, int]
@@ -27,19 +28,22 @@ class InvariantBroken(Exception):
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit of one client. ``value`` is its offset, which is unique."""
+    """One commit of one client. ``value`` is its offset, which is unique. ``reads`` is the identity of the topic that
+    a member reads, or empty if the client is no member."""
 
     key: Key
     value: int
     member_id: str
     generation: int
+    reads: str = ""
     acknowledged_at: float | None = None
 
 
 class Judge:
     """Raises :class:`InvariantBroken`. Only the records of the log that a loader applies count."""
 
-    def __init__(self, log: SimulatedPartition, tolerates_older_terms: bool) -> None:
+    def __init__(self, log: SimulatedPartition, topic: SimulatedTopic, tolerates_older_terms: bool) -> None:
+        self._topic = topic
         self._log, self._tolerates_older_terms = log, tolerates_older_terms
         self._values = itertools.count(1)
         self.commits: dict[int, Commit] = {}
@@ -61,6 +65,8 @@ class Judge:
 
     def _clear(self) -> None:
         self._newest = -1
+        self._of_topic: dict[int, str] = {}
+        """The identity of the topic under which each commit is stored."""
         self._at: dict[int, int] = {}
         """Maps each commit to its offset in the log."""
         self._last: dict[Key, CommittedOffset] = {}
@@ -115,20 +121,21 @@ class Judge:
                 self._break(f"commit {value.offset} of generation {one.generation} was stored in {group.generation_id}")
             if one.generation == group.generation_id and one.member_id not in group.members:
                 self._break(f"commit {value.offset} of {one.member_id}, which is no member, was stored")
-        self._at[value.offset] = offset
+        self._at[value.offset], self._of_topic[value.offset] = offset, value.topic_id
         self._last[key] = value
 
     def _removed(self, key: Key, offset: int, *, live: bool) -> None:
         last, now_ms = self._last.pop(key, None), WALL_START_MS + int(self._log.world.now * 1000)
         asked = self._log.world.now - self.deleted_at < JUST_DELETED_S and key[0] != "g"
-        if live and last is not None and not asked and now_ms - last.committed_at_ms < RETENTION_MS:
+        another = last is not None and self._topic.identity not in {"", last.topic_id}
+        if live and last is not None and not asked and not another and now_ms - last.committed_at_ms < RETENTION_MS:
             self._break(f"commit {last.offset} was removed before its time")
         self._removed_at[key] = offset
 
     # --- what instances answer ---------------------------------------------------------------------------------------
 
-    def committing(self, group: str, partition: int, member_id: str, generation: int) -> Commit:
-        one = Commit((group, partition), next(self._values), member_id, generation)
+    def committing(self, group: str, partition: int, member_id: str, generation: int, reads: str) -> Commit:
+        one = Commit((group, partition), next(self._values), member_id, generation, reads)
         self.commits[one.value] = one
         self._of[one.key].append(one)
         return one
@@ -149,8 +156,20 @@ class Judge:
 
     def fetched(self, group: str, partition: int, value: int, asked_at: float) -> None:
         """Checks an instance's answer to a fetch that a client sent at ``asked_at``."""
-        key = group, partition
-        known = (one for one in self._of[key] if one.acknowledged_at is not None and one.acknowledged_at < asked_at)
+        key, topic = (group, partition), self._topic.identity
+        if self._topic.changed_at >= asked_at:
+            return  # it is not certain which topic the answer is about
+        read = self.commits[value].reads if value >= 0 else ""
+        if value >= 0 and (not topic or (read and read != topic)):
+            self._break(f"group {group} partition {partition}: answered {value} of an earlier topic, {read}")
+        known = (
+            one
+            for one in self._of[key]
+            if one.acknowledged_at is not None
+            and one.acknowledged_at < asked_at
+            and topic
+            and self._of_topic.get(one.value) == topic
+        )
         least = max((self._at.get(one.value, -1) for one in known), default=-1)
         found = self._removed_at.get(key, -1) if value < 0 else self._at.get(value, -1)
         if found < least:

@@ -19,6 +19,7 @@ from kafka_coord.grouplog.errors import REFUSALS, Refused
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
+from kafka_coord.grouplog.topics import Topics
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
 Patch = tuple[Any, str, Any]
@@ -263,6 +264,21 @@ def _stops_at_once() -> Patch:
     return GroupCoordinator, "stop", stop
 
 
+def _offsets_keyed_by_name_alone() -> Patch:
+    return Topics, "belongs", lambda _self, _topic, _identity: True
+
+
+def _hidden_offsets_deleted() -> Patch:
+    def forgets(self: Any, topic: str, identity: str, _now_ms: float) -> bool:
+        return not self.belongs(topic, identity)
+
+    return Topics, "forgets", forgets
+
+
+def _commit_under_the_old_id_taken() -> Patch:
+    return GroupCoordinator, "_given", lambda _self, _request: {}
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -292,6 +308,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a group whose deletion was refused stays dead": _refused_deletion_leaves_the_group_dead,
     "a dead instance is named after its session ended": _names_the_dead,
     "a planned stop does not answer what is in flight": _stops_at_once,
+    "offsets are keyed by the topic's name alone": _offsets_keyed_by_name_alone,
+    "the offsets of a hidden topic are deleted": _hidden_offsets_deleted,
+    "a commit under the old id is taken": _commit_under_the_old_id_taken,
 }
 
 TELLING = {
@@ -311,6 +330,9 @@ TELLING = {
     "a group whose deletion was refused stays dead": frozenset({"deny", "delete"}),
     "a dead instance is named after its session ended": frozenset({"die", "move"}),
     "a planned stop does not answer what is in flight": frozenset({"stop", "delay"}),
+    "offsets are keyed by the topic's name alone": frozenset({"topics"}),
+    "the offsets of a hidden topic are deleted": frozenset({"topics"}),
+    "a commit under the old id is taken": frozenset({"topics"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

@@ -166,7 +166,7 @@ async def _read_with_asyncio(task: Task) -> Read:
 def _bare(task: Task) -> Iterator[Batches]:
     settings = {"group.id": task.group, "enable.auto.commit": False, "auto.offset.reset": "error"}
     if task.way is ReadMode.BARE_SET:
-        settings = client_settings(task.group, "bare", {})
+        settings = client_settings(task.group, "bare", {}) | {"enable.partition.eof": False}
     consumer = BareConsumer({**settings, "bootstrap.servers": task.bootstrap})
     start = OFFSET_END if task.latency else OFFSET_BEGINNING
     consumer.assign([At(task.topic, partition, start) for partition in range(task.partitions)])

@@ -160,7 +160,6 @@ class ClassicMember(KafkaMember):
     joining. If ``syncs`` is set, the client must send a SyncGroup next."""
 
     protocol = PROTOCOL
-    wrong_id = Error.FENCED_INSTANCE_ID
     wrong_epoch = Error.ILLEGAL_GENERATION
     not_held = Error.REBALANCE_IN_PROGRESS
 

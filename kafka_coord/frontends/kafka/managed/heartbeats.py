@@ -70,27 +70,41 @@ class Heartbeat(Request):
 
     def join(self, members: KafkaMembers, current: KafkaMember | None) -> None:
         """Handles a join. A client that merely retries its join after a lost response keeps its incarnation. Any
-        other client that rejoins becomes a new incarnation, which holds no partitions."""
+        other client that rejoins becomes a new incarnation, which holds no partitions. As in Kafka, a static client
+        takes the place of a classic member with its instance id, but not that of a KIP-848 member, which must leave
+        first."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
-        if current is not None and (
-            not isinstance(current, ConsumerGroupMember) or current.member_id != self.member_id
-        ):
-            members.refuse(self, Error.UNRELEASED_INSTANCE_ID, f"another member is using instance id {self.key[1]}")
+        before = members.known_as(self.key)
+        if before is not None and before != (self.protocol, self.member_id):
+            self._join_as_another(members, current, *before)
             return
         topics = self.topics.since(UNCHANGED)
-        if current is not None and current.topics == topics and not current.has_acknowledged:
-            current.repeats_join(self)
+        own = current if isinstance(current, ConsumerGroupMember) else None
+        if own is not None and own.topics == topics and not own.has_acknowledged:
+            own.repeats_join(self)
             return
         if current is not None:
             members.drop(current)
         member = members.add(self)
         member.topics = topics
-        if current is not None and isinstance(member, ConsumerGroupMember):
-            member.pace = current.pace
+        if own is not None and isinstance(member, ConsumerGroupMember):
+            member.pace = own.pace
         options = RegistrationOptions(members.session_timeout_s, False, self.member_id, self.protocol)
         members.register(member, self, options, self.registration)
+
+    def _join_as_another(
+        self, members: KafkaMembers, current: KafkaMember | None, protocol: str, member_id: str
+    ) -> None:
+        """Handles a join with the key of a member of ``protocol`` that has another ``member_id``."""
+        successor = current.successor if current is not None else None
+        is_taken = isinstance(successor, Heartbeat) and successor.member_id != self.member_id
+        if self.is_static and protocol != self.protocol and not is_taken:
+            members.replace(self, current, member_id)
+        else:
+            message = f"another member is using instance id {self.key[1]}"
+            members.refuse(self, Error.UNRELEASED_INSTANCE_ID, message)
 
 
 @dataclass(frozen=True, slots=True)

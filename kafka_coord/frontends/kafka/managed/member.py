@@ -108,11 +108,10 @@ class KafkaMember(ABC):
     """
 
     protocol: ClassVar[str]
-    wrong_id: ClassVar[Error] = Error.UNKNOWN_MEMBER_ID
     wrong_epoch: ClassVar[Error]
     not_held: ClassVar[Error]
-    """A commit gets ``wrong_id`` if its member id is wrong, ``wrong_epoch`` if its epoch is wrong, and ``not_held`` if
-    the member does not hold the partitions."""
+    """A commit gets ``wrong_epoch`` if its epoch is wrong, and ``not_held`` if the member does not hold the
+    partitions."""
 
     def __init__(self, members: KafkaMembers, request: Request, number: int) -> None:
         self.members = members
@@ -209,6 +208,10 @@ class KafkaMember(ABC):
     def reach(self, generation: int) -> None:
         """Records that the member has reached ``generation``."""
         self.epoch = max(self.epoch, generation)
+
+    def is_replaced(self, member_id: str) -> bool:
+        """Returns whether the client with that id is being replaced by another one with its instance id."""
+        return self.successor is not None and self.member_id == member_id != self.successor.member_id
 
     def knows(self, epoch: int) -> bool:
         """Returns whether the client has received ``epoch`` since it joined."""

@@ -30,6 +30,11 @@ def consumer_name(identity: str) -> str:
     return _ILLEGAL.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), identity)
 
 
+def is_instance(key: Key, member_id: str) -> bool:
+    """Returns whether ``key`` contains an instance id, and not the member's id."""
+    return key[1] != consumer_name(member_id)
+
+
 class KafkaMembers:
     """The members served in one term. ``machine`` belongs to the term, and this class only reads it. ``identity``
     returns a topic's id, or ``None`` if it is unknown. ``session_timeout_s`` applies to KIP-848 members. :meth:`take`
@@ -72,16 +77,18 @@ class KafkaMembers:
         if not request.is_static and not request.joins:  # KIP-848 clients omit the instance id if it is unchanged
             request = replace(request, key=self.key_of(request.key, request.member_id))
         member = self.members.get(request.key)
-        if request.joins:
+        if member is not None and not request.leaves and member.is_replaced(request.member_id):
+            self.refuse(request, Error.FENCED_INSTANCE_ID)
+        elif request.joins:
             request.join(self, member)
         elif member is None and request.may_be_late and self._late.may_come((request.key[0], request.member_id), now):
             self.refuse(request, Error.NONE)  # an error could make the client give up a newer join
         elif member is None:
             self.resume(request)
-        elif member.protocol != request.protocol and not request.leaves:  # an operator removes members by LeaveGroup
-            self.refuse(request, Error.UNKNOWN_MEMBER_ID)
         elif member.member_id != request.member_id:
             self.refuse(request, Error.FENCED_INSTANCE_ID)
+        elif member.protocol != request.protocol and not request.leaves:  # an operator removes members by LeaveGroup
+            self.refuse(request, Error.UNKNOWN_MEMBER_ID)
         elif member.id is None:
             member.wait(request)
         elif request.leaves:
@@ -129,13 +136,15 @@ class KafkaMembers:
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
         """Returns why a member with the given epoch is not allowed to commit or fetch offsets, or NONE if it is. Every
         epoch since the member joined is valid: the machine itself checks which partitions the member holds."""
-        member = self.members.get(key)
+        member, known = self.members.get(key), self.known_as(key)
+        has_another = known is not None and known[1] != member_id
+        if (has_another and is_instance(key, member_id)) or (member is not None and member.is_replaced(member_id)):
+            return Error.FENCED_INSTANCE_ID
         if member is None or member.id is None:
-            state = self._machine.members.get(key)
-            may_return = state is not None and state.options.resume_key == member_id
+            may_return = self.earlier_id(key) == member_id
             return Error.COORDINATOR_LOAD_IN_PROGRESS if may_return else Error.UNKNOWN_MEMBER_ID
-        if member.member_id != member_id:
-            return member.wrong_id
+        if has_another:
+            return Error.UNKNOWN_MEMBER_ID
         return Error.NONE if member.knows(epoch) else member.wrong_epoch
 
     def key_of(self, key: Key, member_id: str) -> Key:
@@ -156,6 +165,14 @@ class KafkaMembers:
         """Returns the member id that the machine knows for ``key``, perhaps from an earlier term, or ``None``."""
         options = self.earlier_options(key)
         return options.resume_key if options is not None else None
+
+    def known_as(self, key: Key) -> tuple[str, str] | None:
+        """Returns the protocol and the id of the member with ``key``, perhaps from an earlier term or still being
+        registered, or ``None`` if there is no such member."""
+        options, member = self.earlier_options(key), self.members.get(key)
+        if options is not None:
+            return options.protocol or "", options.resume_key
+        return (member.protocol, member.member_id) if member is not None else None
 
     def earlier_options(self, key: Key) -> RegistrationOptions | None:
         found = self._machine.members.get(key)
@@ -193,6 +210,9 @@ class KafkaMembers:
     def resume(self, request: Request) -> None:
         """Resumes a member that registered in an earlier term."""
         state = self._machine.members.get(request.key)
+        if state is not None and request.is_static and state.options.resume_key != request.member_id:
+            self.refuse(request, Error.FENCED_INSTANCE_ID)
+            return
         if state is None or (state.options.resume_key, state.options.protocol) != (request.member_id, request.protocol):
             self.refuse(request, Error.UNKNOWN_MEMBER_ID)
             return
@@ -210,8 +230,8 @@ class KafkaMembers:
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, member.is_static and request.leaves_for_good))
 
     def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
-        """Replaces the static member that has ``join``'s key and the given id: the member leaves, and the client that
-        sent ``join`` takes its place."""
+        """Replaces the static member that has ``join``'s key and the given id, whatever its protocol: its client is
+        fenced, the member leaves, and the client that sent ``join`` takes its place."""
         state = self._machine.members.get(join.key)
         if member is None and state is not None:
             member = self.add(replace(join, member_id=member_id))
@@ -219,13 +239,16 @@ class KafkaMembers:
         if member is None:
             return
         if member.successor is not None:
-            self.refuse(member.successor, Error.FENCED_INSTANCE_ID)
+            is_repeated = member.successor.member_id == join.member_id
+            error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_repeated else Error.FENCED_INSTANCE_ID
+            self.refuse(member.successor, error)
         elif member.id is not None:
             self._leave_for(member, join)
         member.successor = join
-        if member.waiting is not None:
-            self.refuse(member.waiting, Error.FENCED_INSTANCE_ID)
-            member.waiting = None
+        for request in (member.waiting, member.changing):
+            if request is not None:
+                self.refuse(request, Error.FENCED_INSTANCE_ID)
+        member.waiting = member.changing = None
 
     def _leave_for(self, member: KafkaMember, join: Request) -> None:
         self.tell(stimuli.LeaveWanted(member.connection, join, {}))

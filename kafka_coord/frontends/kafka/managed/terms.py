@@ -77,7 +77,7 @@ class Served:
         self._to_clients: deque[instructions.ToClient] = deque()
         self.term = Term(store, scope, partial(self._wake, wake), self._to_clients.append)
         self.members = KafkaMembers(self.term.machine, topic_ids.get, session_timeout_s=session_timeout_s)
-        self.committed = CommittedReader(partial(read_offsets, store))
+        self.committed = CommittedReader(partial(_read_offsets, store))
         self._targets = Targets(store, partial(self._wake, wake), self.members.target_read)
 
     def _wake(self, wake: Callable[[], None]) -> None:
@@ -449,6 +449,14 @@ class ManagedTerms:
         else:
             stored = {tp: _best(one, known.get(tp)) for tp, one in outcome.items() if one is not None}
             _resolve(token, (Error.NONE, stored))
+
+
+def _read_offsets(
+    store: Store, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, CommittedOffset | None]:
+    """Like :func:`read_offsets`, but sees each topic that any client can have seen by now."""
+    store.sync(layout.BROKER_TOPICS)
+    return read_offsets(store, group, partitions)
 
 
 def _best(stored: CommittedOffset, known: CommittedOffset | None) -> CommittedOffset:

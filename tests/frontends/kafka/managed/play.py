@@ -108,11 +108,18 @@ class Play:
         self.pump()
 
     def commit(
-        self, epoch: int, offset: int, partition: int = 0, member_id: str = "m1", connection: int = 0, **details: Any
+        self,
+        epoch: int,
+        offset: int,
+        partition: int = 0,
+        member_id: str = "m1",
+        connection: int = 0,
+        instance: str = "",
+        **details: Any,
     ) -> Any:
         token, at = next(self.tokens), tp(partition)
         said = {at: CommittedOffset(offset, **details)} if details else {}
-        commit = Commit(token, ("delays", member_id), member_id, epoch, connection, {at: offset}, said)
+        commit = Commit(token, ("delays", instance or member_id), member_id, epoch, connection, {at: offset}, said)
         self.members.commit(commit, self.house.now)
         self.pump()
         while written := self.write():

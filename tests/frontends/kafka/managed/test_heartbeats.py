@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
@@ -14,34 +12,9 @@ from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import CommandType, CommittedOffset, StartFetcher, StartPoint, TopicPartition
-from tests.frontends.kafka.managed.play import FLIGHTS, ID, SESSION_S, Play, flights
+from tests.frontends.kafka.managed.play import FLIGHTS, SESSION_S, flights
+from tests.frontends.kafka.managed.plays import Beats, owned
 from tests.frontends.machine.house import tp
-
-
-def owned(*partitions: int) -> frozenset[tuple[bytes, int]]:
-    return frozenset((ID, partition) for partition in partitions)
-
-
-class Beats(Play):
-    """A play of KIP-848 members."""
-
-    def beat(self, epoch: int, member_id: str = "m1", consumer: str = "", **more: Any) -> Any:
-        """Sends a heartbeat, and returns the answer, or ``None`` if it is held."""
-        token = self.fresh_token()
-        key = ("delays", consumer or member_id)
-        if epoch == JOIN:
-            more = {"topics": FLIGHTS, "owned": owned()} | more
-        beat = Heartbeat(token, key, member_id, bool(consumer), epoch, **more)
-        return self.ask(beat)
-
-    def holding(self, *partitions: int, generation: int = 3, software: str = "") -> int:
-        """Makes ``m1`` join and own these partitions. Returns its epoch."""
-        self.beat(JOIN, software=software)
-        self.target(m1=partitions)
-        self.send(generation, start=partitions)
-        self.beat(generation, owned=owned(*partitions), topics=FLIGHTS)
-        assert [store.acknowledges is not None for store in self.write()] == [True]
-        return generation
 
 
 def test_a_join_is_answered_when_partitions_are_available() -> None:

@@ -1,4 +1,5 @@
-"""The scenario for each client: join, share, leave, lose the coordinator, resume, be a static member."""
+"""The scenario for each client: join, share, leave, lose the coordinator, resume, meet a topic made anew, be a
+static member."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ PARTITIONS, RECORDS = 6, 300
 _numbers = itertools.count(1)
 _WITHIN_S = 60.0
 _AWAY_S = 3.0
+_MORE_THAN_BEFORE = 6
 
 
 class Instances(Protocol):
@@ -112,11 +114,12 @@ class Play:
         self._steps: list[tuple[str, float]] = []
 
     def run(self, without: Container[str] = ()) -> Seen:
-        """Runs the steps except those named in ``without``: ``lose coordinator``, ``be static``."""
+        """Runs the steps except those named in ``without``, such as ``lose coordinator`` and ``be static``."""
         TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
         failure = ""
         try:
-            for step in (self._join, self._share, self._leave, self._lose_coordinator, self._resume, self._be_static):
+            membership = self._join, self._share, self._leave, self._lose_coordinator, self._resume
+            for step in (*membership, self._meet_new_topic, self._be_static):
                 name = step.__name__.strip("_").replace("_", " ")
                 if name not in without and (step != self._be_static or self._contender.static):
                     began = time.monotonic()
@@ -178,6 +181,27 @@ class Play:
         if again := before & set(after.records):
             raise NotSeen(f"{len(again)} records were given again after a clean leave")
 
+    def _meet_new_topic(self) -> None:
+        """While nobody reads it, the topic is deleted and made anew, with more records than the committed offsets. The
+        next member reads all of them and commits."""
+        self._members[-1].leave()
+        self._make_anew()
+        for _ in range(_MORE_THAN_BEFORE):
+            self._produce()
+        self._start("d")
+        self._until_read()
+
+    def _make_anew(self) -> None:
+        topics = TopicAdmin(self._instances.brokers)
+        topics.delete(self._topic)
+        topics.create(self._topic, PARTITIONS, replication=1)
+        for one in self._members:
+            one.records.clear()
+            one.committed = self._produced = 0
+
+    def _given(self) -> set[tuple[int, int]]:
+        return set(itertools.chain.from_iterable(one.records for one in self._members))
+
     def _be_static(self) -> None:
         """One of two static members is killed and returns immediately. It gets its partitions back, and the other keeps
         its own."""
@@ -230,7 +254,7 @@ class Play:
         """Waits until all records were received, and all running members have committed the records they received."""
 
         def done() -> bool:
-            given = set(itertools.chain.from_iterable(one.records for one in self._members))
+            given = self._given()
             live = [one for one in self._members if one.process.poll() is None]
             told = not self._contender.tells_commits or all(one.committed == len(one.records) for one in live)
             return len(given) == self._produced and told

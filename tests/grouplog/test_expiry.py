@@ -1,0 +1,149 @@
+"""Which offsets and groups the instances remove: as Kafka does, and those of topics that were deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
+from kafka_coord.grouplog.topics import GONE_FOR_MS, Topics
+from kafka_coord.model import CommittedOffset, TopicInfo
+from kafka_coord.wire.batches import LogRecord
+from kafka_coord.wire.consumer_protocol import encoded_subscription
+
+GROUP, NOW_MS, RETENTION_MS = "delays", 10_000_000, 1_000_000
+OLD_MS = NOW_MS - RETENTION_MS
+FIRST, SECOND = "first-id--------------", "second-id-------------"
+
+
+class MemoryTerm:
+    """A term whose appends succeed at once."""
+
+    def append_in_order(
+        self, parts: Sequence[tuple[Sequence[LogRecord], Callable[[], None]]]
+    ) -> list[asyncio.Future[None]]:
+        return [self._append(apply) for _records, apply in parts]
+
+    def _append(self, apply: Callable[[], None]) -> asyncio.Future[None]:
+        apply()
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def left(offsets: dict[str, CommittedOffset], topics: Topics | None = None, **group: Any) -> tuple[str, ...] | None:
+    """Returns the topics whose offsets are left after a check, or ``None`` if the group was removed."""
+
+    async def run() -> tuple[str, ...] | None:
+        manager = GroupMetadataManager(
+            _nowhere, _never, _unasked, "test", GroupLimits(), now_ms=lambda: NOW_MS, topics=topics
+        )
+        manager.terms[partition_of(GROUP)] = MemoryTerm()  # type: ignore[assignment]
+        manager._add(GROUP, GroupMetadata(GROUP, **group))
+        manager.offsets_cache[GROUP] = {(topic, 0): one for topic, one in offsets.items()}
+        await manager.delete_expired_consumer_offsets(RETENTION_MS)
+        return tuple(topic for topic, _ in manager.offsets_cache[GROUP]) if manager.has(GROUP) else None
+
+    return asyncio.run(run())
+
+
+def _nowhere() -> Any:
+    raise AssertionError("nothing is read from a broker")
+
+
+async def _never(_partition: int) -> int:
+    raise AssertionError("nothing is claimed")
+
+
+async def _unasked(_partition: int, _term: int) -> bool:
+    raise AssertionError("no term is checked")
+
+
+def members(*subscriptions: bytes, protocol_type: str = "consumer") -> dict[str, Any]:
+    """The fields of a stable group with these subscriptions."""
+    those = {
+        f"m{number}": MemberMetadata(f"m{number}", None, "c", "h", 10, 10, (Protocol("range", data),))
+        for number, data in enumerate(subscriptions)
+    }
+    stable = {"state": GroupState.STABLE, "protocol_type": protocol_type, "protocol_name": "range"}
+    return {**stable, "members": those}
+
+
+def at(ms: int, topic_id: str = "", expires_at_ms: int = -1) -> CommittedOffset:
+    return CommittedOffset(5, -1, "", ms, topic_id, expires_at_ms)
+
+
+def seen(**identities: str) -> Topics:
+    """Topics of which these are seen, or gone if their identity is empty."""
+    topics = Topics()
+    for name, identity in identities.items():
+        topics.note(name, TopicInfo(name, frozenset({0}), identity) if identity else None, 0.0)
+    return topics
+
+
+@pytest.mark.parametrize("since_ms", [0, OLD_MS, NOW_MS])
+def test_an_empty_group_without_offsets_is_removed_at_the_next_check(since_ms: int) -> None:
+    assert left({}, state_since_ms=since_ms) is None
+
+
+def test_an_empty_group_with_a_member_that_is_about_to_join_stays() -> None:
+    assert left({}, pending={"m": 1.0}) == ()
+
+
+def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:
+    assert left({"flights": at(OLD_MS)}, state_since_ms=OLD_MS) is None
+    assert left({"flights": at(OLD_MS)}, state_since_ms=OLD_MS + 1) == ("flights",)
+    assert left({"flights": at(OLD_MS), "fares": at(OLD_MS + 1)}) == ("fares",)
+
+
+def test_the_clients_own_retention_goes_first() -> None:
+    assert left({"flights": at(OLD_MS, expires_at_ms=NOW_MS + 1)}) == ("flights",)
+    assert left({"flights": at(NOW_MS, expires_at_ms=NOW_MS)}, state_since_ms=NOW_MS) is None
+
+
+def test_in_a_group_with_members_only_topics_that_nobody_subscribes_to_expire() -> None:
+    offsets = {"flights": at(OLD_MS), "fares": at(OLD_MS), "gates": at(OLD_MS + 1)}
+    group = members(encoded_subscription("flights"), encoded_subscription("flights"))
+    assert left(offsets, **group) == ("flights", "gates")
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        pytest.param(members(encoded_subscription("flights"), b""), id="a raw subscription"),
+        pytest.param(members(encoded_subscription("flights"), protocol_type="connect"), id="Kafka Connect"),
+        pytest.param(
+            members(encoded_subscription("flights")) | {"state": GroupState.PREPARING_REBALANCE}, id="a rebalance"
+        ),
+    ],
+)
+def test_nothing_expires_while_a_subscription_is_unknown(group: dict[str, Any]) -> None:
+    assert left({"flights": at(OLD_MS), "fares": at(OLD_MS)}, **group) == ("flights", "fares")
+
+
+def test_offsets_go_when_the_name_has_another_id_even_if_members_subscribe_to_it() -> None:
+    offsets = {"flights": at(NOW_MS, FIRST), "fares": at(NOW_MS, FIRST)}
+    group = members(encoded_subscription("flights", "fares"))
+    assert left(offsets, seen(flights=SECOND, fares=FIRST), **group) == ("fares",)
+
+
+def test_offsets_of_a_topic_that_is_gone_stay_for_a_day_and_are_valid_when_it_returns() -> None:
+    topics = seen(flights="")
+    assert topics.is_gone("flights")
+    assert not topics.belongs("flights", FIRST)
+    assert not topics.forgets("flights", FIRST, GONE_FOR_MS - 1)
+    assert topics.forgets("flights", FIRST, GONE_FOR_MS)
+    topics.note("flights", TopicInfo("flights", frozenset({0}), FIRST), GONE_FOR_MS - 1)
+    assert topics.belongs("flights", FIRST)
+    assert not topics.forgets("flights", FIRST, 2 * GONE_FOR_MS)
+    assert left({"flights": at(NOW_MS, FIRST)}, seen(flights=""), state_since_ms=NOW_MS) == ("flights",)
+
+
+def test_nothing_is_concluded_from_a_topic_that_nobody_could_ask_about() -> None:
+    assert Topics().belongs("flights", FIRST)
+    assert left({"flights": at(NOW_MS, FIRST)}, Topics(), state_since_ms=NOW_MS) == ("flights",)
