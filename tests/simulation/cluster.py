@@ -222,7 +222,9 @@ class SimulatedCluster:
             for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:
                 self.injector.silence(for_s, sessions_survive=survive)
                 self.look_at_all()
-            for _, kind, which, for_s in [one for one in self.troubles if one[0] == self.steps and not self.is_spared()]:
+            for _, kind, which, for_s in [
+                one for one in self.troubles if one[0] == self.steps and not self.is_spared()
+            ]:
                 self._trouble(kind, which, for_s)
                 self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
