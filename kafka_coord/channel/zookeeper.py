@@ -456,12 +456,10 @@ class ConsumerChannel:
         path = layout.refusals(self.group, self.consumer)
         value = fields.dump(Refusals(registration.incarnation, topics).to_json())
         for attempt in range(_ATTEMPTS):
-            exists = self._store.exists(path) is not None
-            ops: list[Op] = []
+            # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.
+            ops: list[Op] = [Delete(path)] if self._store.exists(path) is not None else []
             if topics:
-                ops.append(SetData(path, value) if exists else Create(path, value))
-            elif exists:
-                ops.append(Delete(path))
+                ops.append(Create(path, value))
             if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
                 return
 

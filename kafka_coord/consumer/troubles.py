@@ -66,7 +66,8 @@ class Troubles:
 
     @property
     def current(self) -> dict[TopicPartition, str]:
-        """The partitions in trouble, each with the reason."""
+        """The partitions in trouble, each with the reason. Those of a topic that the consumer is not allowed to read
+        stay until it is, also after the coordinator has given them to others."""
         with self._lock:
             return dict(self._reasons)
 
@@ -110,8 +111,10 @@ class Troubles:
         """Forgets partitions that have a position now, or are not held any more."""
         with self._lock:
             for partition in partitions:
-                for known in (self._starting, self._listed, self._reasons, self._asked, self._alone):
+                for known in (self._starting, self._listed, self._asked, self._alone):
                     known.pop(partition, None)
+                if partition.topic not in self._refused:
+                    self._reasons.pop(partition, None)
 
     def step(self) -> None:
         """Takes the brokers' answers, and asks again without waiting. Tells what has begun or ended since."""
@@ -187,7 +190,8 @@ class Troubles:
         try:
             rights = future.result().authorized_operations
         except KafkaException as error:
-            return bool(long_ago and error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE)
+            code = error.args[0].code()
+            return code == KafkaError.UNKNOWN_TOPIC_OR_PART or (long_ago and code == KafkaError._UNSUPPORTED_FEATURE)
         return AclOperation.READ in rights if rights is not None else long_ago
 
     def _tell(self) -> None:

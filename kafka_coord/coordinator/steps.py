@@ -164,6 +164,6 @@ class Plan:
             and not observation.unreadable
             and not observation.in_grace
             and not observation.requests
-            and not observation.refusals
+            and not any(observation.refused(consumer) for consumer in observation.refusals)
             and not any(channel.commands for channel in observation.channels.values())
         )
