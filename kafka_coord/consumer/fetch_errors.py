@@ -16,16 +16,16 @@ from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_TO_BROKER = frozenset(
+_UNREADABLE = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-_UNREADABLE = _UNKNOWN_TO_BROKER | {KafkaError.TOPIC_AUTHORIZATION_FAILED}
 """The errors that last until the cluster or its operator changes something. The client goes on trying."""
 
 
@@ -51,8 +51,7 @@ class FetchErrors:
             self._out_of_range(holding, error)
         elif code in _UNREADABLE:
             self._troubles(holding.partition, error)
-            if code in _UNKNOWN_TO_BROKER:
-                self._client.learn(holding.partition.topic)
+            self._client.learn(holding.partition.topic)
         else:
             log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
 

@@ -141,6 +141,7 @@ def member_document(member: MemberRow) -> dict[str, Any]:
         "stopping": member.stopping.to_json(),
         "target": member.target.to_json(),
         "pending": [command_document(command) for command in member.pending],
+        "refused": dict(member.refused),
     }
 
 
@@ -171,6 +172,7 @@ def offset_document(row: OffsetRow) -> dict[str, Any]:
         "committed_at": iso_time(row.committed_ms),
         "end_offset": row.end_offset,
         "lag": row.lag,
+        "unresolved": row.unresolved,
     }
 
 

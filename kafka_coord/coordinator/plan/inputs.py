@@ -45,6 +45,8 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 
 def unread_topics(observation: Observation, effective: Mapping[str, Member]) -> tuple[str, ...]:
     """Returns the topics that every subscribed member is refused. They have no owner."""
+    if not observation.refusals:
+        return ()
     subscribed = resolve(effective, observation.topics)
     refused = {topic for c in effective for topic in observation.refused(c) if topic in subscribed[c]}
     read = {topic for c in effective for topic in subscribed[c] if topic not in observation.refused(c)}
