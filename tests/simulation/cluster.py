@@ -21,6 +21,7 @@ from tests.simulation.faults import (
     CLASSIC,
     FAULTS,
     FORBIDDEN,
+    HARMLESS,
     MARKERS,
     MOVE,
     NO_LEADER,
@@ -124,6 +125,8 @@ class SimulatedCluster:
         if UNREADABLE in faults:
             self.injector.vandal.make_bystander()
         self.checker.ends = self.log.ends
+        self.checker.now = lambda: self.clock.now
+        self.checker.lists_promptly = faults <= HARMLESS
         if self.kind.mode is Mode.EAGER:
             self.checker.eager.add(GROUP)
         if self.kind.from_the_end:
@@ -251,6 +254,7 @@ class SimulatedCluster:
     def _append(self, partition: TopicPartition, count: int) -> None:
         if partition in self.log.leaderless:
             return
+        self.checker.before_append(partition)
         self.log.append(partition, count)
         if self.marks is not None and self.marks.random() < 0.5:
             self.occurred[MARKERS] += 1

@@ -30,6 +30,8 @@ NO_LEADER = "no leader"
 """A kind of fault: a partition has no leader for a while, so nobody can read it, list its end or append to it."""
 FORBIDDEN = "forbidden"
 """A kind of fault: a consumer, or every consumer, may not read a topic for a while."""
+HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, "grow"})
+"""Kinds that keep no process from doing its work in time."""
 OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, NO_LEADER, FORBIDDEN})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
@@ -111,7 +113,11 @@ class FaultInjector:
         self.cluster.say(f"fault: {partition} has no leader")
         log.leaderless.add(partition)
         if for_s is not None:
-            self.cluster.later(for_s, partial(log.leaderless.discard, partition))
+            self.cluster.later(for_s, partial(self._led_again, partition))
+
+    def _led_again(self, partition: TopicPartition) -> None:
+        self.cluster.log.leaderless.discard(partition)
+        self.cluster.checker.led_since[partition] = self.cluster.clock.now
 
     def forbid(self, topic: str, consumers: Iterable[str], for_s: float) -> None:
         refused = {(consumer, topic) for consumer in consumers}

@@ -81,6 +81,11 @@ class Witness(Protocol):
         at the beginning of the leave, and the offset up to which it has finished now."""
 
 
+LISTED_WITHIN_S = 3.0
+"""How long after a start, and after a leader's return, an awaited end may stay unlisted. The instance lists every
+second."""
+
+
 class InvariantChecker:
     """``witness_of`` returns the consumer of a session, and ``is_coordinator`` tells whether a session is a service's.
     ``named`` returns the consumer with a name, for which a gateway writes in the session of a coordinator.
@@ -122,6 +127,14 @@ class InvariantChecker:
         """The ends of the logs."""
         self._first_starts: dict[tuple[str, TopicPartition], int] = {}
         """The end of each partition when the group was first told to start it without an offset."""
+        self.now: Callable[[], float] = lambda: 0.0
+        self.led_since: dict[TopicPartition, float] = {}
+        """When each partition that had no leader got one again."""
+        self.lists_promptly = False
+        """Whether nothing keeps the elected instance from listing awaited ends every second."""
+        self._told_at: dict[tuple[str, TopicPartition], float] = {}
+        self._latest_ends: dict[tuple[str, TopicPartition], int] = {}
+        """The end of each partition in ``_first_starts`` when the group must have listed it."""
         self.from_the_end: set[str] = set()
         self._counted: dict[tuple[str, str, int], int] = {}
         """The partitions that a topic (by its czxid) had when a group started the first of them."""
@@ -280,6 +293,7 @@ class InvariantChecker:
             stored = self._stored(group, partition)
             if group in self.from_the_end and point.offset < 0 and not point.later:
                 self._first_starts.setdefault((group, partition), self.ends.get(partition, 0))
+                self._told_at.setdefault((group, partition), self.now())
             self._check(
                 point.offset == (-1 if stored is None else stored),
                 f"{change.path}: {partition} at {point}, stored is {stored}",
@@ -424,7 +438,17 @@ class InvariantChecker:
         stores first is where it begins."""
         first = self._first_starts.get((group, partition), offset)
         self._check(offset >= first, f"{partition} of {group} begins at {offset}, and its end was {first} already")
+        latest = self._latest_ends.get((group, partition), offset)
+        late = self.lists_promptly and offset > latest
+        self._check(not late, f"{partition} of {group} begins at {offset}, and its end could be listed at {latest}")
         self.frontier.setdefault((group, partition), offset)
+
+    def before_append(self, partition: TopicPartition) -> None:
+        """Notes where the group must begin at the latest, if the partition's end could be listed for a while."""
+        for key in self._first_starts:
+            since = max(self._told_at[key], self.led_since.get(partition, 0.0))
+            if key[1] == partition and self.now() >= since + LISTED_WITHIN_S:
+                self._latest_ends.setdefault(key, self.ends.get(partition, 0))
 
     def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
         """Returns the incarnation that was registered before the transaction."""
@@ -453,7 +477,8 @@ class InvariantChecker:
             del self.frontier[key]
             self.unclean.discard(key)
         for key in [key for key in self._first_starts if key[1].topic == topic]:
-            del self._first_starts[key]
+            del self._first_starts[key], self._told_at[key]
+            self._latest_ends.pop(key, None)
 
     def _left(
         self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
