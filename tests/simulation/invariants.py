@@ -133,6 +133,8 @@ class InvariantChecker:
         self.lists_promptly = False
         """Whether nothing keeps the elected instance from listing awaited ends every second."""
         self._told_at: dict[tuple[str, TopicPartition], float] = {}
+        self._listed: dict[tuple[str, TopicPartition], int] = {}
+        """The first ends that an instance has stored."""
         self._latest_ends: dict[tuple[str, TopicPartition], int] = {}
         """The end of each partition in ``_first_starts`` when the group must have listed it."""
         self.from_the_end: set[str] = set()
@@ -294,8 +296,10 @@ class InvariantChecker:
             if group in self.from_the_end and point.offset < 0 and not point.later:
                 self._first_starts.setdefault((group, partition), self.ends.get(partition, 0))
                 self._told_at.setdefault((group, partition), self.now())
+            # An instance may store a first end while the start is written. The consumer then finds it, and begins there.
+            just_listed = point.offset < 0 and stored is not None and self._listed.get((group, partition)) == stored
             self._check(
-                point.offset == (-1 if stored is None else stored),
+                point.offset == (-1 if stored is None else stored) or just_listed,
                 f"{change.path}: {partition} at {point}, stored is {stored}",
             )
         for topic, numbers in command.partitions.by_topic():
@@ -414,6 +418,7 @@ class InvariantChecker:
             if any(one.path == awaited and one.kind is WatchType.DELETED for one in transaction.changes):
                 self._check(before < 0, f"{change.path} was {before}, and an instance stored {offset} as its first end")
                 self._first_end(group, partition, offset)
+                self._listed[group, partition] = offset
             else:
                 self._set_for_operator(group, partition, offset)
             return
@@ -479,6 +484,7 @@ class InvariantChecker:
         for key in [key for key in self._first_starts if key[1].topic == topic]:
             del self._first_starts[key], self._told_at[key]
             self._latest_ends.pop(key, None)
+            self._listed.pop(key, None)
 
     def _left(
         self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]

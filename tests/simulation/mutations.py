@@ -358,15 +358,6 @@ def _no_instance_lists_ends() -> Patch:
     return FirstEnds, "step", lambda _self: None
 
 
-def _own_end_instead_of_the_groups() -> Patch:
-    original = ConsumerChannel.keep_ends
-
-    def keep_ends(self: Any, registration: Any, ends: Any) -> Any:
-        return {tp: ends[tp] for tp in original(self, registration, ends)}
-
-    return ConsumerChannel, "keep_ends", keep_ends
-
-
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -404,7 +395,6 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "the partitions of a topic are counted at every start": _partitions_counted_at_every_start,
     "a start waits until every partition has a position": _start_waits_for_every_position,
     "no instance lists the ends that members cannot": _no_instance_lists_ends,
-    "a consumer begins at its own listed end, not at the group's": _own_end_instead_of_the_groups,
     **KAFKA_MUTATIONS,
 }
 
@@ -412,7 +402,6 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
 TELLING = {
     "a start waits until every partition has a position": frozenset({NO_LEADER, "grow"}),
     "no instance lists the ends that members cannot": frozenset({FORBIDDEN, "grow"}),
-    "a consumer begins at its own listed end, not at the group's": frozenset({NO_LEADER, FORBIDDEN, "grow"}),
     "a later partition counts as a first start": frozenset({"grow", "kill"}),
     "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),
     "a waiting consumer hands out": frozenset({SILENCE, "evict"}),
