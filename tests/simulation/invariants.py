@@ -296,7 +296,7 @@ class InvariantChecker:
             if group in self.from_the_end and point.offset < 0 and not point.later:
                 self._first_starts.setdefault((group, partition), self.ends.get(partition, 0))
                 self._told_at.setdefault((group, partition), self.now())
-            # An instance may store a first end while the start is written. The consumer then finds it, and begins there.
+            # An instance may store a first end while the start is written. The consumer then begins there.
             just_listed = point.offset < 0 and stored is not None and self._listed.get((group, partition)) == stored
             self._check(
                 point.offset == (-1 if stored is None else stored) or just_listed,
