@@ -47,7 +47,7 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
                 tls=zookeeper.tls,
                 kafka=instances.properties,
                 lag=LagSight(
-                    brokers.known_ends, LagRings(remainders=remainders_of(instances.store, instances.properties))
+                    brokers.known_ranges, LagRings(remainders=remainders_of(instances.store, instances.properties))
                 ),
             )
         )

@@ -6,8 +6,10 @@ import itertools
 import json
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,14 +32,17 @@ from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.documents import command_document, group_document, iso_time
-from kafka_coord.monitor.groups import EndOffsets, kind_of
+from kafka_coord.monitor.documents import command_document, group_document, iso_time, lag_document
+from kafka_coord.monitor.groups import LogRanges, kind_of
 from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.monitor.operate import require_group
-from kafka_coord.monitor.overview import Overview, read_overview
+from kafka_coord.monitor.overview import DETAILED, Overview, read_overview
 
-_GROUPS = columns("group state #generation=GEN #members #partitions #pending #lag")
-_OWNERS = columns("group consumer owned stopping #pending #lag")
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+_GROUPS = columns("group state #generation=GEN #members #partitions #pending #lag #gone")
+_OWNERS = columns("group consumer owned stopping #pending #lag #gone")
 _COMMANDS = columns("group consumer command waits_for=WAITS partitions")
 
 
@@ -71,8 +76,8 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
                 require_group(instances.store, group)
             else:
                 read_client_group(instances, group)
-        ends = None if no_lag else brokers.known_ends
-        frames = _frames(instances, groups, ends, interval, count)
+        log_ranges = None if no_lag else brokers.known_ranges
+        frames = _frames(instances, groups, log_ranges, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
         else:
@@ -81,20 +86,19 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 
 
 def _frames(
-    instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
+    instances: Instances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
     """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():
         if number:
             time.sleep(interval)
         try:
-            yield read_overview(instances, groups, ends)
+            yield read_overview(instances, groups, log_ranges)
         except StoreUnavailable as error:
             yield f"ZooKeeper does not respond: {error}"
 
 
 def _live(frames: Iterator[Overview | str]) -> None:
-    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
@@ -103,11 +107,34 @@ def _live(frames: Iterator[Overview | str]) -> None:
             if isinstance(frame, str):
                 live.update(Text(clean(frame), style="red"), refresh=True)
                 continue
-            parts: list[Any] = [Text(_sentence(frame), style="bold")]
-            parts += [rich_table(section) for section in _sections(frame, limit=live.console.height)]
-            if frame.note:
-                parts.append(Text(clean(frame.note), style="yellow"))
-            live.update(Group(*parts), refresh=True)
+            live.update(_fitting(frame, live.console), refresh=True)
+
+
+def _fitting(frame: Overview, console: Console) -> Group:
+    """Returns as much of the frame as fits on the screen. Its head says how much does not fit."""
+    from rich.console import Group
+    from rich.text import Text
+
+    sections = _sections(frame)
+    # the busiest groups come first, because the screen may not have room for all
+    busiest = sorted(sections[0].rows, key=lambda row: row["group"] not in frame.lags)
+    sections[0] = replace(sections[0], rows=busiest)
+
+    def with_rows(most: int) -> Group:
+        hidden = [f"{len(one.rows) - most} of {len(one.rows)} {one.name}" for one in sections if len(one.rows) > most]
+        head = [Text(_sentence(frame), style="bold")]
+        if hidden:
+            head.append(Text(f"this screen has no room for {', '.join(hidden)}", style="yellow"))
+        if frame.note:
+            head.append(Text(clean(frame.note), style="yellow"))
+        cut = [replace(one, rows=one.rows[:most]) for one in sections if most or not one.rows]
+        return Group(*head, *map(rich_table, cut))
+
+    def overflows(most: int) -> bool:
+        return len(console.render_lines(with_rows(most))) > console.height
+
+    rows = max(len(one.rows) for one in sections)
+    return with_rows(bisect_left(range(1, rows + 1), True, key=overflows))
 
 
 def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
@@ -121,9 +148,11 @@ def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
     elif isinstance(frame, str):
         click.echo(f"# {frame}" if output is Format.TSV else frame)
     else:
-        lines = (
-            tsv_lines(_sections(frame)) if output is Format.TSV else plain_lines(_sections(frame), [_sentence(frame)])
-        )
+        notes = [frame.note] if frame.note else []
+        if output is Format.TSV:
+            lines = [*(f"# {clean(one)}" for one in notes), *tsv_lines(_sections(frame))]
+        else:
+            lines = list(plain_lines(_sections(frame), [_sentence(frame), *notes]))
         click.echo("\n".join([*([] if first else [""]), *lines]))
     sys.stdout.flush()
 
@@ -138,14 +167,15 @@ def _sentence(frame: Overview) -> str:
     if frame.cluster.undecided:
         who = f"NO WORKING COORDINATOR: {frame.cluster.undecided}"
     paused = "; all groups are paused" if frame.cluster.pause else ""
-    return f"{iso_time(round(time.time() * 1000))}  {who}; {counted(len(frame.cluster.groups), 'group')}{paused}"
+    left_out = f"; owners and lag of {frame.left_out} of them are not shown: name up to {DETAILED} groups"
+    return (
+        f"{iso_time(round(time.time() * 1000))}  {who}; {counted(len(frame.groups), 'group')}"
+        f"{left_out if frame.left_out else ''}{paused}"
+    )
 
 
-def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
-    groups = [
-        group_document(row) | {"lag": _lag(frame.lags[row.group]) if row.group in frame.lags else None}
-        for row in frame.groups
-    ]
+def _sections(frame: Overview) -> list[Section]:
+    groups = [group_document(row) | _lag_cells(frame.lags.get(row.group)) for row in frame.groups]
     owners = [
         {
             "group": row.group,
@@ -153,7 +183,7 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
             "owned": str(row.owned),
             "stopping": str(row.stopping) if row.stopping else None,
             "pending": row.pending,
-            "lag": _lag(row.lag),
+            **_lag_cells(row.lag),
         }
         for row in frame.owners
     ]
@@ -162,27 +192,22 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
         command_document(one) | {"waits_for": duration(one.age_ms(now_ms)), "partitions": str(one.partitions)}
         for one in frame.waiting
     ]
-    most = None
-    if limit is not None:  # the busiest groups come first, because the screen may not have room for all
-        most = max(3, limit // 3 - 3)
-        groups.sort(key=lambda row: row["group"] not in frame.lags)
     return [
-        Section("groups", _GROUPS, groups[:most]),
-        Section("owners", _OWNERS, owners[:most]),
-        Section("commands", _COMMANDS, commands[:most], empty="no unacknowledged commands"),
+        Section("groups", _GROUPS, groups),
+        Section("owners", _OWNERS, owners),
+        Section("commands", _COMMANDS, commands, empty="no unacknowledged commands"),
     ]
 
 
-def _lag(total: LagTotal) -> str:
-    if not total.unknown:
-        return str(total.lag or 0)
-    return f"{total.lag} + {total.unknown} unknown" if total.lag else "unknown"
+def _lag_cells(total: LagTotal | None) -> dict[str, Any]:
+    if total is None:
+        return {"lag": None, "gone": None}
+    unknown = f"{total.lag} + {total.unknown} unknown" if total.lag is not None else "unknown"
+    return {"lag": unknown if total.unknown else total.lag, "gone": total.gone}
 
 
 def _lag_fields(total: LagTotal | None) -> dict[str, int | None]:
-    if total is None:
-        return {"lag": None, "lag_unknown": None}
-    return {"lag": total.lag or 0, "lag_unknown": total.unknown}
+    return dict.fromkeys(("lag", "worst_lag", "lag_unknown", "gone")) if total is None else lag_document(total)
 
 
 def _document(frame: Overview) -> dict[str, Any]:
@@ -205,5 +230,6 @@ def _document(frame: Overview) -> dict[str, Any]:
             for row in frame.owners
         ],
         "commands": [command_document(one) for one in frame.waiting],
+        "left_out": frame.left_out,
         "lag_note": frame.note or None,
     }

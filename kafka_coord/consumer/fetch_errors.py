@@ -80,6 +80,10 @@ class FetchErrors:
             )
             self._partitions.seek(holding, begin)
             return
+        if self._reset is OffsetReset.LATEST and begin <= position <= end:
+            log.warning("continuing partition=%s offset=%d: %s, but it is now", holding.partition, position, where)
+            self._partitions.seek(holding, position)
+            return
         log.warning(
             "reset partition=%s to=%s reason=%r",
             *(holding.partition, self._reset.value, f"{where} ({error.str()}), which ends at {end}"),

@@ -40,6 +40,7 @@ from kafka_coord.consumer.transport import Endpoint, Transport, open_transport
 from kafka_coord.consumer.troubles import TroubleCallback
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition
+from kafka_coord.model.lag import LogRange, lag_of
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
 
@@ -287,17 +288,18 @@ class GroupMember(Generic[K, V]):
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
-        """Returns, for each held partition, how many offsets its end is ahead of :meth:`position`. The records in
-        between have not been handed out yet."""
-        ends = self.end_offsets(timeout_s=timeout_s)
-        positions = {partition: self._fetchers.holding(partition) for partition in ends}
-        unknown = [p for p, holding in positions.items() if holding is not None and holding.position < 0]
-        beginnings = self.beginning_offsets(unknown, timeout_s=timeout_s)
-        return {
-            partition: max(0, ends[partition] - beginnings.get(partition, holding.position))
-            for partition, holding in positions.items()
-            if holding is not None
-        }
+        """Returns, for each held partition, how many offsets its end is ahead of :meth:`position`, or of the first
+        record if that was deleted. The records in between have not been handed out yet."""
+        beginnings = self.beginning_offsets(timeout_s=timeout_s)
+        ends = self.end_offsets(beginnings, timeout_s=timeout_s)
+        lags = {}
+        for partition, end in ends.items():
+            holding, begin = self._fetchers.holding(partition), beginnings[partition]
+            position = None if holding is None else holding.position if holding.position >= 0 else begin
+            lag = lag_of(position, LogRange(begin, end))
+            if lag is not None:
+                lags[partition] = lag.lag
+        return lags
 
     def offsets_for_times(self, times: Times, *, timeout_s: float = 5.0) -> dict[TopicPartition, int | None]:
         """Returns the offset of each partition's first record at or after the given time, or ``None`` if there is no

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.start_offsets import StartOffsets, read_offsets_zxid, read_start_offsets
-from kafka_coord.coordinator.steps import AnswerRequest, Plan, RemoveGroup
-from kafka_coord.model import Observation
+from kafka_coord.coordinator.steps import AnswerRequest, DeleteOffsets, Plan, RemoveGroup, WriteOffsets
+from kafka_coord.model import NO_PARTITIONS, Coverage, Observation
 from kafka_coord.zk.store import Store
 
 
@@ -17,7 +17,8 @@ from kafka_coord.zk.store import Store
 class Decided:
     """A plan, the observation it is based on, and the start offset of each partition that it starts.
 
-    ``observation.unreadable`` also lists the offset znodes that keep a partition from being started.
+    ``observation.unreadable`` also lists the offset znodes that keep a partition from being started. ``start.parent``
+    records what the members subscribe to, even if the plan starts nothing.
     """
 
     plan: Plan
@@ -25,13 +26,19 @@ class Decided:
     start: StartOffsets = field(default_factory=StartOffsets)
 
 
-def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
+def decide(
+    store: Store, observation: Observation, assignors: Mapping[str, Assignor], covered: Coverage | None = None
+) -> Decided:
     """Plans, reads the offsets of the partitions that the plan starts, and replans without any partitions whose offset
     is unreadable.
 
     A plan is valid only as a whole: one step may release partitions that the next one starts. So this function
     replans instead of dropping steps. Each round finds at least one more unreadable znode and leaves its partitions out
     of the next plan, so the loop terminates.
+
+    ``covered`` is what the group is known to remember of its subscriptions. Anything beyond it is recorded even if the
+    plan starts nothing. So a topic that is created while the group is paused, or waits for its first topic, came later
+    (ADR 41).
 
     No one holds the partitions that a plan starts, so no one commits their offsets after they are read here. If a group
     has no members, only this coordinator changes its offsets.
@@ -43,12 +50,22 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
             continue
         started = decided.started
         if not started:
-            return Decided(decided, observation)
+            return Decided(decided, observation, _covering(store, observation, decided, covered or Coverage()))
         start = read_start_offsets(store, observation.group, started, observation.topics, observation.members)
         if not start.unreadable:
             return Decided(decided, observation, start)
         found = dict.fromkeys(start.unreadable.values())
         observation = replace(observation, unreadable=(*observation.unreadable, *found))
+
+
+def _covering(store: Store, observation: Observation, decided: Plan, covered: Coverage) -> StartOffsets:
+    """Reads what there is to record of the members' subscriptions. A step that changes offsets goes first, because it
+    may create the same znodes."""
+    if covered.covers_all(one.subscription for one in observation.members.values()):
+        return StartOffsets()
+    if any(isinstance(step, WriteOffsets | DeleteOffsets | RemoveGroup) for step in decided.steps):
+        return StartOffsets()
+    return read_start_offsets(store, observation.group, NO_PARTITIONS, observation.topics, observation.members)
 
 
 def _removes_unless_changed(decided: Plan) -> bool:

@@ -63,10 +63,13 @@ class DecisionWriter:
             return None
         if snapshot.history is not None:
             self._log.remember(memory, snapshot.history)
-        decided = decide(self._store, snapshot.observation, self._assignors)
+        decided = decide(self._store, snapshot.observation, self._assignors, memory.covered)
+        if decided.start.is_covered:
+            subscriptions = [one.subscription for one in snapshot.observation.members.values()]
+            memory.covered = memory.covered.with_also(subscriptions)
         decision, after = self._log.observe(memory, decided.plan, snapshot.observation)
         units: Units = ()
-        if decided.plan.steps or after:
+        if decided.plan.steps or decided.start.parent or after:
             units = self._executor.prepare(decided, snapshot.missing, after)
         snapshot = replace(snapshot, observation=decided.observation)
         return PreparedPlan(memory, decided.plan, snapshot, units, decision)

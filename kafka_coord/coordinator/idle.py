@@ -15,7 +15,7 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.coordinator.tolerant_reads import Answer
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, StoreError
-from kafka_coord.model import Settled, Subscription, TopicInfo
+from kafka_coord.model import Coverage, Settled, Subscription, TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.settled import interests
@@ -73,6 +73,7 @@ class IdleGroups:
         """Adopts an at-rest record that an earlier coordinator wrote."""
         memory.settled_written = settled
         memory.settled_exists = True
+        memory.covered = Coverage(settled.subscriptions)
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
     def is_idle(self, memory: GroupMemory) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kafka_coord.coordinator.deadlines import GroupTimers
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.model import Decision, Ledger, Settled, SubscriptionKind, TopicInfo, Unreadable
+from kafka_coord.model import Coverage, Decision, Ledger, Settled, SubscriptionKind, TopicInfo, Unreadable
 from kafka_coord.model import json_fields as fields
 
 
@@ -116,6 +116,8 @@ class GroupMemory:
     """The command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     """The ledgers after the last pass (see ``tamper_repair``)."""
+    covered: Coverage = field(default_factory=Coverage)
+    """The subscriptions that the group is known to remember (ADR 41)."""
     matched: Matched | None = None
     matching_was_logged: bool = False
 

@@ -28,7 +28,8 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 class StartOffsets:
     """The start offset of each partition, and the writes that must accompany a start.
 
-    ``parent`` creates the ``offsets`` znode, and records what the subscriptions cover. For each topic, ``remove``
+    ``parent`` creates the ``offsets`` znode, and records what the subscriptions cover; ``is_covered`` tells that this
+    was read and there is nothing to record. For each topic, ``remove``
     deletes the offsets left by an earlier topic of the same name, and ``prepare`` creates the ``offsets/<topic>`` znode
     or updates the topic identity in it. ``unreadable`` contains the partitions that must not be started, because a
     guessed offset could skip records: either the partition's offset znode is unreadable, or it is unclear which topic
@@ -43,6 +44,7 @@ class StartOffsets:
     unreadable: Mapping[TopicPartition, Unreadable] = field(default_factory=dict)
     unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     later: frozenset[TopicPartition] = frozenset()
+    is_covered: bool = False
 
 
 def unclaimed(written: str, identity: str) -> str:
@@ -107,6 +109,7 @@ def read_start_offsets(
         unreadable=unreadable,
         unclaimed={name: topic.below for name, topic in by_topic.items() if topic.unclaimed},
         later=frozenset(later),
+        is_covered=members is not None and not parent,
     )
 
 

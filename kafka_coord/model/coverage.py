@@ -23,6 +23,9 @@ class Coverage:
     def covers(self, topic: str) -> bool:
         return any(one.wants(topic) for one in self.subscriptions)
 
+    def covers_all(self, subscriptions: Iterable[Subscription]) -> bool:
+        return self.with_also(subscriptions) == self
+
     def with_also(self, more: Iterable[Subscription]) -> Coverage:
         """Returns the coverage with more subscriptions. If it would become too large, returns only these."""
         found = Coverage(interests((*self.subscriptions, *more)))

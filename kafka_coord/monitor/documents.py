@@ -36,7 +36,7 @@ def group_document(row: GroupRow) -> dict[str, Any]:
 
 
 def lag_document(total: LagTotal) -> dict[str, Any]:
-    return {"lag": total.lag, "worst_lag": total.worst, "lag_unknown": total.unknown}
+    return {"lag": total.lag, "worst_lag": total.worst, "lag_unknown": total.unknown, "gone": total.gone}
 
 
 def describe_document(
@@ -170,9 +170,11 @@ def offset_document(row: OffsetRow) -> dict[str, Any]:
         "holding": row.holding or None,
         "committed_offset": row.committed_offset,
         "committed_at": iso_time(row.committed_ms),
+        "start_offset": row.start_offset,
         "end_offset": row.end_offset,
         "lag": row.lag,
         "unresolved": row.unresolved,
+        "gone": row.gone,
     }
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.grouplog.manager import partition_of
@@ -21,6 +22,7 @@ from kafka_coord.model import (
     TopicPartition,
     Unreadable,
 )
+from kafka_coord.model.lag import LogRange
 from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.channel import Waiting, WaitingCommand, read_waiting
@@ -37,8 +39,8 @@ from kafka_coord.monitor.waits import waits
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
-EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
-"""Returns the known end offsets, and a message that says why the rest are unknown (or ``""``)."""
+LogRanges = Callable[[PartitionSet], tuple[Mapping[TopicPartition, LogRange], str]]
+"""Returns the known starts and ends of logs, and a message that says why the rest are unknown (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
 """Queries the instance at an HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
@@ -114,7 +116,7 @@ class MemberRow:
 class GroupDescription:
     """Everything about one group. ``status`` is the planner's summary, followed by any missing topics, unacknowledged
     commands, topics that members may not read, and partitions without a position. ``settings`` is ``None`` if the
-    coordinator does not report the settings. ``lag_note`` says why end offsets are unknown, and ``heard_note`` why
+    coordinator does not report the settings. ``lag_note`` says why lags are unknown, and ``heard_note`` why
     members' ``heard_ms_ago`` is unknown.
     """
 
@@ -153,21 +155,21 @@ OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
 
 
 def list_groups(
-    store: Store, end_offsets: EndOffsets | None = None, on_offsets: OnOffsets | None = None
+    store: Store, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None
 ) -> tuple[Cluster, tuple[GroupRow, ...], str]:
-    """Lists all groups, sorted by name, in a fixed number of round trips. If ``end_offsets`` is given, calls it once
+    """Lists all groups, sorted by name, in a fixed number of round trips. If ``log_ranges`` is given, calls it once
     for all partitions and passes each group's partitions to ``on_offsets``. The third item of the result says why some
     lags are unknown (or is ``""``)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
     commands = Counter(group_of(one.path) for one in read_waiting(store, snapshots).unreadable)
-    ends, note = _ends(snapshots, committed, end_offsets)
+    logs, note = _logs(snapshots, committed, log_ranges)
     rows = []
     for group, snapshot in sorted(snapshots.items()):
         seen, lag = snapshot.observation, None
-        if end_offsets is not None:
-            offsets = offset_rows(seen, committed[group], ends)
+        if log_ranges is not None:
+            offsets = offset_rows(seen, committed[group], logs)
             lag = LagTotal.of_rows(offsets)
             if on_offsets is not None:
                 on_offsets(group, offsets, seen.decided_ms)
@@ -176,14 +178,14 @@ def list_groups(
     return cluster, tuple(rows), note
 
 
-def _ends(
-    snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], end_offsets: EndOffsets | None
-) -> tuple[Mapping[TopicPartition, int], str]:
-    """Requests the end offsets of all the groups at once."""
-    if end_offsets is None:
+def _logs(
+    snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], log_ranges: LogRanges | None
+) -> tuple[Mapping[TopicPartition, LogRange], str]:
+    """Requests the logs of all the groups at once."""
+    if log_ranges is None:
         return {}, ""
     wanted = (partitions_of(one.observation, committed[group]) for group, one in snapshots.items())
-    return end_offsets(PartitionSet.union(wanted))
+    return log_ranges(PartitionSet.union(wanted))
 
 
 def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tuple[Cluster, GroupSnapshot]:
@@ -219,36 +221,36 @@ def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
 def describe_group(
     store: Store,
     group: str,
-    end_offsets: EndOffsets | None,
+    log_ranges: LogRanges | None,
     presences: Presences | None = None,
     earlier: Cluster | None = None,
 ) -> GroupDescription:
-    """Describes ``group``. Without ``end_offsets``, does not query the brokers, and every lag is unknown. Without
+    """Describes ``group``. Without ``log_ranges``, does not query the brokers, and every lag is unknown. Without
     ``presences``, does not ask the instances when they last heard from consumers without ZooKeeper. ``earlier`` is an
     earlier view of the cluster, which saves listing the groups again if the list has not changed. Raises
     :class:`NotFound`.
     """
     cluster, snapshot = snapshot_of(store, group, earlier)
-    return next(describe_snapshots(store, cluster, {group: snapshot}, end_offsets, presences))
+    return next(describe_snapshots(store, cluster, {group: snapshot}, log_ranges, presences))
 
 
 def describe_groups(
     store: Store,
     cluster: Cluster,
     groups: Iterable[str],
-    end_offsets: EndOffsets | None,
+    log_ranges: LogRanges | None,
     presences: Presences | None = None,
 ) -> tuple[GroupDescription, ...]:
     """Describes several groups like :func:`describe_group`, but reads them together. Leaves out groups that do not
     exist."""
-    return tuple(describe_snapshots(store, cluster, read_groups(store, groups, cluster), end_offsets, presences))
+    return tuple(describe_snapshots(store, cluster, read_groups(store, groups, cluster), log_ranges, presences))
 
 
 def describe_snapshots(
     store: Store,
     cluster: Cluster,
     snapshots: Mapping[str, GroupSnapshot],
-    end_offsets: EndOffsets | None,
+    log_ranges: LogRanges | None,
     presences: Presences | None = None,
     waiting: Waiting | None = None,
 ) -> Iterator[GroupDescription]:
@@ -258,7 +260,7 @@ def describe_snapshots(
     commands = grouped(waiting.commands, lambda one: one.group)
     damaged = grouped(waiting.unreadable, lambda one: group_of(one.path))
     committed = read_all_committed(store, snapshots, cluster.topics)
-    ends, note = _ends(snapshots, committed, end_offsets)
+    logs, note = _logs(snapshots, committed, log_ranges)
     now_ms = round(store.clock.time() * 1000)
     for group, snapshot in snapshots.items():
         seen, outstanding = snapshot.observation, commands.get(group, [])
@@ -270,7 +272,10 @@ def describe_snapshots(
         judged = group_status(replace(seen, unreadable=unreadable))
         missing = snapshot.missing_topics
         nothing = [f"members subscribe to topics that do not exist: {some(missing, 5)}"] if missing else []
-        waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())[:MAX_WAITS]
+        waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())
+        if len(waits_for) > MAX_WAITS:
+            more = len(waits_for) - MAX_WAITS
+            waits_for[MAX_WAITS:] = [f"{more} more {plural('consumer', more)} with unacknowledged commands"]
         yield GroupDescription(
             group=group,
             kind=GroupKind.MANAGED,
@@ -285,7 +290,7 @@ def describe_snapshots(
             pause=seen.pause,
             paused_everywhere=snapshot.paused_everywhere is not None,
             members=members,
-            offsets=_with_awaited(offset_rows(seen, committed[group], ends), snapshot.awaited),
+            offsets=_with_awaited(offset_rows(seen, committed[group], logs), snapshot.awaited),
             of_earlier_topic=committed[group].of_earlier_topic,
             unowned=without_member(snapshot, committed[group], cluster.topics_changed_ms),
             lag_note=note,

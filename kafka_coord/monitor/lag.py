@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
+from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 CHUNK = 5_000
 """The maximum number of partitions in a request. librdkafka keeps an entry for each of them in memory."""
 
+NO_SUCH_RECORD = -1
+"""Stands for the offset of a record that does not exist."""
+
 DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
 
@@ -32,6 +36,13 @@ class BrokerOffsets(NamedTuple):
     """The known offsets. ``note`` says why the rest are unknown, or is ``""``."""
 
     offsets: Mapping[TopicPartition, int]
+    note: str = ""
+
+
+class BrokerRanges(NamedTuple):
+    """The known logs. ``note`` says why the rest are unknown, or is ``""``."""
+
+    ranges: Mapping[TopicPartition, LogRange]
     note: str = ""
 
 
@@ -73,7 +84,8 @@ def bootstrap_servers(
 
 class OffsetReader:
     """Queries the brokers for offsets, in batches. ``properties`` are librdkafka settings, such as those for security.
-    Each query takes at most about ``timeout_s``; :meth:`at_time` may need two. Close the reader after use.
+    Each query takes at most about ``timeout_s``; :meth:`ranges` needs two, and :meth:`at_time` may. Close the reader
+    after use.
 
     A result leaves out unknown offsets and says why they are unknown. While brokers are down, commands therefore show
     an unknown lag instead of failing. With ``read_committed``, a partition ends before the first record of an open
@@ -143,16 +155,20 @@ class OffsetReader:
                     refused[topic] = "not authorized to READ the topic"
         return refused
 
+    def ranges(self, partitions: PartitionSet) -> BrokerRanges:
+        """Returns the start and end offsets of the logs. Reads the starts first, because both only move forward."""
+        starts = self.earliest(partitions)
+        ends = self.latest(PartitionSet.of(starts.offsets))
+        found = {tp: LogRange(starts.offsets[tp], end) for tp, end in ends.offsets.items()}
+        return BrokerRanges(found, starts.note or ends.note)
+
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
         """Returns the offset of the first record whose timestamp is ``timestamp_ms`` or later. If there is no such
-        record, returns the end offset."""
+        record, returns :data:`NO_SUCH_RECORD`."""
         found = self._ask(partitions, lambda: self._spec.for_timestamp(timestamp_ms))
-        beyond = PartitionSet.of(tp for tp, offset in found.offsets.items() if offset < 0)
-        if not beyond:
-            return found
-        ends = self.latest(beyond)
-        kept = {tp: offset for tp, offset in found.offsets.items() if offset >= 0}
-        return BrokerOffsets({**kept, **ends.offsets}, found.note or ends.note)
+        return BrokerOffsets(
+            {tp: offset if offset >= 0 else NO_SUCH_RECORD for tp, offset in found.offsets.items()}, found.note
+        )
 
     def _ask(self, partitions: PartitionSet, spec: Callable[[], Any]) -> BrokerOffsets:
         from confluent_kafka import KafkaException
@@ -248,7 +264,8 @@ def _sentence(trouble: list[str], asked: int) -> str:
 
 class BrokerLog:
     """An :class:`OffsetReader` that connects on first use, so that a command that does not read offsets works without a
-    broker. ``latest``, ``earliest`` and ``at_time`` raise :class:`BrokerError` if no usable broker is registered.
+    broker. ``latest``, ``earliest``, ``ranges`` and ``at_time`` raise :class:`BrokerError` if no usable broker is
+    registered.
     """
 
     def __init__(
@@ -268,14 +285,17 @@ class BrokerLog:
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
         return self._connected().at_time(partitions, timestamp_ms)
 
-    def known_ends(self, partitions: PartitionSet) -> BrokerOffsets:
-        """Like :meth:`latest`, but puts the text of a :class:`BrokerError` into the note instead of raising it."""
+    def ranges(self, partitions: PartitionSet) -> BrokerRanges:
+        return self._connected().ranges(partitions)
+
+    def known_ranges(self, partitions: PartitionSet) -> BrokerRanges:
+        """Like :meth:`ranges`, but puts the text of a :class:`BrokerError` into the note instead of raising it."""
         if not partitions:
-            return BrokerOffsets({})
+            return BrokerRanges({})
         try:
-            return self.latest(partitions)
+            return self.ranges(partitions)
         except BrokerError as error:
-            return BrokerOffsets({}, f"lag is unknown: {error}")
+            return BrokerRanges({}, f"lag is unknown: {error}")
 
     def _connected(self) -> OffsetReader:
         if self._reader is None:

@@ -27,12 +27,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One measurement. ``at`` is the time when it ended (monotonic seconds), and ``took_s`` is its duration. ``rows``
-    are the groups with the largest lag. ``left_out`` counts all other groups."""
+    are the groups with the largest lag. ``left_out`` counts all other groups. ``incomplete`` is set if some groups
+    could not be read."""
 
     at: float
     took_s: float = 0.0
     rows: tuple[GroupRow, ...] = ()
     left_out: int = 0
+    incomplete: bool = False
 
 
 class LagSampler:
@@ -75,10 +77,17 @@ class LagSampler:
         yield labelled(
             GaugeMetricFamily,
             "group_lag_records",
-            "Records that the group has not committed yet, for the groups with the largest lag "
+            "Records in the logs that the group has not committed yet, for the groups with the largest lag "
             "(serve.lag_metrics_groups).",
             "group kind",
             {group: total.lag for group, total in found.items() if total.lag is not None},
+        )
+        yield labelled(
+            GaugeMetricFamily,
+            "group_gone_records",
+            "Records that were deleted before the group read them, for the same groups.",
+            "group kind",
+            {group: total.gone for group, total in found.items() if total.gone is not None},
         )
         yield labelled(
             GaugeMetricFamily,
@@ -89,6 +98,11 @@ class LagSampler:
         )
         yield gauge(
             "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out
+        )
+        yield gauge(
+            "group_lag_incomplete",
+            "Whether some groups, or their offsets, could not be read. kafka-coord groups list --lag names them.",
+            sample.incomplete,
         )
         yield gauge(
             "group_lag_age_seconds",
@@ -112,7 +126,7 @@ class LagSampler:
                     self._sample = measure_lags(store, self._properties, most=self._most, rings=self._rings)
                 except KafkaCoordError as error:
                     last = self._sample or Sample(time.monotonic())
-                    self._sample = replace(last, rows=(), left_out=0)
+                    self._sample = replace(last, rows=(), left_out=0, incomplete=True)
                     log.warning("cannot measure the lag of the groups: %s", error, extra={"event": "lag_unmeasured"})
             else:
                 self._sample = None
@@ -135,16 +149,17 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        rows = list_all_groups(Instances(store, properties), reader.latest, None if rings is None else keep).rows
+        listed = list_all_groups(Instances(store, properties), reader.ranges, None if rings is None else keep)
     finally:
         reader.close()
+    rows = listed.rows
     if rings is not None:
         rows = tuple(_judged(row, offsets) for row in rows)
         for row in reversed(rows[:most]):  # the rings drop the groups with the largest lag last
             if row.group in offsets:
                 rings.add(row.group, now_ms, *offsets[row.group])
     now = time.monotonic()
-    return Sample(now, now - began, rows[:most], max(0, len(rows) - most))
+    return Sample(now, now - began, rows[:most], max(0, len(rows) - most), bool(listed.missing))
 
 
 def _judged(row: GroupRow, offsets: Mapping[str, tuple[Sequence[OffsetRow], int]]) -> GroupRow:

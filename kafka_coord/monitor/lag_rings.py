@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.lag_trend import LagSample, Trends, Verdict, hot_partitions, total_trend, trend, verdict, worst
-from kafka_coord.monitor.offsets import LagTotal, OffsetRow
+from kafka_coord.monitor.lag_trend import (
+    LagSample,
+    Trends,
+    Verdict,
+    hot_partitions,
+    total_trend,
+    trend,
+    verdict,
+    verdict_of_group,
+)
+from kafka_coord.monitor.offsets import LagTotal, OffsetRow, counted
 from kafka_coord.monitor.remainders import Remainders
 
 KEPT_MS = 3_600_000
@@ -25,6 +34,8 @@ _TRIMMED = 60
 class _Ring:
     totals: list[list[int | None]] = field(default_factory=list)
     samples: dict[TopicPartition, list[LagSample]] = field(default_factory=dict)
+    counts: frozenset[TopicPartition] = frozenset()
+    """The partitions of the last sample that count in totals."""
 
     @property
     def unknown(self) -> int | None:
@@ -35,7 +46,7 @@ class _Ring:
     def known_totals(self) -> list[tuple[int, int]]:
         """The (ms since 1970, lag) of each sample that is comparable with the last one: both have the same number of
         partitions with an unknown lag."""
-        return [(at or 0, lag) for at, lag, unknown in self.totals if lag is not None and unknown == self.unknown]
+        return [(at or 0, lag) for at, lag, unknown, _ in self.totals if lag is not None and unknown == self.unknown]
 
     @property
     def size(self) -> int:
@@ -62,7 +73,7 @@ class LagRings:
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
         """Adds a sample whose reading began at ``now_ms``, unless the last sample is at least as new. ``decided_ms`` is
         the time of the group's last rebalance."""
-        total = LagTotal.of_rows(rows)
+        total, counts = LagTotal.of_rows(rows), frozenset(row.tp for row in counted(rows))
         most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
         with self._lock:
             ring = self._rings.setdefault(group, _Ring())
@@ -70,7 +81,7 @@ class LagRings:
             before = ring.size
             if ring.totals and now_ms <= (ring.totals[-1][0] or 0):
                 return
-            ring.totals.append([now_ms, total.lag, total.unknown])
+            ring.totals.append([now_ms, total.lag, total.unknown, total.gone])
             if len(ring.totals) > _OF_PARTITION + _TRIMMED or (ring.totals[0][0] or 0) < now_ms - KEPT_MS - 300_000:
                 del ring.totals[:_TRIMMED]
             kept: dict[TopicPartition, list[LagSample]] = {}
@@ -81,16 +92,18 @@ class LagRings:
                 if taken and still_ms is not None and still_ms < (taken[-1].still_ms or 0):
                     continue  # another writer's sample began earlier, but read this partition later
                 owned = row.holding == "owned"
-                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread))
+                gone = row.gone or 0
+                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread, gone))
                 while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
                     del taken[0]
-            ring.samples = kept
+            ring.samples, ring.counts = kept, counts
             self._size += ring.size - before
             while self._size > self._most and len(self._rings) > 1:
                 self._size -= self._rings.popitem(last=False)[1].size
 
     def totals(self, group: str) -> list[list[int | None]]:
-        """Returns one [ms since 1970, lag, number of partitions whose lag is unknown] per sample, oldest first."""
+        """Returns one [ms since 1970, lag, number of partitions whose lag is unknown, number of unread records that are
+        gone] per sample, oldest first."""
         with self._lock:
             ring = self._rings.get(group)
             return [list(one) for one in ring.totals] if ring is not None else []
@@ -112,11 +125,13 @@ class LagRings:
         with self._lock:
             ring = self._rings.get(group) or _Ring()
             found = {tp: list(taken) for tp, taken in ring.samples.items()}
-            totals = ring.known_totals
-        return Trends({tp: trend(taken) for tp, taken in found.items()}, total_trend(totals), hot_partitions(found))
+            totals, counts = ring.known_totals, ring.counts
+        trends = {tp: trend(taken) for tp, taken in found.items()}
+        return Trends(trends, total_trend(totals), hot_partitions(found), counts)
 
     def verdict(self, group: str) -> Verdict:
         """Returns the same verdict as :meth:`trends`, with less work."""
         with self._lock:
             ring = self._rings.get(group) or _Ring()
-            return worst([total_trend(ring.known_totals).verdict, *map(verdict, ring.samples.values())])
+            of_partitions = (verdict(ring.samples[tp]) for tp in ring.counts)
+            return verdict_of_group(of_partitions, total_trend(ring.known_totals))

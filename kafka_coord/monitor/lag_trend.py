@@ -8,7 +8,7 @@ longer commits. Here, a partition is stopped if no one owned it, and stalled if 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -32,10 +32,10 @@ class Verdict(StrEnum):
     """The verdicts, in order of severity. The verdict on a group is the worst of those on its partitions and on its
     total lag."""
 
+    KEEPING_UP = "keeping up"
     UNKNOWN = "unknown"
     """There are too few samples, or the committed offset or the end offset is unknown, or the offset does not move and
-    it is unknown whether any record follows it."""
-    KEEPING_UP = "keeping up"
+    it is unknown whether any record follows it. A group in which one partition is unknown is not keeping up."""
     BEHIND = "behind"
     """The committed offset moves, but the lag has never shrunk, or has grown overall."""
     REWOUND = "rewound"
@@ -50,7 +50,8 @@ class Verdict(StrEnum):
 class LagSample:
     """One partition at one moment (ms since 1970). ``committed`` and ``lag`` are ``None`` if unknown. ``still_ms`` is
     the time of its last commit or of its group's last rebalance, whichever is later, or ``None`` if the time of the
-    commit is unknown. ``unread`` is set if it is unknown whether the lag holds any record."""
+    commit is unknown. ``unread`` is set if it is unknown whether the lag holds any record. ``gone`` counts the offsets
+    between the committed one and the start of the log."""
 
     at_ms: int
     committed: int | None
@@ -58,6 +59,7 @@ class LagSample:
     owned: bool
     still_ms: int | None = None
     unread: bool = False
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +86,24 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """The trends of one group, for each of the ``partitions`` in the last sample and for their ``total`` lag."""
+    """The trends of one group, for each of the ``partitions`` in the last sample and for their ``total`` lag.
+    ``counts`` are the partitions that count in the verdict on the group. ``total`` is ``None`` unless the total lag
+    grows."""
 
     partitions: Mapping[TopicPartition, Trend] = field(default_factory=dict)
-    total: Trend = Trend(Verdict.UNKNOWN)
+    total: Trend | None = None
     hot: Sequence[Hot] = ()
+    counts: Set[TopicPartition] = frozenset()
 
     @property
     def verdict(self) -> Verdict:
         """The worst verdict on a partition or on the total lag."""
-        return worst([self.total.verdict, *(one.verdict for one in self.partitions.values())])
+        return verdict_of_group((self.partitions[tp].verdict for tp in self.counts), self.total)
+
+    @property
+    def unknown(self) -> int:
+        """The number of partitions whose trend is unknown."""
+        return sum(self.partitions[tp].verdict is Verdict.UNKNOWN for tp in self.counts)
 
     def of(self, topic: str, partition: int) -> Trend:
         return self.partitions.get(TopicPartition(topic, partition), Trend(Verdict.UNKNOWN))
@@ -116,14 +126,14 @@ def trend(samples: Sequence[LagSample]) -> Trend:
     return Trend(found, min(since, last.still_ms) if last.still_ms is not None else since, _growth_s(_window(samples)))
 
 
-def total_trend(totals: Sequence[tuple[int, int]]) -> Trend:
-    """Returns the trend of a whole group. ``totals`` are (ms since 1970, lag) in chronological order. A consumer may
-    read its partitions in turn, so each partition catches up at times while the total lag grows."""
+def total_trend(totals: Sequence[tuple[int, int]]) -> Trend | None:
+    """Returns the trend of a whole group if its lag grows. ``totals`` are (ms since 1970, lag) in chronological order.
+    A consumer may read its partitions in turn, so each partition catches up at times while the total lag grows."""
     window = [one for one in totals if one[0] > totals[-1][0] - WINDOW_MS]
     growth_s = _rate_s(window)
     lags = [lag for _, lag in window]
     if growth_s is None or 0 in lags or not _grew(lags):
-        return Trend(Verdict.UNKNOWN)
+        return None
     return Trend(Verdict.BEHIND, window[0][0], growth_s)
 
 
@@ -244,7 +254,7 @@ def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> lis
     of_topic = Counter(tp.topic for tp in samples)
     for tp, taken in samples.items():
         ends = [
-            (one.at_ms, one.committed + one.lag)
+            (one.at_ms, one.committed + one.gone + one.lag)
             for one in _window(taken)
             if one.committed is not None and one.lag is not None
         ]
@@ -261,7 +271,8 @@ def hot_partitions(samples: Mapping[TopicPartition, Sequence[LagSample]]) -> lis
     return found
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns the worst of ``verdicts``, or unknown if there are none."""
+def verdict_of_group(partitions: Iterable[Verdict], total: Trend | None) -> Verdict:
+    """Returns the worst verdict, or unknown if there are no partitions."""
     order = list(Verdict)
+    verdicts = [*partitions, *((total.verdict,) if total is not None else ())]
     return max(verdicts, key=order.index, default=Verdict.UNKNOWN)

@@ -21,6 +21,7 @@ from kafka_coord.model import (
     is_identity,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.lag import Lag, LogRange, lag_of
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
@@ -128,12 +129,13 @@ NOT_SUBSCRIBED = "not subscribed"
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group. ``lag`` is ``None`` if nothing is committed or the end offset is unknown. ``holding``
-    is ``owned``, ``stopping`` (its owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group
-    has members, but none subscribes to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit
-    (ms since 1970), which is unknown for client-assigned groups. ``unread`` is set if the lag may consist of offsets
-    without a record, which could not be read (:mod:`kafka_coord.monitor.remainders`). ``unresolved`` is the reason why
-    the partition has no position yet, although a consumer was told to start it at its end.
+    """One partition of a group. ``lag`` and ``gone`` are those of :func:`kafka_coord.model.lag.lag_of`, or ``None`` if
+    nothing is committed, or if it is unknown where the log starts and ends. ``holding`` is ``owned``, ``stopping`` (its
+    owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group has members, but none subscribes
+    to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
+    for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
+    read (:mod:`kafka_coord.monitor.remainders`). ``unresolved`` is the reason why the partition has no position yet,
+    although a consumer was told to start it at its end.
     """
 
     topic: str
@@ -146,10 +148,17 @@ class OffsetRow:
     committed_ms: int | None = None
     unread: bool = False
     unresolved: str | None = None
+    start_offset: int | None = None
+    gone: int | None = None
 
     @property
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def first_left(self) -> int:
+        """The first offset after the committed one that the log still holds, from which the lag counts."""
+        return (self.committed_offset or 0) + (self.gone or 0)
 
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
@@ -185,13 +194,11 @@ def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:
 
 
 def offset_rows(
-    seen: Observation, committed: Committed, end_offsets: Mapping[TopicPartition, int]
+    seen: Observation, committed: Committed, logs: Mapping[TopicPartition, LogRange]
 ) -> tuple[OffsetRow, ...]:
     """Returns one row per partition of a managed group."""
     partitions = partitions_of(seen, committed)
-    return rows_of(
-        partitions, holders(seen.ledgers.values()), committed, end_offsets, subscribed_among(seen, partitions)
-    )
+    return rows_of(partitions, holders(seen.ledgers.values()), committed, logs, subscribed_among(seen, partitions))
 
 
 def subscribed_among(seen: Observation, partitions: PartitionSet) -> frozenset[str] | None:
@@ -208,7 +215,7 @@ def rows_of(
     partitions: PartitionSet,
     held: Mapping[TopicPartition, tuple[str, str]],
     committed: Committed,
-    ends: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, LogRange],
     subscribed_topics: frozenset[str] | None = None,
 ) -> tuple[OffsetRow, ...]:
     """Returns one row per partition, in order of topic and partition. ``held`` is as returned by :func:`holders`.
@@ -217,44 +224,56 @@ def rows_of(
     for tp in partitions:
         is_left = subscribed_topics is not None and tp.topic not in subscribed_topics
         owner, holding = held.get(tp, (None, NOT_SUBSCRIBED if is_left else ""))
-        offset, end = committed.offsets.get(tp), ends.get(tp)
-        at_ms = committed.at_ms.get(tp)
-        rows.append(OffsetRow(tp.topic, tp.partition, owner, holding, offset, end, lag_of(offset, end), at_ms))
+        offset, log = committed.offsets.get(tp), logs.get(tp)
+        lag = lag_of(offset, log)
+        rows.append(
+            OffsetRow(
+                tp.topic,
+                tp.partition,
+                owner,
+                holding,
+                offset,
+                log.end if log is not None else None,
+                lag.lag if lag is not None else None,
+                committed.at_ms.get(tp),
+                start_offset=log.start if log is not None else None,
+                gone=lag.gone if lag is not None else None,
+            )
+        )
     return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class LagTotal:
     """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
-    the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown."""
+    the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown. ``gone`` is the number of
+    records that were deleted before the group read them, as far as known."""
 
     lag: int | None
     worst: int | None
     unknown: int
+    gone: int | None = None
 
     @classmethod
     def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
         """Returns the total of the partitions that count (:func:`counted`)."""
-        return cls.of(row.lag for row in counted(rows))
+        return cls.of(None if row.lag is None else Lag(row.lag, row.gone or 0) for row in counted(rows))
 
     @classmethod
-    def of(cls, lags: Iterable[int | None]) -> LagTotal:
+    def of(cls, lags: Iterable[Lag | None]) -> LagTotal:
         """Returns the total of ``lags``, where ``None`` means unknown."""
         lags = list(lags)
-        known = [lag for lag in lags if lag is not None]
-        return cls(sum(known) if known else None, max(known, default=None), len(lags) - len(known))
+        known = [one for one in lags if one is not None]
+        if not known:
+            return cls(None, None, len(lags))
+        unknown = len(lags) - len(known)
+        lag = [one.lag for one in known]
+        return cls(sum(lag), max(lag), unknown, sum(one.gone for one in known))
 
 
 def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
     """Returns the rows without those of topics that no member subscribes to."""
     return [row for row in rows if row.holding != NOT_SUBSCRIBED]
-
-
-def lag_of(committed: int | None, end: int | None) -> int | None:
-    """Returns the number of records from the committed offset to the end, or ``None`` if either is unknown. If the log
-    was truncated and the committed offset is beyond the end, returns 0.
-    """
-    return None if committed is None or end is None else max(0, end - committed)
 
 
 def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:

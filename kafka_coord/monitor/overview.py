@@ -12,7 +12,7 @@ from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_snapshots, group_row
+from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_snapshots, group_row
 from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import read_groups
@@ -20,7 +20,7 @@ from kafka_coord.monitor.snapshot import read_groups
 DETAILED = 20
 """A frame reads the offsets of at most this many groups: rebalancing groups first, then paused groups."""
 
-_BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
+_BUSIEST_FIRST = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One frame. ``lags`` and ``owners`` cover only the groups that were read in detail."""
+    """One frame. ``lags`` and ``owners`` cover only the groups that were read in detail. ``note`` says what could not
+    be read, and why."""
 
     cluster: Cluster
     groups: tuple[GroupRow, ...]
@@ -47,8 +48,13 @@ class Overview:
     waiting: tuple[WaitingCommand, ...]
     note: str
 
+    @property
+    def left_out(self) -> int:
+        """The number of groups that were not read in detail."""
+        return len(self.groups) - len(self.lags)
 
-def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
+
+def read_overview(instances: Instances, names: Sequence[str], log_ranges: LogRanges | None) -> Overview:
     """Reads the groups in ``names``, or all groups if ``names`` is empty, and the busiest of them in detail. A named
     group need not exist yet."""
     store = instances.store
@@ -61,14 +67,14 @@ def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOf
     }
     rows = [group_row(snapshot, cluster) for snapshot in snapshots.values()]
     rows += [row for row in listed.rows if row.group in clients]
-    ranked = sorted((row for row in rows if row.state in _BUSY), key=lambda row: (_BUSY.index(row.state), row.group))
+    ranked = sorted(rows, key=lambda row: (_BUSIEST_FIRST.index(row.state), row.group))
     detailed = [row.group for row in ranked[:DETAILED]]
     managed = {group: snapshots[group] for group in detailed if group in snapshots}
     waiting = read_waiting(store, snapshots)
     theirs = with_offsets(instances, [clients[group] for group in detailed if group in clients])
     found = [
-        *describe_snapshots(store, cluster, managed, end_offsets, waiting=waiting),
-        *described(theirs, cluster.topics, end_offsets),
+        *describe_snapshots(store, cluster, managed, log_ranges, waiting=waiting),
+        *described(theirs, cluster.topics, log_ranges),
     ]
     found.sort(key=lambda one: one.group)
     return Overview(

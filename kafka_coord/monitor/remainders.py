@@ -76,7 +76,7 @@ class Remainders:
         self._forget(now_ms)
         still = {row.tp for row in rows if row.lag and self._stands_still(group, row, now_ms)}
         unknown = [row for row in rows if row.tp in still and not self._knows(row)]
-        wanted = {row.tp: row.committed_offset or 0 for row in unknown if self._refused.get(row.tp, 0) <= now_ms}
+        wanted = {row.tp: row.first_left for row in unknown if self._refused.get(row.tp, 0) <= now_ms}
         if wanted:
             self._read(dict(list(wanted.items())[:MOST_AT_ONCE]), now_ms)
         return tuple(self._corrected(row, row.tp in still) if row.lag else row for row in rows)
@@ -96,8 +96,8 @@ class Remainders:
         return now_ms - since >= STILL_MS
 
     def _applying(self, row: OffsetRow) -> _Found | None:
-        found, committed, end = self._found.get(row.tp), row.committed_offset or 0, row.end_offset or 0
-        return found if found is not None and found.begin <= committed <= found.next.offset <= end else None
+        found, end = self._found.get(row.tp), row.end_offset or 0
+        return found if found is not None and found.begin <= row.first_left <= found.next.offset <= end else None
 
     def _knows(self, row: OffsetRow) -> bool:
         """Returns whether it is known if a record lies between the committed offset and the end."""
@@ -108,7 +108,7 @@ class Remainders:
         found = self._applying(row)
         if found is None:
             return replace(row, unread=still)
-        lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.committed_offset or 0))
+        lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.first_left))
         return replace(row, lag=lag, unread=still and not self._knows(row))
 
     def _read(self, wanted: Mapping[TopicPartition, int], now_ms: int) -> None:

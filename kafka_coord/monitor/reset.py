@@ -1,6 +1,7 @@
 """Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-As in Kafka, an offset outside the log is replaced by the nearest end of the log, and a note in the row says so.
+As in Kafka, an offset outside the log is replaced by the nearest end of the log. Whatever else the rule asked for and
+the log does not hold is replaced too. A note in the row says so, and the operator must accept the notes of a plan.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.documents import iso_time
-from kafka_coord.monitor.lag import BrokerLog, BrokerOffsets
+from kafka_coord.monitor.lag import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -48,14 +50,19 @@ class Rule:
     def __str__(self) -> str:
         """Returns the text for the history, such as ``to-earliest`` or ``shift-by -100``."""
         if self.kind is RuleKind.TO_TIME:
-            return f"{self.kind} {iso_time(self.number)}"
+            return f"{self.kind} {self.time}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
         return f"{self.kind} {self.number}" if numbered else str(self.kind)
+
+    @property
+    def time(self) -> str:
+        return iso_time(self.number) or f"{self.number} ms since 1970"
 
 
 @dataclass(frozen=True, slots=True)
 class ResetRow:
-    """The new offset of one partition. ``note`` says why it differs from the requested offset, if it does."""
+    """The new offset of one partition. If the rule could not be followed, ``note`` says why, and what was put in its
+    place."""
 
     topic: str
     partition: int
@@ -86,7 +93,10 @@ def compute(
         case RuleKind.TO_LATEST:
             return _rows(wanted, committed, _all(log.latest, wanted))
         case RuleKind.TO_TIME:
-            return _rows(wanted, committed, _all(lambda found: log.at_time(found, rule.number), wanted))
+            offsets = _all(lambda found: log.at_time(found, rule.number), wanted)
+            beyond = PartitionSet.of(tp for tp, offset in offsets.items() if offset == NO_SUCH_RECORD)
+            notes = dict.fromkeys(beyond, f"no record at or after {rule.time}, so reset to the end of the log")
+            return _rows(wanted, committed, {**offsets, **_all(log.latest, beyond)}, notes)
         case RuleKind.TO_CURRENT:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             ends = _all(log.latest, missing)
@@ -101,6 +111,18 @@ def compute(
             if missing:
                 raise RequestRefused(f"cannot shift {missing} without a committed offset; nothing was changed")
             return _within(wanted, committed, {tp: committed[tp] + rule.number for tp in wanted}, log)
+
+
+def require_accepted(rows: Iterable[ResetRow], *, accepted: bool, how: str) -> None:
+    """Raises :class:`RequestRefused` if any row has a note, unless the notes are ``accepted``. ``how`` says how to
+    accept them."""
+    noted = [row for row in rows if row.note]
+    if noted and not accepted:
+        first = f"{PartitionSet.of([noted[0].tp])}: {noted[0].note}"
+        raise RequestRefused(
+            f"{counted(len(noted), 'offset')} would not be what the rule asks for, such as {first}."
+            f" No offset was changed; {how}"
+        )
 
 
 def _all(ask: Callable[[PartitionSet], BrokerOffsets], wanted: PartitionSet) -> Mapping[TopicPartition, int]:
@@ -124,9 +146,9 @@ def _within(
     for tp in wanted:
         offsets[tp] = max(first[tp], min(end[tp], asked[tp]))
         if asked[tp] > end[tp]:
-            notes[tp] = f"{asked[tp]} is beyond the end of the log"
+            notes[tp] = f"{asked[tp]} is beyond the end of the log, so reset to the end"
         elif asked[tp] < first[tp]:
-            notes[tp] = f"{asked[tp]} is before the start of the log"
+            notes[tp] = f"{asked[tp]} is before the start of the log, so reset to the start"
     return _rows(wanted, committed, offsets, notes)
 
 

@@ -60,6 +60,9 @@ class Resettable:
 Plan = tuple[Resettable, tuple[ResetRow, ...]]
 """A group and its new offsets."""
 
+Check = Callable[[Sequence[ResetRow]], None]
+"""Raises :class:`RequestRefused` if the rows must not be executed."""
+
 
 def read_resettable(
     instances: Instances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
@@ -140,13 +143,16 @@ def reset(
     *,
     pause: bool,
     again: Callable[[], Plan],
+    check: Check,
 ) -> Plan:
     """Sets the offsets and returns the executed plan. With ``pause``, first takes the partitions from any owners and
     then executes a fresh plan from ``again``, because the owners may have committed after ``rows`` was computed.
+    ``check`` is called with the rows of each plan before it is executed, and raises an error to refuse it.
 
     Raises :class:`RequestRefused` if a partition has an owner when its offset is to be set. Also raises the same errors
     as :func:`held_by_nobody`.
     """
+    check(rows)
     owned = found.owned(rows)
     if not (pause and owned):
         _execute(found, rows, acting)
@@ -154,6 +160,7 @@ def reset(
     mine = PartitionSet.of(row.tp for row in rows)
     with held_by_nobody(store, found.group, mine, acting):
         now = again()
+        check(now[1])
         _execute(*now, acting)
         return now
 

@@ -15,6 +15,7 @@ from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import member_settings
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
+from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
@@ -387,9 +388,11 @@ class QueryMember:
             raise BrokerError(f"no broker returned end offsets for {partitions}: {ends.note}")
         return dict(ends.offsets)
 
-    def last_ends(self) -> dict[TopicPartition, int]:
-        """Returns the log ends as of the last plan, without querying the brokers."""
-        return dict(self._ends)
+    def last_logs(self) -> dict[TopicPartition, LogRange]:
+        """Returns where the logs start and end, as of the last plan, without querying the brokers. A start is up to
+        :data:`_BEGINS_S` seconds older."""
+        begins = self._begins
+        return {tp: LogRange(begins[tp], end) for tp, end in list(self._ends.items()) if tp in begins}
 
     @property
     def bootstrap(self) -> str:
@@ -450,9 +453,13 @@ class QueryMember:
                 "'kafka-coord groups reset-offsets', or set onDataLoss=earliest (or latest) to read what is there"
             )
         self._beyond.pop(partition, None)
-        at = begin if policy is OnDataLoss.EARLIEST else end
+        if position < begin:  # what still exists is read
+            at, lost = begin, f"{begin - position} unread records are gone; "
+        else:
+            at, lost = begin if policy is OnDataLoss.EARLIEST else end, ""
         log.warning(
-            "%s: continuing at %d instead of %d because of onDataLoss=%s; %s", partition, at, position, policy, holds
+            "%s: continuing at %d instead of %d because of onDataLoss=%s; %s%s",
+            *(partition, at, position, policy, lost, holds),
         )
         return at
 

@@ -27,9 +27,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.lag import LogRange, lag_of
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.exposition import Exposition, gauge, labelled
-from kafka_coord.monitor.offsets import lag_of, read_committed
+from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.settings import load_settings
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.version import __version__
@@ -60,9 +61,9 @@ _COMMITTED_FOR_S = 2.0
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
     """Spark's progress report on one micro-batch, for the one of the query's sources that reads from ``group``.
-    ``ends`` holds the log ends of the partitions that the query holds, as of its last poll. ``read`` holds the offset
-    after the last one that the micro-batch read from each partition. ``seconds`` is the total duration, and
-    ``steps_ms`` is the duration of each step.
+    ``logs`` says where the logs of the partitions that the query holds start and end, as of its last poll. ``read``
+    holds the offset after the last one that the micro-batch read from each partition. ``seconds`` is the total
+    duration, and ``steps_ms`` is the duration of each step.
     """
 
     group: str
@@ -73,7 +74,7 @@ class GroupProgress:
     processed_rows_per_s: float
     seconds: float
     steps_ms: Mapping[str, int]
-    ends: Mapping[TopicPartition, int]
+    logs: Mapping[TopicPartition, LogRange]
     read: Mapping[TopicPartition, int]
 
     @classmethod
@@ -94,7 +95,7 @@ class GroupProgress:
                     _number(source.processedRowsPerSecond),
                     progress.batchDuration / 1000,
                     dict(progress.durationMs),
-                    _ends(source.latestOffset),
+                    _logs(source.latestOffset),
                     {tp: batch.ranges.of_partition(tp)[-1].end for tp in batch.ranges.partitions},
                 )
             except (ValueError, MalformedValue) as error:
@@ -122,7 +123,7 @@ class _Series:
         self.slow += slow
         self.rows += report.rows
         # Drop the positions in partitions that the query no longer holds, because they are out of date.
-        self.read = {tp: at for tp, at in (self.read | dict(report.read)).items() if tp in report.ends}
+        self.read = {tp: at for tp, at in (self.read | dict(report.read)).items() if tp in report.logs}
 
 
 class GroupProgressListener(StreamingQueryListener):
@@ -231,7 +232,7 @@ class GroupProgressListener(StreamingQueryListener):
             counted = {(one.query, one.group): count(one) for one, _, _ in series}
             yield labelled(CounterMetricFamily, name, f"{text} Since watch() began.", "query group", counted)
         yield from _by_partition(
-            {(one.query, one.group): (last.ends, read) for one, last, read in series},
+            {(one.query, one.group): (last.logs, read) for one, last, read in series},
             "query",
             "read",
             "read by the query",
@@ -241,17 +242,17 @@ class GroupProgressListener(StreamingQueryListener):
     def _of_groups(self, series: Iterable[tuple[_Series, GroupProgress, Any]]) -> Iterator[Metric]:
         if self._store is None:
             return
-        ends: dict[str, dict[TopicPartition, int]] = {}
+        logs: dict[str, dict[TopicPartition, LogRange]] = {}
         for one, last, _ in series:
-            ends.setdefault(one.group, {}).update(last.ends)
+            logs.setdefault(one.group, {}).update(last.logs)
         committed: Mapping[str, Mapping[TopicPartition, int]] = {}
         readable = False
         try:
-            committed, readable = self._read_committed(self._store, ends), True
+            committed, readable = self._read_committed(self._store, logs), True
         except (StoreError, KafkaCoordError) as error:
             log.debug("could not read committed offsets: %s", error)
         yield gauge("group_offsets_readable", "Whether ZooKeeper returned the offsets.", readable)
-        standing: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
+        standing: _Standing = {(group,): (logs.get(group, {}), offsets) for group, offsets in committed.items()}
         yield from _by_partition(standing, "group", "committed", "committed by the group")
 
     def _read_committed(self, store: Store, groups: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
@@ -322,38 +323,51 @@ def watch(
         return Watching(listener, server, opened.pop_all())
 
 
-_Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]]
-"""Maps labels to each partition's log end and current offset."""
+_Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, LogRange], Mapping[TopicPartition, int]]]
+"""Maps labels to each partition's log and current offset."""
 
 
 def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
-    """Yields each partition's current offset, and its lag if the log end is known."""
+    """Yields each partition's current offset, and its lag if the log is known."""
     labels = f"{'query group' if of == 'query' else 'group'} topic partition"
     offsets, lags = {}, {}
-    for key, (ends, at) in standing.items():
+    for key, (logs, at) in standing.items():
         for tp, offset in sorted(at.items()):
             where = (*key, tp.topic, str(tp.partition))
             offsets[where] = offset
-            lag = lag_of(offset, ends.get(tp))
+            lag = lag_of(offset, logs.get(tp))
             if lag is not None:
                 lags[where] = lag
     yield labelled(GaugeMetricFamily, f"{of}_{what}_offset", f"Offset after the last record {text}.", labels, offsets)
     yield labelled(
-        GaugeMetricFamily, f"{of}_partition_lag_records", f"Records after the last record {text}.", labels, lags
+        GaugeMetricFamily,
+        f"{of}_partition_lag_records",
+        f"Records after the last record {text}.",
+        labels,
+        {where: one.lag for where, one in lags.items()},
+    )
+    yield labelled(
+        GaugeMetricFamily,
+        f"{of}_partition_gone_records",
+        f"Records after the last record {text} that were deleted unread.",
+        labels,
+        {where: one.gone for where, one in lags.items()},
     )
 
 
-def _ends(written: str | None) -> dict[TopicPartition, int]:
-    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`, which is JSON in the format of Spark's own
-    source."""
+def _logs(written: str | None) -> dict[TopicPartition, LogRange]:
+    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`, as JSON."""
     value = json.loads(written or "null")
     if not isinstance(value, dict):
         return {}
     where = "the latest offset in Spark's progress report"
+    logs = {
+        TopicPartition(topic, int(partition)): fields.mapping(fields.mapping(value, topic, where), partition, where)
+        for topic in value
+        for partition in fields.mapping(value, topic, where)
+    }
     return {
-        TopicPartition(topic, int(partition)): fields.number(found, partition, where)
-        for topic, found in value.items()
-        for partition in found
+        tp: LogRange(fields.number(log, "start", where), fields.number(log, "end", where)) for tp, log in logs.items()
     }
 
 

@@ -145,8 +145,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks(self._ranges, member.bootstrap, self._options)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        ends = self._member.last_ends() if self._member is not None else {}
-        return nested(ends) or None
+        logs = self._member.last_logs() if self._member is not None else {}
+        return nested({tp: log._asdict() for tp, log in logs.items()}) or None
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing. Spark calls this only after it has planned the next micro-batch, and planning has already told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -9,9 +10,15 @@ import signal
 import subprocess
 from collections.abc import Callable
 
+from rich.console import Console
+
+from kafka_coord.cli.watch import _fitting
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.overview import read_overview
 from tests.cli.running import PROGRAM, Run, environment, started
 from tests.coordinator.harness import World
+from tests.monitor.written import Tree
 from tests.waiting import eventually
 
 
@@ -37,11 +44,35 @@ def test_with_json_each_line_is_one_object(world: World, coord: Run) -> None:
         "owned": {"flights": "0-3"},
         "stopping": {},
         "pending": 1,
-        "lag": 0,
+        "lag": None,
+        "worst_lag": None,
         "lag_unknown": 4,
+        "gone": None,
     }
+    assert first["left_out"] == 0
     assert first["commands"][0]["type"] == "start-fetcher"
     assert "no live broker" in first["lag_note"]
+
+
+def test_groups_that_do_not_fit_are_counted(tree: Tree, coord: Run) -> None:
+    tree.coordinator()
+    for number in range(27):
+        tree.group(f"group-{number:02}")
+    left_out = "27 groups; owners and lag of 7 of them are not shown: name up to 20 groups"
+    assert left_out in coord("watch", "--count", "1").out
+    frame = json.loads(coord("watch", "--count", "1", "-o", "json").out)
+    assert (len(frame["groups"]), frame["left_out"]) == (27, 7)
+    assert left_out not in coord("watch", "group-00", "--count", "1").out
+
+    overview = read_overview(Instances(tree.store, {}), [], None)
+    for height, shown in ((60, 27), (20, 12), (12, 4), (4, 0)):
+        console = Console(width=250, height=height, file=io.StringIO())
+        console.print(_fitting(overview, console))
+        lines = console.file.getvalue().splitlines()
+        assert len(lines) <= height
+        assert sum(" Empty " in line for line in lines) == shown
+        hidden = f"this screen has no room for {27 - shown} of 27 groups"
+        assert any(line.startswith(hidden) for line in lines) is (shown < 27)
 
 
 def test_a_terminal_gets_a_live_view_and_its_screen_is_restored(world: World, zk_hosts: str) -> None:

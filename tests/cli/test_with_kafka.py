@@ -6,6 +6,7 @@ import itertools
 import json
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.monitor.lag_metrics import LagSampler
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.lag_metrics import LagSampler, measure_lags
 from kafka_coord.zk import connect
 from tests.cli.running import Run, run, started
 from tests.coordinator.harness import Instance
+from tests.monitor.deleting import delete_records
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -140,6 +143,84 @@ def test_the_metrics_have_the_lag_of_the_groups_furthest_behind(
         assert list(sampler.collect()) == []
     finally:
         sampler.close()
+
+
+def test_records_that_were_deleted_unread_are_gone_and_do_not_count_as_lag(
+    coord: Run, kafka_cluster: KafkaCluster, group: str, tmp_path: Path
+) -> None:
+    topic = load_numbers(coord, "cli-numbers-deleted", tmp_path)
+    consume = partial(coord, "consume", "--group", group, "--topic", topic, "--from-beginning", "--max-messages")
+    assert len(consume("90").out.splitlines()) == 90
+    to_offset = ("groups", "reset-offsets", group, "--topic", f"{topic}:0-2", "--to-offset", "10", "--execute")
+    assert coord(*to_offset).code == 0
+    ends = [row["end_offset"] for row in offsets(coord, group)]
+    delete_records(
+        kafka_cluster, {TopicPartition(topic, 0): 25, TopicPartition(topic, 1): 10, TopicPartition(topic, 2): ends[2]}
+    )
+
+    wanted = [(ends[0] - 25, 15), (ends[1] - 10, 0), (0, ends[2] - 10)]
+    lag, gone = (sum(column) for column in zip(*wanted, strict=True))
+    found = coord("groups", "describe", group, "-o", "json").json()
+    assert [(row["lag"], row["gone"]) for row in found["offsets"]] == wanted
+    assert [row["start_offset"] for row in found["offsets"]] == [25, 10, ends[2]]
+    assert (found["lag"], found["gone"], found["worst_lag"]) == (lag, gone, max(one for one, _ in wanted))
+    assert f"; {gone} unread records are gone" in coord("groups", "describe", group).err
+    printed = coord("groups", "describe", group, "--offsets", "-o", "tsv").out.splitlines()
+    header, *rows = (line.split("\t") for line in printed)
+    assert [(row[header.index("lag")], row[header.index("gone")]) for row in rows] == [
+        (str(one), str(other)) for one, other in wanted
+    ]
+    (listed,) = [row for row in coord("groups", "list", "--lag", "-o", "json").json() if row["group"] == group]
+    assert (listed["lag"], listed["gone"]) == (lag, gone)
+    frame = json.loads(coord("watch", group, "--count", "1", "-o", "json").out)
+    assert [(row["lag"], row["gone"]) for row in (*frame["groups"], *frame["owners"])] == [(lag, gone)] * 2
+    examined = [one for one in coord("doctor", "-o", "json").json() if one["group"] == group]
+    assert [one["what"] for one in examined if "gone" in one["what"]] == [
+        f"group {group}: {gone} unread records are gone from {topic}[0,2]: they were deleted, by retention or by an"
+        " operator, before the group read them"
+    ]
+
+    with closing(connect(kafka_cluster.zookeeper)) as store:
+        (sampled,) = [row for row in measure_lags(store, {}, most=1_000).rows if row.group == group]
+    assert sampled.lag is not None
+    assert (sampled.lag.lag, sampled.lag.gone) == (lag, gone)
+
+    rest = consume(str(lag)).out.splitlines()
+    assert len(rest) == lag, "the lag must be what the group can still read"
+    read = offsets(coord, group)
+    assert [(row["lag"], row["gone"]) for row in read[:2]] == [(0, 0)] * 2
+    assert coord("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute").code == 0
+    assert {row["gone"] for row in offsets(coord, group)} == {0}
+
+
+def test_a_reset_that_falls_back_must_be_accepted(
+    coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
+) -> None:
+    coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "300", "-q")
+    other = f"{group}-other"
+    before, rules = offsets(coord, group), (("--to-datetime", "2099-01-01T00:00:00.000"), ("--shift-by", "100000"))
+    create = ("--topic", loaded, "--to-offset", "3", "--execute", "--create")
+    assert coord("groups", "reset-offsets", other, *create).code == 0
+    coord("groups", "reset-offsets", group, "--topic", f"{loaded}:0", "--to-earliest", "--execute")
+    for rule in rules:
+        reset = partial(coord, "groups", "reset-offsets", group, "--topic", f"{loaded}:0", *rule)
+        planned = reset("-o", "json").json()
+        assert "so reset to the end" in planned[0]["note"]
+        assert reset().err.strip().endswith("add --execute --accept-notes to make the changes")
+        assert "so reset to the end" in reset("--export").err
+        refused = reset("--execute")
+        assert (refused.code, refused.out) == (6, "")
+        assert "1 offset would not be what the rule asks for" in refused.err
+        assert "No offset was changed; to accept the notes, add --accept-notes" in refused.err
+        assert offsets(coord, group)[0]["committed_offset"] == 0
+    several = ("groups", "reset-offsets", other, group, "--topic", f"{loaded}:0", "--shift-by", "-1", "--execute")
+    assert coord(*several).code == 6
+    assert offsets(coord, other)[0]["committed_offset"] == 3, "a note in one group stops the whole command"
+
+    assert reset("--execute", "--accept-notes").code == 0
+    assert offsets(coord, group)[0]["committed_offset"] == before[0]["end_offset"]
+    with_records = ("--topic", f"{loaded}:0", "--to-datetime", "2001-01-01T00:00:00.000", "--execute")
+    assert coord("groups", "reset-offsets", group, *with_records).code == 0, "no note, so nothing to accept"
 
 
 def test_a_group_can_get_offsets_before_its_first_consumer(coord: Run, loaded: str, group: str) -> None:

@@ -399,7 +399,7 @@ def test_a_handler_that_no_longer_leads_decides_nothing() -> None:
     assert all(group in world.queue.groups_being_rebalanced for group in world.groups), "they must stay in the queue"
 
 
-def test_a_new_coordinator_decides_about_a_request_with_one_read_and_one_write() -> None:
+def test_a_new_coordinator_decides_about_a_request_with_two_reads_and_one_write() -> None:
     before = World(1)
     (group,) = before.groups
     before.settle()
@@ -411,7 +411,7 @@ def test_a_new_coordinator_decides_about_a_request_with_one_read_and_one_write()
 
     coordinator.handler.step()
 
-    assert doings[:2] == ["read", "multi"]
+    assert doings[:3] == ["read", "read", "multi"], "the second reads what the group remembers of its subscriptions"
     found = history_from_json(fields.load(before.store.get(layout.history(group)).data, "here"), "here")
     assert [one.generation for one in found] == [1, 2], "the entries of the other coordinator must be kept"
 

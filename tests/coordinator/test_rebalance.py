@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.model import NO_OFFSET, PartitionSet, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import NO_OFFSET, PartitionSet, StartFetcher, StopFetcher, Subscription, TopicPartition
 from kafka_coord.zk import layout
-from tests.coordinator.harness import World
+from tests.coordinator.harness import ScriptedConsumer, World
 from tests.coordinator.rebalance_scenarios import SCENARIOS
 from tests.waiting import eventually
 
@@ -50,6 +50,40 @@ def test_a_topic_that_is_created_later_is_assigned_by_name_and_by_pattern(world:
     world.kafka.topic("routes", 3)
     world.settles("c1", partitions=3)
     world.settles("w1", group="audit", partitions=3)
+
+
+@pytest.mark.parametrize(
+    "subscription", [Subscription.to(["routes"]), Subscription.matching("ro.*")], ids=["by name", "by pattern"]
+)
+def test_a_topic_that_is_created_while_its_group_waits_for_it_came_later(world: World, subscription: Subscription):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", subscription=subscription).join()
+    world.settles("c1", partitions=0)
+    eventually(lambda: world.node(layout.offsets("delays")))
+    world.kafka.topic("routes", 2)
+    world.settles("c1", partitions=2)
+    assert later(c1) == {TopicPartition("routes", 0): True, TopicPartition("routes", 1): True}
+
+
+def test_what_comes_while_a_group_is_paused_came_later(world: World):
+    """The group is paused when its first member joins, so nothing is started yet."""
+    world.store.ensure_path(layout.paused("delays"))
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", topics=["flights", "routes"]).join()
+    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")))
+    eventually(lambda: (node := world.node(layout.offsets("delays"))) and node.data)
+    world.kafka.topic("flights", 5)
+    world.kafka.topic("routes", 1)
+    world.store.delete(layout.paused("delays"))
+    world.settles("c1", partitions=6)
+    came_later = {TopicPartition("flights", 4), TopicPartition("routes", 0)}
+    assert {partition for partition, is_later in later(c1).items() if is_later} == came_later
+
+
+def later(consumer: ScriptedConsumer) -> dict[TopicPartition, bool]:
+    """Whether each partition that the consumer was told to start came later."""
+    starts = [command.starts for command in consumer.seen if isinstance(command, StartFetcher)]
+    return {partition: point.later for start in starts for partition, point in start.items()}
 
 
 def test_a_deleted_topic_is_stopped_and_its_offsets_stay(world: World):

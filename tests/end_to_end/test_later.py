@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafka_coord import Consumer
 from kafka_coord import TopicPartition as Held
+from kafka_coord.zk import connect, layout
 from tests.end_to_end.parties import coordinator
 from tests.waiting import answered, eventually
 
@@ -114,6 +116,20 @@ def test_a_topic_that_appears_under_a_pattern_is_read_from_its_beginning(make: M
     assert offsets_read(consumer, COUNT, later, 0) == list(range(COUNT))
     produce(before, 0, 1)
     assert offsets_read(consumer, 1, before, 0) == [COUNT], "what existed before is read from its end"
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by name", "by pattern"])
+def test_the_first_topic_of_a_group_that_waited_for_it_is_read_from_its_beginning(
+    make: Make, make_topic, kafka_cluster, produce, *, named: bool
+) -> None:
+    topic = f"awaited-{next(_groups)}"
+    consumer = make(topics=[topic]) if named else make(include=f"{topic}.*")
+    with closing(connect(kafka_cluster.zookeeper)) as store:  # until the coordinator has recorded the subscription
+        path = layout.offsets(consumer.group)
+        eventually(lambda: store.exists(path) and store.get(path).data)
+    make_topic(partitions=1, name=topic)
+    produce(topic, 0, COUNT)
+    assert offsets_read(consumer, COUNT, topic, 0) == list(range(COUNT))
 
 
 def test_what_is_left_after_retention_is_read_and_the_gone_records_are_counted(

@@ -11,8 +11,10 @@ from confluent_kafka import Producer
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.model.lag import LogRange
+from kafka_coord.monitor.lag import NO_SUCH_RECORD, OffsetReader, bootstrap_servers
 from kafka_coord.zk import layout
+from tests.monitor.deleting import delete_records
 from tests.monitor.written import Tree, opened
 from tests.waiting import eventually
 
@@ -47,8 +49,11 @@ def test_offsets_of_the_beginning_the_end_and_a_time(
     assert reader.latest(wanted).offsets == {p0: 8, p1: 2, p2: 0}
     assert reader.earliest(wanted).offsets == {p0: 0, p1: 0, p2: 0}
     found = reader.at_time(wanted, 1_500_000)
-    assert found.offsets == {p0: 5, p1: 2, p2: 0}, "without a record that recent, the result must be the end"
+    assert found.offsets == {p0: 5, p1: NO_SUCH_RECORD, p2: NO_SUCH_RECORD}
     assert found.note == ""
+
+    delete_records(kafka_cluster, {p0: 6, p1: 2})
+    assert reader.ranges(wanted).ranges == {p0: LogRange(6, 8), p1: LogRange(2, 2), p2: LogRange(0, 0)}
 
 
 def test_a_note_says_that_a_partition_is_unknown_and_the_others_are_returned(

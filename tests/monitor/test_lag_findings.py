@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
 from kafka_coord.monitor.lag_rings import KEPT_MS, LagRings
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
-from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.monitor.offsets import NOT_SUBSCRIBED, OffsetRow
 
 NOW_MS = 1_800_000_000_000
 EARLIER_MS = NOW_MS - 12 * 60_000
@@ -82,6 +83,34 @@ def test_the_finding_about_a_group_of_which_only_the_total_lag_grows() -> None:
     )
 
 
+def test_records_that_were_deleted_unread_are_a_finding_of_their_own() -> None:
+    rows = [row(0, lag=0, gone=1_200), row(1, lag=0, gone=0)]
+    (found,) = told(rows, Verdict.KEEPING_UP, members={"c1": ""})
+    assert found.severity is Severity.WARNING
+    assert found.what == (
+        "group delays: 1,200 unread records are gone from flights[0]:"
+        " they were deleted, by retention or by an operator, before the group read them"
+    )
+    assert "kafka-coord groups reset-offsets delays --all-topics --to-earliest" in found.todo
+    (found,) = told(rows, Verdict.KEEPING_UP, members={})
+    assert found.severity is Severity.INFO, "no one loses records in a group that no one runs"
+    assert told(rows[1:], Verdict.KEEPING_UP, members={"c1": ""}) == [], "only records that were read are gone"
+
+
+def test_a_group_is_not_keeping_up_while_a_partition_is_unknown() -> None:
+    rings = LagRings()
+    for at in range(13):
+        seen = [row(0, lag=0), row(1, lag=None), row(2, lag=None)]
+        rings.add("delays", NOW_MS + at * 10_000, seen)
+    trends = rings.trends("delays")
+    assert (trends.verdict, trends.unknown) == (Verdict.UNKNOWN, 2)
+    assert rings.verdict("delays") is Verdict.UNKNOWN
+
+    nobody_subscribes = [replace(one, holding=NOT_SUBSCRIBED) for one in seen[1:]]
+    rings.add("delays", NOW_MS + 200_000, [seen[0], *nobody_subscribes])
+    assert (rings.verdict("delays"), rings.trends("delays").unknown) == (Verdict.KEEPING_UP, 0)
+
+
 def test_the_finding_about_a_hot_partition_does_not_recommend_more_consumers() -> None:
     hot = [Hot(TopicPartition("flights", 2), 0.996, 412.0, 11)]
     partitions = {TopicPartition("flights", 2): Trend(Verdict.BEHIND, EARLIER_MS, 300.0)}
@@ -126,7 +155,7 @@ def test_samples_are_kept_for_an_hour_and_the_least_recent_group_is_forgotten() 
     assert taken[0].at_ms == 99 * 60_000 - KEPT_MS
     rings.add("orders", NOW_MS, [row(0), row(1)])
     assert rings.totals("delays") == []
-    assert rings.totals("orders") == [[NOW_MS, 1_800, 0]]
+    assert rings.totals("orders") == [[NOW_MS, 1_800, 0, 0]]
     rings.add("orders", NOW_MS + 1, [row(1)])
     assert rings.samples("orders", TopicPartition("flights", 0)) == [], "samples of a missing partition must be removed"
 

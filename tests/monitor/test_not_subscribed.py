@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.model import Member, Observation, Subscription, TopicInfo, TopicPartition, Unreadable
+from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.offsets import NOT_SUBSCRIBED, Committed, LagTotal, offset_rows
 
 TOPICS = {name: TopicInfo(name, frozenset({0}), "4711") for name in ("flights", "fares")}
 OFFSETS = Committed({TopicPartition("flights", 0): 90, TopicPartition("fares", 0): 0, TopicPartition("gone", 0): 0})
-ENDS = {TopicPartition("flights", 0): 100, TopicPartition("fares", 0): 5_000}
+LOGS = {TopicPartition("flights", 0): LogRange(0, 100), TopicPartition("fares", 0): LogRange(9, 5_000)}
 
 
 def group(*subscriptions: Subscription, unreadable: tuple[Unreadable, ...] = ()) -> Observation:
@@ -18,13 +19,13 @@ def group(*subscriptions: Subscription, unreadable: tuple[Unreadable, ...] = ())
 
 
 def marked(seen: Observation) -> list[str]:
-    return [row.topic for row in offset_rows(seen, OFFSETS, ENDS) if row.holding == NOT_SUBSCRIBED]
+    return [row.topic for row in offset_rows(seen, OFFSETS, LOGS) if row.holding == NOT_SUBSCRIBED]
 
 
 def test_topics_that_nobody_subscribes_to_are_marked_and_not_counted() -> None:
     seen = group(Subscription.to(["flights"]), Subscription.to(["flights"]))
     assert marked(seen) == ["fares", "gone"]
-    assert LagTotal.of_rows(offset_rows(seen, OFFSETS, ENDS)) == LagTotal(10, 10, 0)
+    assert LagTotal.of_rows(offset_rows(seen, OFFSETS, LOGS)) == LagTotal(10, 10, 0, 0)
 
 
 @pytest.mark.parametrize(

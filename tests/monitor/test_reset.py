@@ -9,16 +9,30 @@ import pytest
 
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.lag import BrokerOffsets
-from kafka_coord.monitor.reset import Rule, RuleKind, compute, duration_ms, read_csv, time_ms, write_csv
+from kafka_coord.monitor.lag import NO_SUCH_RECORD, BrokerOffsets
+from kafka_coord.monitor.reset import (
+    Rule,
+    RuleKind,
+    compute,
+    duration_ms,
+    read_csv,
+    require_accepted,
+    time_ms,
+    write_csv,
+)
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOTH = PartitionSet.of([P0, P1])
 COMMITTED = {P0: 50}
+Y2100_MS = 4_102_444_800_000
+
+
+def after(time: str) -> str:
+    return f"no record at or after {time}, so reset to the end of the log"
 
 
 class Log:
-    """Partition 0 has the offsets 10 to 100, partition 1 has 0 to 5. Any requested time is the fourth record's."""
+    """Partition 0 has the offsets 10 to 100, partition 1 has 0 to 5. A requested time is the fourth record's."""
 
     def __init__(self, unreachable: PartitionSet | None = None) -> None:
         self._unreachable = unreachable or PartitionSet()
@@ -34,8 +48,9 @@ class Log:
         return self._known(partitions, {P0: 100, P1: 5})
 
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
-        assert timestamp_ms == 1_000
-        return self._known(partitions, {P0: 13, P1: 3})
+        """Partition 1 has no record after 2 seconds, and none has one in the year 2100."""
+        later = timestamp_ms > 2_000
+        return self._known(partitions, {P0: NO_SUCH_RECORD if timestamp_ms >= Y2100_MS else 13, P1: -1 if later else 3})
 
 
 @pytest.mark.parametrize(
@@ -44,9 +59,12 @@ class Log:
         (Rule(RuleKind.TO_EARLIEST), [10, 0], ["", ""]),
         (Rule(RuleKind.TO_LATEST), [100, 5], ["", ""]),
         (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "no committed offset, so reset to the end of the log"]),
-        (Rule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log"]),
-        (Rule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log", ""]),
+        (Rule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log, so reset to the end"]),
+        (Rule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log, so reset to the start", ""]),
         (Rule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),
+        (Rule(RuleKind.TO_TIME, 3_000), [13, 5], ["", after("1970-01-01T00:00:03.000Z")]),
+        (Rule(RuleKind.TO_TIME, Y2100_MS), [100, 5], [after("2100-01-01T00:00:00.000Z")] * 2),
+        (Rule(RuleKind.TO_TIME, 1 << 62), [100, 5], [after(f"{1 << 62} ms since 1970")] * 2),
     ],
 )
 def test_each_rule_gives_the_same_offsets_as_kafkas_tool(rule: Rule, offsets: list[int], notes: list[str]) -> None:
@@ -62,6 +80,14 @@ def test_a_shift_stays_within_the_log(shift: int, offset: int) -> None:
     assert row.new_offset == offset
 
 
+def test_a_plan_with_notes_must_be_accepted() -> None:
+    rows = compute(Rule(RuleKind.TO_TIME, 3_000), BOTH, COMMITTED, Log())
+    with pytest.raises(RequestRefused, match=r"^1 offset would not .* flights\[1\]: no record .* No offset .*; tick$"):
+        require_accepted(rows, accepted=False, how="tick")
+    require_accepted(rows, accepted=True, how="tick")
+    require_accepted([row for row in rows if not row.note], accepted=False, how="tick")
+
+
 def test_a_shift_without_a_committed_offset_is_refused() -> None:
     with pytest.raises(RequestRefused, match=r"cannot shift flights\[1\] without a committed offset"):
         compute(Rule(RuleKind.SHIFT_BY, 1), BOTH, COMMITTED, Log())
@@ -69,7 +95,10 @@ def test_a_shift_without_a_committed_offset_is_refused() -> None:
 
 def test_from_file_stays_within_the_log() -> None:
     rows = compute(Rule(RuleKind.FROM_FILE), BOTH, COMMITTED, Log(), {P0: 20, P1: 99})
-    assert [(row.new_offset, row.note) for row in rows] == [(20, ""), (5, "99 is beyond the end of the log")]
+    assert [(row.new_offset, row.note) for row in rows] == [
+        (20, ""),
+        (5, "99 is beyond the end of the log, so reset to the end"),
+    ]
 
 
 @pytest.mark.parametrize("kind", [k for k in RuleKind if k not in {RuleKind.TO_CURRENT, RuleKind.SHIFT_BY}])

@@ -22,6 +22,7 @@ from tests.simulation.faults import (
     FAULTS,
     FORBIDDEN,
     HARMLESS,
+    LATE,
     MARKERS,
     MOVE,
     NO_LEADER,
@@ -92,7 +93,11 @@ class SimulatedCluster:
         self.leaderless_to_the_end = of_partitions.random() < 0.5
         """Whether the last partition without a leader gets one only after the group has come to rest."""
         self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
-        self.partitions = {TOPIC: self.rng.randint(2, 6)}
+        late = random.Random(f"late {seed}")
+        self.waits_s = late.choice((0.7, 3.0, 12.0)) if LATE in faults and late.random() < 0.2 else 0.0
+        """How long the group waits for its topic."""
+        self.partitions: dict[str, int] = {}
+        partitions = self.rng.randint(2, 6)
         look_interval_ms = self.rng.choice(LOOK_INTERVALS_MS)
         rest = random.Random(f"rest {seed}")
         self.options = CoordinatorOptions(look_interval_ms, settled_after_ms=rest.choice(SETTLED_AFTER_MS))
@@ -131,7 +136,12 @@ class SimulatedCluster:
             self.checker.eager.add(GROUP)
         if self.kind.from_the_end:
             self.checker.from_the_end.add(GROUP)
-        self.injector.create_topic(TOPIC, self.partitions[TOPIC])
+        create = partial(self.injector.create_topic, TOPIC, partitions)
+        if self.waits_s and self.kind.kafka == "none":
+            self.occurred[LATE] += 1
+            self.later(self.waits_s, create)
+        else:
+            create()
         if self.rng.random() < 0.3:
             self.injector.create_topic(OTHER_TOPIC, self.rng.randint(1, 4))
         for broker_id in range(1, self.rng.randint(2, 3) + 1):
@@ -219,7 +229,7 @@ class SimulatedCluster:
             if self.kinds and rng.random() < self.fault_rate:
                 self.injector.inject()
                 self.look_at_all()
-            if rng.random() < 0.02:
+            if rng.random() < 0.02 and self.partitions:
                 topic = rng.choice(tuple(self.partitions))
                 self._append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
             for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:

@@ -32,7 +32,9 @@ FORBIDDEN = "forbidden"
 """A kind of fault: a consumer, or every consumer, may not read a topic for a while."""
 HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, "grow"})
 """Kinds that keep no process from doing its work in time."""
-OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, NO_LEADER, FORBIDDEN})
+LATE = "late"
+"""Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
 FAULTS = OF_SOME_HISTORIES | frozenset(
@@ -158,6 +160,8 @@ class FaultInjector:
         self.cluster.later(for_s, lambda: self.cluster.launcher.thaw(process))
 
     def grow(self) -> None:
+        if not self.cluster.partitions:
+            return
         topic = self.cluster.rng.choice(tuple(self.cluster.partitions))
         self.cluster.partitions[topic] += 1
         self.cluster.write(SetData(layout.broker_topic(topic), self.cluster.topic_value(topic)))

@@ -13,6 +13,7 @@ from kafka_coord.model import (
     NO_OFFSET,
     Assignment,
     Command,
+    Coverage,
     Ledger,
     Observation,
     PartitionSet,
@@ -139,7 +140,9 @@ class InvariantChecker:
         """The end of each partition in ``_first_starts`` when the group must have listed it."""
         self.from_the_end: set[str] = set()
         self._counted: dict[tuple[str, str, int], int] = {}
-        """The partitions that a topic (by its czxid) had when a group started the first of them."""
+        """The partitions that a topic (by its czxid) had when a group started the first of them. None, if the group
+        remembered a subscription to the topic before it was created."""
+        self._covered: dict[str, Coverage] = {}
         """The groups that read a partition without a stored offset from its end. The start is fixed as soon as an
         offset is stored."""
         self.resets = 0
@@ -183,6 +186,7 @@ class InvariantChecker:
                 self.epoch = int(change.data)
             if change.path == _TERM and change.kind is WatchType.CHANGED:
                 self._term_of, self._heard = self._process_of(transaction.session), {}
+            self._comes_later(change)
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:
                 if match[1] == BYSTANDER and match[2] != "settled" and transaction.session:
@@ -213,6 +217,8 @@ class InvariantChecker:
         self, match: re.Match[str], change: Change, transaction: Transaction, served: Mapping[str, str]
     ) -> None:
         group, kind, name, last = match.groups()
+        if kind == "offsets" and name is None and change.kind is not WatchType.DELETED and change.data not in GARBAGE:
+            self._covered[group] = Coverage.from_bytes(change.data, change.path)
         if kind == "channel" and last:
             self._command(group, name, change, transaction, served)
         elif kind == "offsets" and last:
@@ -305,6 +311,14 @@ class InvariantChecker:
         for topic, numbers in command.partitions.by_topic():
             if not self._of_earlier_topic(ledger, PartitionSet({topic: numbers})):
                 self._check_later(group, change.path, topic, max(numbers) + 1, command.starts)
+
+    def _comes_later(self, change: Change) -> None:
+        parent, _, topic = change.path.rpartition("/")
+        if parent == layout.BROKER_TOPICS and change.kind is WatchType.CREATED:
+            czxid = self._tree.nodes[change.path].czxid
+            for group, coverage in self._covered.items():
+                if coverage.covers(topic):
+                    self._counted.setdefault((group, topic, czxid), 0)
 
     def _check_later(
         self, group: str, path: str, topic: str, known: int, starts: Mapping[TopicPartition, StartPoint]
@@ -544,6 +558,11 @@ class InvariantChecker:
             self._settled = node.mzxid, Settled.from_json(fields.load(node.data, group), group)
         if self._settled[1].zxids != self._zxids(group):
             return
+        remembered = self._covered.get(group, Coverage())
+        self._check(
+            group == BYSTANDER or remembered.covers_all(self._settled[1].subscriptions),
+            f"{group} counts as at rest with {self._settled[1].subscriptions}, and remembers {remembered}",
+        )
         ids, target = self._tree.nodes.get(layout.ids(group)), self.targets.get(group)
         ledgers = self.ledgers.get(group, {})
         members = sorted(ids.children) if ids is not None else []

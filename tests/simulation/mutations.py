@@ -20,7 +20,7 @@ from kafka_coord.coordinator.first_ends import FirstEnds
 from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.start_offsets import read_start_offsets
+from kafka_coord.coordinator.start_offsets import StartOffsets, read_start_offsets
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import MembershipMachine
 from kafka_coord.frontends.members.machine.stimuli import MemberWritten
@@ -33,7 +33,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.faults import FORBIDDEN, MARKERS, NO_LEADER, SILENCE, SUBSCRIBE
+from tests.simulation.faults import FORBIDDEN, LATE, MARKERS, NO_LEADER, SILENCE, SUBSCRIBE
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -358,6 +358,10 @@ def _no_instance_lists_ends() -> Patch:
     return FirstEnds, "step", lambda _self: None
 
 
+def _remembered_only_with_a_start() -> Patch:
+    return decide, "_covering", lambda *_: StartOffsets()
+
+
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -395,6 +399,7 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "the partitions of a topic are counted at every start": _partitions_counted_at_every_start,
     "a start waits until every partition has a position": _start_waits_for_every_position,
     "no instance lists the ends that members cannot": _no_instance_lists_ends,
+    "a subscription is remembered only with a start": _remembered_only_with_a_start,
     **KAFKA_MUTATIONS,
 }
 
@@ -403,6 +408,7 @@ TELLING = {
     "a start waits until every partition has a position": frozenset({NO_LEADER, "grow"}),
     "no instance lists the ends that members cannot": frozenset({FORBIDDEN, "grow"}),
     "a later partition counts as a first start": frozenset({"grow", "kill"}),
+    "a subscription is remembered only with a start": frozenset({LATE, "kill"}),
     "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),
     "a waiting consumer hands out": frozenset({SILENCE, "evict"}),
     "a consumer goes on without listing its channel first": frozenset({SILENCE, "rebalance"}),

@@ -106,7 +106,7 @@ def _unreadable_offset_taken_for_none() -> Patch:
 def _steps_cut_from_a_plan() -> Patch:
     """A step whose starts are all unreadable is left out, together with the release in it."""
 
-    def decide(store: Any, observation: Any, assignors: Any) -> Decided:
+    def decide(store: Any, observation: Any, assignors: Any, _covered: Any) -> Decided:
         decided = plan(observation, assignors)
         start = start_offsets.read_start_offsets(store, observation.group, decided.started, observation.topics)
         steps = [kept for step in decided.steps if (kept := _cut(step, PartitionSet.of(start.unreadable))) is not None]

@@ -55,6 +55,10 @@ def progress(batch: int, ranges: OffsetRanges, latest: dict[str, Any], **more: A
     return QueryProgressEvent(StreamingQueryProgress.fromJson(json.loads(json.dumps(written))))
 
 
+def logs(ranges: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    return {"flights": {partition: {"start": start, "end": end} for partition, (start, end) in ranges.items()}}
+
+
 def told_by(listener: GroupProgressListener) -> Values:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(listener)
@@ -66,7 +70,7 @@ def test_each_partitions_lag_is_that_of_the_last_micro_batch_and_disappears_with
     listener = GroupProgressListener(file=file)
     a, b = TopicPartition("flights", 0), TopicPartition("flights", 1)
     listener.onQueryProgress(
-        progress(1, OffsetRanges({a: [(0, 10)], b: [(5, 8)]}), {"flights": {"0": 15, "1": 8, "2": 3}})
+        progress(1, OffsetRanges({a: [(0, 10)], b: [(5, 8)]}), logs({"0": (0, 15), "1": (0, 8), "2": (0, 3)}))
     )
     found = told_by(listener)
     where = ("delays", "0", "delays-by-hour", "flights")
@@ -76,9 +80,10 @@ def test_each_partitions_lag_is_that_of_the_last_micro_batch_and_disappears_with
     assert found["kafka_coord_query_rows_total", "delays", "delays-by-hour"] == 13
     assert values(file.read_text()) == found
 
-    listener.onQueryProgress(progress(2, OffsetRanges({a: [(10, 15)]}), {"flights": {"0": 20}}))
+    listener.onQueryProgress(progress(2, OffsetRanges({a: [(10, 15)]}), logs({"0": (17, 20)})))
     found = told_by(listener)
-    assert found["kafka_coord_query_partition_lag_records", *where] == 5
+    assert found["kafka_coord_query_partition_lag_records", *where] == 3
+    assert found["kafka_coord_query_partition_gone_records", *where] == 2, "the log starts two records after the query"
     assert ("kafka_coord_query_partition_lag_records", "delays", "1", "delays-by-hour", "flights") not in found
 
 
@@ -86,11 +91,11 @@ def test_the_log_line_for_a_slow_micro_batch_names_its_longest_part(caplog: pyte
     listener = GroupProgressListener(slow_s=30)
     ranges = OffsetRanges({TopicPartition("flights", 0): [(0, 10)]})
     with caplog.at_level(logging.WARNING):
-        listener.onQueryProgress(progress(1, ranges, {"flights": {"0": 10}}))
+        listener.onQueryProgress(progress(1, ranges, logs({"0": (0, 10)})))
     assert "micro-batch 1 of query=delays-by-hour group=delays took 40.0 s" in caplog.text
     assert "longest: addBatch 39.0 s" in caplog.text
     caplog.clear()
-    listener.onQueryProgress(progress(2, ranges, {"flights": {"0": 10}}, batchDuration=2_000))
+    listener.onQueryProgress(progress(2, ranges, logs({"0": (0, 10)}), batchDuration=2_000))
     assert not caplog.text
     assert told_by(listener)["kafka_coord_query_slow_batches_total", "delays", "delays-by-hour"] == 1
 
@@ -128,6 +133,6 @@ def test_a_driver_serves_metrics_of_its_queries_and_the_groups_lag(
         assert found["kafka_coord_query_partition_lag_records", "spark-watched", "0", name, topic] == 0
         assert found["kafka_coord_query_slow_batches_total", "spark-watched", name] >= 3
         latest = [source.latestOffset for source in running.lastProgress.sources]
-        assert json.loads(latest[0]) == {topic: {"0": 150, "1": 150}}
+        assert json.loads(latest[0]) == {topic: {number: {"start": 0, "end": 150} for number in "01"}}
         running.stop()
         eventually(lambda: scraped()["kafka_coord_query_active", "spark-watched", name] == 0, within_s=20)

@@ -34,6 +34,7 @@ from kafka_coord.monitor.reset import (
     before_now_ms,
     compute,
     read_csv,
+    require_accepted,
     time_ms,
     write_csv,
 )
@@ -42,6 +43,8 @@ from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk import layout
 
 _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET owner note")
+MOST_NOTES = 20
+"""The most notes that are printed where no table shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ class _Choice:
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Make the changes.")
 @click.option(
+    "--accept-notes",
+    is_flag=True,
+    help="With --execute: make the changes also where a note says that the new offset is not what the rule asks for.",
+)
+@click.option(
     "--pause",
     is_flag=True,
     help="With --execute, while consumers are running: pause the group, evict the owners, reset, resume.",
@@ -120,6 +128,7 @@ def reset_offsets(
     from_file: str | None,
     dry_run: bool,
     execute: bool,
+    accept_notes: bool,
     pause: bool,
     create: bool,
     export: bool,
@@ -132,8 +141,11 @@ def reset_offsets(
 
     The command fails while a member owns one of the partitions, so stop the consumers first, or give --pause: the
     command then pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes
-    the group, without restarting any process. As in Kafka's own tool, an offset outside the log is replaced by the
-    nearest end of the log.
+    the group, without restarting any process.
+
+    As in Kafka's own tool, an offset outside the log is replaced by the nearest end of the log, and a time after the
+    last record by the end. NOTE says so. If any offset has a note, --execute changes nothing in any group, unless the
+    notes are accepted with --accept-notes.
 
     If some of the groups cannot be reset, the command names them, resets the others, and exits with code 6. With
     --topic, --all-groups skips the groups that do not use the topic.
@@ -174,6 +186,7 @@ def reset_offsets(
             raise SettingsError("--pause works only for managed groups; for a client-assigned group, stop its members")
 
         acting = Acting(who(), reason, timeout_s, note)
+        check = partial(require_accepted, accepted=accept_notes, how="to accept the notes, add --accept-notes")
 
         def again(group: str, of: GroupKind) -> Plan:
             (now,) = read_resettable(instances, [(group, of)], str(rule), acting)
@@ -185,24 +198,37 @@ def reset_offsets(
         if all_groups and scope is not None and scope.topics and everyone:
             scope.choose(everyone[0].there, "")  # the topics exist
         for found in everyone:
-            with _noted(problems, found.group, several=len(wanted) != 1):
+            with _recorded(problems, found.group, several=len(wanted) != 1):
                 plans.append((found, choice.rows(found, log)))
+        noted = _noted(plans, tell=export or (execute and not accept_notes))
+        if execute:
+            check(noted)
         for at, (found, rows) in enumerate(plans if execute else ()):
-            with _noted(problems, found.group, several=len(wanted) != 1):
-                plans[at] = reset(
-                    store, found, rows, acting, pause=pause, again=partial(again, found.group, found.kind)
-                )
+            with _recorded(problems, found.group, several=len(wanted) != 1):
+                afresh = partial(again, found.group, found.kind)
+                plans[at] = reset(store, found, rows, acting, pause=pause, again=afresh, check=check)
     plans = [(found, rows) for found, rows in plans if found.group not in problems]
     _show(output, plans, with_group=all_groups or len(named) > 1, export=export)
     if problems:
         reasons = "; ".join(f"group {group}: {problem}" for group, problem in problems.items())
         raise RequestRefused(f"{counted(len(problems), 'group')} of {len(wanted)} refused: {reasons}")
     if not execute and not export:
-        note("nothing was changed; add --execute to make the changes")
+        accepting = " --accept-notes" if noted else ""
+        note(f"nothing was changed; add --execute{accepting} to make the changes")
+
+
+def _noted(plans: Sequence[Plan], *, tell: bool) -> list[ResetRow]:
+    """Returns the rows with a note. With ``tell``, prints the notes, because no table shows them."""
+    noted = [(found.group, row) for found, rows in plans for row in rows if row.note]
+    for group, row in noted[:MOST_NOTES] if tell else ():
+        note(f"group {group}, {PartitionSet.of([row.tp])}: {row.note}")
+    if tell and len(noted) > MOST_NOTES:
+        note(f"{len(noted) - MOST_NOTES} more offsets have a note; without --execute and --export, all are shown")
+    return [row for _, row in noted]
 
 
 @contextmanager
-def _noted(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
+def _recorded(problems: dict[str, str], group: str, *, several: bool) -> Iterator[None]:
     """With ``several`` groups, records why ``group`` cannot be reset instead of raising the error."""
     try:
         yield

@@ -17,14 +17,15 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.model import GroupKind, Unreadable
+from kafka_coord.model.lag import gone_text
 from kafka_coord.monitor.all_groups import list_all_groups
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.documents import describe_document, group_document, iso_time
 from kafka_coord.monitor.groups import (
-    EndOffsets,
     GroupDescription,
+    LogRanges,
     MemberRow,
     Presences,
     describe_group,
@@ -41,9 +42,11 @@ from kafka_coord.zk.store import Store
 _T = TypeVar("_T")
 _LIST = columns("group state #generation #members #partitions assignor #pending #unreadable kind #coordinator")
 
-_LAG = columns("#lag #worst_lag #lag_unknown=UNKNOWN")
+_LAG = columns("#lag #worst_lag #lag_unknown=UNKNOWN #gone")
 
-_OFFSETS = columns("topic #partition owner holding #committed_offset=COMMITTED #end_offset=END #lag")
+_OFFSETS = columns(
+    "topic #partition owner holding #committed_offset=COMMITTED #start_offset=START #end_offset=END #lag #gone"
+)
 
 _MEMBERS = columns("consumer host client channel #heard since owned stopping pending")
 
@@ -80,7 +83,8 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     Empty         no members; the offsets are kept for the retention time
 
     LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN is the number of
-    partitions whose lag is unknown, because nothing is committed or the broker did not respond.
+    partitions whose lag is unknown, because nothing is committed or the broker did not respond. GONE is the number of
+    records that were deleted before the group read them.
 
     \b
     kafka-coord groups list
@@ -88,7 +92,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     kafka-coord groups list --state Rebalancing -o tsv
     """
     with open_cluster() as (instances, brokers):
-        listing = list_all_groups(instances, brokers.known_ends if with_lag else None)
+        listing = list_all_groups(instances, brokers.known_ranges if with_lag else None)
     chosen = {state.lower() for state in states}
     documents = [group_document(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
     show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, documents)])
@@ -128,8 +132,9 @@ def describe(
     output: Format,
 ) -> None:
     """Show groups: their state, members, and offsets with their lag. Without an option, show all three. --topic and
-    --by-lag alone show only offsets. The lag is the distance to the brokers' current end offsets. It is unknown (json:
-    null) if nothing is committed or the broker does not respond.
+    --by-lag alone show only offsets. LAG is the number of records after the committed offset that the log still holds,
+    and GONE the number of those that were deleted. Both are unknown (json: null) if nothing is committed or the broker
+    does not respond.
 
     With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist,
     the command shows the others before the error. With --topic, --all-groups skips the groups that do not use the
@@ -154,7 +159,7 @@ def describe(
             instances,
             groups,
             kind,
-            brokers.known_ends if chosen["offsets"] else None,
+            brokers.known_ranges if chosen["offsets"] else None,
             cache(read_presences) if chosen["members"] else None,
         )
         requests = _waiting_requests(instances.store) if chosen["state"] else {}
@@ -201,7 +206,7 @@ def _described(
     instances: Instances,
     groups: tuple[str, ...],
     kind: str | None,
-    ends: EndOffsets | None,
+    log_ranges: LogRanges | None,
     presences: Presences | None,
 ) -> tuple[list[GroupDescription], list[str]]:
     """Describes the given groups in order or, if ``groups`` is empty, every group, sorted by name. Also returns a
@@ -213,7 +218,10 @@ def _described(
             note(sentence)
         wanted = cluster.groups if kind != GroupKind.CLIENT_ASSIGNED else ()
         named = with_offsets(instances, listed.groups if kind != GroupKind.MANAGED else ())
-        everyone = [*describe_groups(store, cluster, wanted, ends, presences), *described(named, cluster.topics, ends)]
+        everyone = [
+            *describe_groups(store, cluster, wanted, log_ranges, presences),
+            *described(named, cluster.topics, log_ranges),
+        ]
         return sorted(everyone, key=lambda one: (one.group, one.kind)), []
     absent: list[str] = []
 
@@ -229,12 +237,12 @@ def _described(
     clients = [group for group in kinds if kinds[group] is not GroupKind.MANAGED]
     found: dict[str, GroupDescription] = {}
     if len(managed) == 1:
-        found = {one.group: one for one in if_there(describe_group, store, managed[0], ends, presences)}
+        found = {one.group: one for one in if_there(describe_group, store, managed[0], log_ranges, presences)}
     elif managed:
-        found = {one.group: one for one in describe_groups(store, read_cluster(store), managed, ends, presences)}
+        found = {one.group: one for one in describe_groups(store, read_cluster(store), managed, log_ranges, presences)}
     if clients:
         read = [one for group in clients for one in if_there(read_client_group, instances, group)]
-        found |= {one.group: one for one in described(read, read_cluster(store).topics, ends)}
+        found |= {one.group: one for one in described(read, read_cluster(store).topics, log_ranges)}
     if len(managed) > 1:
         absent += [f"no group {group!r}" for group in managed if group not in found]
     return [found[group] for group in kinds if group in found], absent
@@ -273,7 +281,8 @@ def _total(found: Sequence[GroupDescription]) -> str:
     total = LagTotal.of_rows(row for one in found for row in one.offsets)
     partitions = counted(sum(len(one.offsets) for one in found), "partition")
     unknown = f"; unknown for {total.unknown}" if total.unknown else ""
-    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}"
+    gone = f"; {gone_text(total.gone)}" if total.gone else ""
+    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}{gone}"
 
 
 def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *, verbose: bool) -> list[Section]:

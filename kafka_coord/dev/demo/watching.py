@@ -15,7 +15,7 @@ from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
 from kafka_coord.model import CoordinatorInfo, Decision, TopicPartition, history_from_json
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, describe_group
+from kafka_coord.monitor.groups import GroupDescription, LogRanges, describe_group
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -136,8 +136,8 @@ class Watcher:
         """Reads the group, waiting while ZooKeeper is unavailable. Without ``lag``, does not ask the brokers. Raises
         :class:`~kafka_coord.errors.NotFound` and ``StoreError``.
         """
-        ends = self._offsets.latest if lag else None
-        return self._patiently(lambda: self._read(ends))
+        log_ranges = self._offsets.ranges if lag else None
+        return self._patiently(lambda: self._read(log_ranges))
 
     def now(self) -> GroupNow:
         """Reads the group without end offsets. A group that does not exist yet is not stable."""
@@ -175,11 +175,11 @@ class Watcher:
                     raise
                 time.sleep(_POLL_S)
 
-    def _read(self, ends: EndOffsets | None) -> GroupDescription:
-        return named_by_client_id(self._described(ends))
+    def _read(self, log_ranges: LogRanges | None) -> GroupDescription:
+        return named_by_client_id(self._described(log_ranges))
 
-    def _described(self, ends: EndOffsets | None) -> GroupDescription:
-        return describe_group(self._store, self._group, ends)
+    def _described(self, log_ranges: LogRanges | None) -> GroupDescription:
+        return describe_group(self._store, self._group, log_ranges)
 
     def _run(self) -> None:
         sampled = 0.0
@@ -217,7 +217,7 @@ class Watcher:
 
     def _take_sample(self) -> None:
         asked_ms = now_ms()
-        found = self._read(self._offsets.latest)
+        found = self._read(self._offsets.ranges)
         rows = [row for row in found.offsets if row.topic == self._topic]
         sample = Sample(
             at_ms=now_ms(),

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import BrokerError, NotFound
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
+from kafka_coord.model.lag import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, MemberRow
+from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, MemberRow
 from kafka_coord.monitor.offsets import Committed, rows_of
 from kafka_coord.monitor.ownership import Unowned
-from kafka_coord.monitor.sequences import parts
+from kafka_coord.monitor.sequences import grouped, parts, some
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 
@@ -27,6 +29,8 @@ CLASSIC = "classic"
 """The type of client-assigned groups in ListGroups."""
 _LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 5, 5, 7, 8
 _IN_ONE_REQUEST = 200
+MOST_NAMED = 20
+"""A message names at most this many groups."""
 _STATES = {
     "Stable": GroupState.STABLE,
     "PreparingRebalance": GroupState.REBALANCING,
@@ -43,7 +47,8 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """A client-assigned group, as described by its coordinator. ``kafka_state`` is Kafka's name for its state."""
+    """A client-assigned group, as described by its coordinator. ``kafka_state`` is Kafka's name for its state.
+    ``problem`` says why the committed offsets are unknown, or is ``""``."""
 
     group: str
     coordinator: int
@@ -52,6 +57,7 @@ class ClientGroup:
     assignor: str
     members: tuple[MemberRow, ...]
     committed: Mapping[TopicPartition, int]
+    problem: str = ""
 
     @property
     def log_partition(self) -> int:
@@ -108,39 +114,80 @@ def list_client_groups(instances: Instances) -> ClientGroups:
     responses, silent = instances.ask_each(directory.addresses, _list)
     found: dict[str, ClientGroup] = {}
     missing = []
-    for broker_id, (loading, groups) in responses.items():
-        if loading:
+    failed: dict[str, str] = {}
+    for broker_id, listed in responses.items():
+        if listed.loading:
             missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
-        for group in groups:
+        failed |= {group: f"instance {broker_id} answered {reason}" for group, reason in listed.failed.items()}
+        for group in listed.groups:
             # While a log partition moves, two instances may list its groups. The leader's response takes precedence.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
+    for reason, groups in grouped(sorted(failed.keys() - found.keys()), failed.__getitem__).items():
+        missing.append(f"NOT SHOWN: {_groups(groups)}, because {reason}")
     missing += _unserved(directory, silent)
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
 
 def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
-    """Returns the groups with their committed offsets. If a coordinator does not answer, its groups have no offsets."""
+    """Returns the groups with their committed offsets, or with the problem if their coordinator does not return
+    them."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
 
     async def fetch(ask: Ask) -> list[Any]:
-        response = await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))
-        return [one for one in response.groups if not one.error_code]
+        return list((await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))).groups)
 
-    fetched, _ = instances.ask_each(instances.directory().addresses if names else {}, fetch)
-    committed = {(broker_id, one.group_id): _committed(one) for broker_id, them in fetched.items() for one in them}
-    return tuple(replace(one, committed=committed.get((one.coordinator, one.group), {})) for one in groups)
+    fetched, silent = instances.ask_each(instances.directory().addresses if names else {}, fetch)
+    answers = {(broker_id, one.group_id): one for broker_id, them in fetched.items() for one in them}
+    unreached = {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
+    found = []
+    for one in groups:
+        answer = answers.get((one.coordinator, one.group))
+        if answer is not None and not answer.error_code:
+            found.append(replace(one, committed=_committed(answer)))
+            continue
+        said = "nothing" if answer is None else named(answer.error_code)
+        problem = unreached.get(one.coordinator, f"instance {one.coordinator} answered {said}")
+        found.append(replace(one, committed={}, problem=problem))
+    return tuple(found)
 
 
-async def _list(ask: Ask) -> tuple[bool, list[Any]]:
-    """Returns whether the instance is still loading groups, and the descriptions of its groups."""
+def offsets_unknown(groups: Iterable[ClientGroup]) -> Iterator[str]:
+    """Yields messages that name the groups whose committed offsets are unknown."""
+    failed = grouped((one for one in groups if one.problem), lambda one: one.problem)
+    for problem, them in failed.items():
+        yield f"LAG UNKNOWN: no committed offsets of {_groups([one.group for one in them])}, because {problem}"
+
+
+def _groups(names: Sequence[str]) -> str:
+    return f"{plural('group', len(names))} {some(names, MOST_NAMED)}"
+
+
+class _Listed(NamedTuple):
+    """An instance's groups. ``loading`` is set if it may have more. ``failed`` maps the groups that it lists, but does
+    not describe, to the reason."""
+
+    loading: bool
+    groups: Sequence[Any]
+    failed: Mapping[str, str]
+
+
+async def _list(ask: Ask) -> _Listed:
     listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
-    groups = []
-    for part in parts([group.group_id for group in listed.groups], _IN_ONE_REQUEST):
+    names = [group.group_id for group in listed.groups]
+    groups: list[Any] = []
+    for part in parts(names, _IN_ONE_REQUEST):
         request = message("DescribeGroupsRequest")(groups=tuple(part))
         groups += (await ask("DescribeGroups", _DESCRIBE, request)).groups
-    return bool(listed.error_code), [one for one in groups if not one.error_code and one.group_state in _STATES]
+    failed = dict.fromkeys(names, "nothing")
+    for one in groups:
+        failed.pop(one.group_id, None)
+        if one.error_code:
+            failed[one.group_id] = named(one.error_code)
+    # a group that is dead by now was deleted after it was listed
+    described = [one for one in groups if not one.error_code and one.group_state in _STATES]
+    return _Listed(bool(listed.error_code), described, failed)
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
@@ -209,14 +256,14 @@ def is_client_group(instances: Instances, group: str) -> bool:
 
 
 def described(
-    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+    groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], log_ranges: LogRanges | None
 ) -> tuple[GroupDescription, ...]:
-    """Describes groups that have already been read. Calls ``end_offsets`` once, for all their partitions."""
-    ends: Mapping[TopicPartition, int] = {}
+    """Describes groups that have already been read. Calls ``log_ranges`` once, for all their partitions."""
+    logs: Mapping[TopicPartition, LogRange] = {}
     note = ""
     partitions = [one.partitions(topics) for one in groups]
-    if end_offsets is not None:
-        ends, note = end_offsets(PartitionSet.union(partitions))
+    if log_ranges is not None:
+        logs, note = log_ranges(PartitionSet.union(partitions))
     descriptions = []
     for found, theirs in zip(groups, partitions, strict=True):
         held = {tp: (owner, "owned") for tp, owner in found.held.items()}
@@ -231,9 +278,9 @@ def described(
                 coordinator=found.coordinator,
                 log_partition=found.log_partition,
                 members=found.members,
-                offsets=rows_of(theirs, held, Committed(found.committed), ends, found.subscribed_topics),
+                offsets=rows_of(theirs, held, Committed(found.committed), logs, found.subscribed_topics),
                 unowned=Unowned(found.unowned(topics)),
-                lag_note=note,
+                lag_note="; ".join(filter(None, (note, *offsets_unknown([found])))),
             )
         )
     return tuple(descriptions)

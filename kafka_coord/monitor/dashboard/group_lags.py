@@ -12,13 +12,13 @@ from heapq import nsmallest
 
 from kafka_coord.coordinator.observe import decode_assignment
 from kafka_coord.model import PartitionSet
+from kafka_coord.model.lag import lag_of
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
-from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.groups import LogRanges
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import (
     LagTotal,
-    lag_of,
     offset_rows,
     partitions_of,
     read_all_committed,
@@ -37,16 +37,18 @@ MAX_LAGGING = 20
 class GroupLags:
     """The lags by group name. Only one thread may call :meth:`step`."""
 
-    def __init__(self, store: Store, ends: EndOffsets, rings: LagRings) -> None:
+    def __init__(self, store: Store, log_ranges: LogRanges, rings: LagRings) -> None:
         self.measured: dict[str, tuple[int, LagTotal]] = {}
         """Group → the time when its lag was measured (ms since 1970), and the lag."""
         self.consumers: dict[str, tuple[str, ...]] = {}
         """The members of each measured group."""
         self.furthest_behind: tuple[str, ...] = ()
+        self.behind = 0
+        """The number of groups with lag, or with unread records that are gone."""
         self.since_ms: int | None = None
         """The time when the oldest lag was measured (ms since 1970)."""
         self._store = store
-        self._ends = ends
+        self._log_ranges = log_ranges
         self._rings = rings
         self._left: deque[str] = deque()
 
@@ -67,24 +69,30 @@ class GroupLags:
         partitions = {name: partitions_of(one.observation, committed[name]) for name, one in snapshots.items()}
         for name, target in targets.items():
             partitions[name] = PartitionSet.union((PartitionSet.of(committed[name].offsets), *target.values()))
-        ends, _ = self._ends(PartitionSet.union(partitions.values()))
+        logs, _ = self._log_ranges(PartitionSet.union(partitions.values()))
         for name, wanted in partitions.items():
             offsets, seen = committed[name].offsets, snapshots[name].observation if name in snapshots else None
             theirs = None if seen is None else subscribed_among(seen, wanted)
             counted = (tp for tp in wanted if theirs is None or tp.topic in theirs)
-            self.measured[name] = now_ms, LagTotal.of(lag_of(offsets.get(tp), ends.get(tp)) for tp in counted)
+            self.measured[name] = now_ms, LagTotal.of(lag_of(offsets.get(tp), logs.get(tp)) for tp in counted)
             members = targets[name] if name in targets else snapshots[name].observation.members
             self.consumers[name] = tuple(sorted(members))
         for name, one in snapshots.items():
             if sampled:
                 seen = one.observation
-                judged = self._rings.judged(name, offset_rows(seen, committed[name], ends), now_ms)
+                judged = self._rings.judged(name, offset_rows(seen, committed[name], logs), now_ms)
                 self._rings.add(name, now_ms, judged, seen.decided_ms)
                 self.measured[name] = now_ms, LagTotal.of_rows(judged)
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
-        behind = ((name, found) for name, (_, found) in self.measured.items() if found.lag)
+        behind = [(name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone]
+        self.behind = len(behind)
         self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))
         return bool(partitions)
+
+    @property
+    def unknown(self) -> int:
+        """The number of partitions whose lag is unknown."""
+        return sum(found.unknown for _, found in list(self.measured.values()))
 
     def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
         """Returns each group's target: the partitions of each member."""
@@ -96,5 +104,5 @@ class GroupLags:
         return targets
 
 
-def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, str]:
-    return -(found[1].lag or 0), found[0]
+def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, int, str]:
+    return -(found[1].lag or 0), -(found[1].gone or 0), found[0]

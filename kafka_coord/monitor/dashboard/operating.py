@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
@@ -41,8 +42,8 @@ from kafka_coord.monitor.documents import done_document
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, before_now_ms, compute, time_ms
-from kafka_coord.monitor.resetting import Plan, read_resettable, reset, reset_documents
+from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, before_now_ms, compute, require_accepted, time_ms
+from kafka_coord.monitor.resetting import Check, Plan, read_resettable, reset, reset_documents
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk.store import Store
 
@@ -57,6 +58,7 @@ MAX_BODY = 65_536
 MAX_REASON = 1_000
 MAX_DRY_RUNS = 100
 DRY_RUN_S = 600.0
+_ACCEPT = "to accept the notes, tick the box below them (accept_notes in the API)"
 _ACTION = re.compile(re.escape(PREFIX) + r"/groups/([^/]+)/([a-z-]+)")
 _STATUS = (
     (NotFound, HTTPStatus.NOT_FOUND),
@@ -151,10 +153,11 @@ class Operating:
     def _acted(self, act: _Act, action: str, operator: User, group: str, address: str, body: Body) -> Any:
         notes: list[str] = []
         confirm = _text(body, "confirm") if act is _reset else ""
-        confirmed = self.confirmed(operator, group, confirm) if confirm else None
+        check = partial(require_accepted, accepted=body.get("accept_notes") is True, how=_ACCEPT)
+        confirmed = self.confirmed(operator, group, confirm, check) if confirm else None
         reason = confirmed.reason if confirmed is not None else _text(body, "reason")
         acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
-        asked = _Asked(self, operator, group, body, acting, confirmed)
+        asked = _Asked(self, operator, group, body, acting, confirmed, check)
         if act is _reset and confirmed is None:
             action += " (dry run)"
         if not acting.reason:
@@ -185,11 +188,13 @@ class Operating:
             self._dry_runs = dict([*kept, (confirm, dry_run)][-MAX_DRY_RUNS:])
         return confirm
 
-    def confirmed(self, operator: User, group: str, confirm: str) -> _DryRun:
-        """Removes and returns the dry run, so it can be confirmed only once. Raises :class:`RequestRefused`."""
+    def confirmed(self, operator: User, group: str, confirm: str, check: Check) -> _DryRun:
+        """Removes and returns the dry run, so it can be confirmed only once. If ``check`` refuses its rows, keeps it.
+        Raises :class:`RequestRefused`."""
         with self._lock:
             dry_run = self._dry_runs.get(confirm)
             if dry_run is not None and (dry_run.operator, dry_run.group) == (operator, group):
+                check(dry_run.rows)
                 del self._dry_runs[confirm]
                 if dry_run.ends_at > time.monotonic():
                     return dry_run
@@ -204,6 +209,7 @@ class _Asked:
     body: Body
     acting: Acting
     confirmed: _DryRun | None
+    check: Check
 
 
 _Act = Callable[[_Asked, Instances, GroupKind], dict[str, Any]]
@@ -237,7 +243,8 @@ def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
 
 def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
     """Resets the group's offsets and returns the changes. Without ``confirm``, only returns the changes that a reset
-    would make. With ``confirm``, sets exactly the offsets that were shown before."""
+    would make. With ``confirm``, sets exactly the offsets that were shown before. If any of them has a note, the
+    operator must also accept the notes (``accept_notes``)."""
     wanted, acting = asked.confirmed, asked.acting
     if wanted is None:
         return _shown(asked, instances, kind)
@@ -247,7 +254,7 @@ def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
         now = (found.committed.get(row.tp) for row in wanted.rows)
         return found, tuple(replace(row, current_offset=one) for row, one in zip(wanted.rows, now, strict=True))
 
-    found, rows = reset(instances.store, *again(), acting, pause=wanted.pause, again=again)
+    found, rows = reset(instances.store, *again(), acting, pause=wanted.pause, again=again, check=asked.check)
     return {"rows": reset_documents(found, rows), "answers": [done_document("reset-offsets", asked.group, "")]}
 
 

@@ -25,15 +25,16 @@ from kafka_coord.monitor.client_groups.groups import (
 )
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.dashboard.end_offsets import EndOffsetCache
 from kafka_coord.monitor.dashboard.group_lags import GroupLags
 from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRows
+from kafka_coord.monitor.dashboard.log_ranges import LogRangeCache
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.access import check_access
+from kafka_coord.monitor.doctor.findings import info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupRow, describe_group, describe_groups
+from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_group, describe_groups
 from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
@@ -52,6 +53,7 @@ MAX_LANES = 500
 """The maximum number of partitions in a timeline."""
 MANY_GROUPS = 500
 """Above this number of groups, the doctor examines only groups that are not at rest, and those furthest behind."""
+_MOST_FOUND = 20
 _REMEMBERED = 20
 """The maximum number of groups with a stored timeline."""
 _PRESENCES_S = 5.0
@@ -114,7 +116,7 @@ class Sources:
         self._hosts, self._tls, self._session_timeout_ms = hosts, tls, session_timeout_ms
         self._properties = properties
         self._instances = Instances(store, properties)
-        self._ends = EndOffsetCache(store, properties)
+        self._logs = LogRangeCache(store, properties)
         self._lock = threading.RLock()
         self._memories: OrderedDict[str, _GroupMemory] = OrderedDict()
         self._cluster: Cluster | None = None
@@ -122,7 +124,7 @@ class Sources:
         self._clients: ClientGroups | None = None
         """``None`` before the first read."""
         self._client_rows: dict[str, GroupRow] = {}
-        self.lags = GroupLags(store, self._ends.read, rings)
+        self.lags = GroupLags(store, self._logs.read, rings)
         self._states: _States | None = None
         self._heard: dict[str, tuple[float, Mapping[tuple[str, str], Presence]]] = {}
         self._servers: dict[str, ServerFacts] = {}
@@ -130,7 +132,7 @@ class Sources:
         self._access_due = 0.0
 
     def close(self) -> None:
-        self._ends.close()
+        self._logs.close()
         self.store.close()
 
     # --- the whole cluster -------------------------------------------------------------------------------------------
@@ -171,12 +173,17 @@ class Sources:
             kafka=self._properties,
             groups=names,
             writes=False,
-            lag=LagSight(self._ends.read, self._rings),
+            lag=LagSight(self._logs.read, self._rings),
             servers=self._servers,
             earlier=self._cluster,
             access_findings=self._access_findings,
         )
-        return [documents.finding_document(one) for one in found]
+        shown = [documents.finding_document(one) for one in found]
+        if names is not None:
+            left_out = len(self.rows.rows) - len(names)
+            what = f"{left_out} of {len(self.rows.rows)} managed groups are at rest, and were not examined here"
+            shown.append(documents.finding_document(info("groups", what, "kafka-coord doctor examines all groups")))
+        return shown
 
     def _access_findings(self) -> Iterator[Finding]:
         """Yields the findings about the ACLs. Repeats the check only rarely, since it reads thousands of ACLs one by
@@ -246,6 +253,8 @@ class Sources:
             "troubled": self._with_lags(states.troubled[:MAX_ROWS]),
             "troubled_count": len(states.troubled),
             "lagging": [one | {"verdict": str(self._rings.verdict(one["group"]))} for one in self._with_lags(lagging)],
+            "lagging_count": self.lags.behind,
+            "lag_unknown": self.lags.unknown,
             "lag_since": documents.iso_time(self.lags.since_ms),
             "lag_unmeasured": max(0, len(self.rows.rows) - len(self.lags.measured)),
             "rebalances": [[minute * 60_000, minutes[minute]] for minute in range(this_minute - 59, this_minute + 1)],
@@ -269,7 +278,7 @@ class Sources:
         return self._with_lags(sorted(rows, key=lambda row: row.group)[:most])
 
     def search(self, search: str = "") -> Document:
-        """Returns the groups, consumers and topics whose names contain ``search``."""
+        """Returns the first groups, consumers and topics whose names contain ``search``."""
         text, cluster = search.lower(), self._seen()
         groups = sorted(name for name in self._all_rows() if text in name.lower())
         topics = [name for name in sorted(cluster.topics) if text in name.lower()]
@@ -279,7 +288,9 @@ class Sources:
             for one in members
             if text in one.lower()
         ]
-        return {"groups": groups[:20], "consumers": consumers[:20], "topics": topics[:20]}
+        found: dict[str, list[Any]] = {"groups": groups, "consumers": consumers, "topics": topics}
+        left_out = sum(max(0, len(names) - _MOST_FOUND) for names in found.values())
+        return {**{name: names[:_MOST_FOUND] for name, names in found.items()}, "left_out": left_out}
 
     def _all_rows(self) -> dict[str, GroupRow]:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
@@ -316,7 +327,7 @@ class Sources:
     def group(self, group: str) -> Document:
         with self._lock:
             memory = self._memory(group)
-            found = self._describe(group, self._ends.read if not memory.asked else self._ends.known)
+            found = self._describe(group, self._logs.read if not memory.asked else self._logs.known)
             memory.asked = True
             self._observe(group, memory, found)
         waiting = [one for one in self._waiting_requests() if one.request.group in {group, ""}]
@@ -331,7 +342,7 @@ class Sources:
     def timeline(self, group: str) -> Document:
         with self._lock:
             memory = self._memory(group)
-            self._observe(group, memory, self._describe(group, self._ends.known))
+            self._observe(group, memory, self._describe(group, self._logs.known))
             found = memory.timeline
             assert found is not None  # noqa: S101  observed just now
             lanes = sorted(found.spans)
@@ -348,9 +359,9 @@ class Sources:
     def group_findings(self, group: str) -> Document:
         """Returns the doctor's findings about the group."""
         if self._is_managed(group):
-            found = examine_group(self.store, group, LagSight(self._ends.read, self._rings), self._cluster)
+            found = examine_group(self.store, group, LagSight(self._logs.read, self._rings), self._cluster)
             return [documents.finding_document(one) for one in found if one.severity is not Severity.OK]
-        seen = self._describe(group, self._ends.known)
+        seen = self._describe(group, self._logs.known)
         members = {one.consumer: one.host or "" for one in seen.members}
         lags = Lags(group, counted(seen.offsets), self._rings.trends(group), members)
         now_ms = self._now_ms()
@@ -360,7 +371,7 @@ class Sources:
     def lag(self, group: str) -> Document:
         """Takes a sample of the group's lag and returns the lag with its trend."""
         now_ms = self._now_ms()
-        found = self._describe(group, self._ends.read)
+        found = self._describe(group, self._logs.read)
         with self._lock:
             self._memory(group).asked = True
         self._rings.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
@@ -369,12 +380,15 @@ class Sources:
         return {
             "group": group,
             "verdict": str(trends.verdict),
+            "verdict_unknown": trends.unknown,
             "note": found.lag_note or None,
+            **documents.lag_document(found.lag),
             "partitions": [
                 {
                     "topic": row.topic,
                     "partition": row.partition,
                     "lag": row.lag,
+                    "gone": row.gone,
                     "verdict": str(one.verdict),
                     "since": documents.iso_time(one.since_ms),
                 }
@@ -385,7 +399,7 @@ class Sources:
 
     def partition(self, group: str, topic: str, partition: str) -> Document:
         """Returns one partition's offsets, trend and owners. Unlike :meth:`lag`, does not take a sample."""
-        found = self._describe(group, self._ends.known)
+        found = self._describe(group, self._logs.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
         if not rows:
             raise NotFound(f"group {group!r} has no partition {topic}[{partition}]")
@@ -401,7 +415,7 @@ class Sources:
             "verdict": str(judged.verdict),
             "since": documents.iso_time(judged.since_ms),
             "spans": spans,
-            "samples": [[one.at_ms, one.committed, one.lag] for one in samples],
+            "samples": [[one.at_ms, one.committed, one.lag, one.gone] for one in samples],
         }
 
     def _memory(self, group: str) -> _GroupMemory:
@@ -422,12 +436,12 @@ class Sources:
             memory.timeline = Timeline.of(decisions, owners, now_ms)
         memory.timeline.observe(owners, now_ms)
 
-    def _describe(self, group: str, ends: EndOffsets) -> GroupDescription:
+    def _describe(self, group: str, log_ranges: LogRanges) -> GroupDescription:
         if self._is_managed(group):
-            found = describe_group(self.store, group, ends, self._presences, self._cluster)
+            found = describe_group(self.store, group, log_ranges, self._presences, self._cluster)
         else:
             of_clients = read_client_group(self._instances, group)
-            (found,) = described([of_clients], self._seen().topics, ends)
+            (found,) = described([of_clients], self._seen().topics, log_ranges)
         return replace(found, offsets=self._rings.judged(group, found.offsets, self._now_ms()))
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:

@@ -17,7 +17,7 @@ from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import CHECK as LAG
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.groups import LogRanges
 from kafka_coord.monitor.history import read_actions, read_cluster_history
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import Committed, counted, offset_rows, read_all_committed
@@ -36,7 +36,7 @@ _MOMENT_S = 1.0
 class LagSight:
     """The input for the lag checks. ``rings`` contains the earlier samples, and the examination adds a new one."""
 
-    end_offsets: EndOffsets
+    log_ranges: LogRanges
     rings: LagRings = field(default_factory=LagRings)
 
 
@@ -141,12 +141,12 @@ def _check_lags(
 ) -> Iterator[Finding]:
     """Checks the lag. Queries the brokers only about partitions with a committed offset; the others have no lag."""
     partitions = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
-    ends, note = lag.end_offsets(partitions) if partitions else ({}, "")
+    logs, note = lag.log_ranges(partitions) if partitions else ({}, "")
     if note:
         yield info(LAG, note)
     for group, snapshot in sorted(snapshots.items()):
         seen = snapshot.observation
-        rows = lag.rings.judged(group, counted(offset_rows(seen, committed[group], ends)), now_ms)
+        rows = lag.rings.judged(group, counted(offset_rows(seen, committed[group], logs)), now_ms)
         lag.rings.add(group, now_ms, rows, seen.decided_ms)
         members = {name: member.host or "" for name, member in seen.members.items()}
         yield from check_lag(Lags(group, rows, lag.rings.trends(group), members, paused=seen.pause is not None), now_ms)

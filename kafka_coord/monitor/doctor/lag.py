@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
 from kafka_coord.model import Action, PartitionSet
+from kafka_coord.model.lag import gone_text
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
 from kafka_coord.monitor.moments import ago, lasting
@@ -41,6 +42,9 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         yield _stalled(seen, owner, rows, now_ms)
     if behind[Verdict.STOPPED]:
         yield _stopped(seen, behind[Verdict.STOPPED], now_ms)
+    gone = [row for row in seen.rows if row.gone]
+    if gone:
+        yield _gone(seen, gone)
     unread = [row for row in seen.rows if row.unread and row.lag]
     if unread:
         yield _unread(seen, unread)
@@ -50,7 +54,7 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
     if behind[Verdict.BEHIND]:
         rows = behind[Verdict.BEHIND]
         yield _behind(seen, rows, _since(seen, rows, now_ms), sum(_trend(seen, row).growth_s or 0 for row in rows))
-    elif total.verdict is Verdict.BEHIND and not behind[Verdict.STALLED] and not behind[Verdict.STOPPED]:
+    elif total is not None and not behind[Verdict.STALLED] and not behind[Verdict.STOPPED]:
         rows = [row for row in seen.rows if row.lag]
         yield _behind(seen, rows, lasting(total.since_ms or now_ms, now_ms), total.growth_s or 0)
     if behind[Verdict.REWOUND]:
@@ -105,6 +109,21 @@ def _unread(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
     return info(CHECK, what, todo, seen.group)
 
 
+def _gone(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
+    what = (
+        f"group {seen.group}: {gone_text(sum(row.gone or 0 for row in rows))} from {_partitions(rows)}: they were"
+        " deleted, by retention or by an operator, before the group read them"
+    )
+    todo = (
+        "this ends once the group commits again; if it has nothing to read, set its offsets:"
+        f" kafka-coord groups reset-offsets {seen.group} --all-topics --to-earliest"
+    )
+    if not seen.members:
+        return info(CHECK, what, todo, seen.group)
+    todo = f"keep the records longer, or let the group read faster; {todo}"
+    return warning(CHECK, what, todo, seen.group)
+
+
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
     what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} waiting"
     if seen.paused:
@@ -142,8 +161,7 @@ def _hot(seen: Lags, hot: Hot) -> Finding:
         f" {topic} ({_rate(hot.records_s)}); the rest goes to {counted(hot.others, 'other partition')}"
     )
     todo = "let the producers spread their keys evenly; more consumers do not help, because only one reads a partition"
-    verdicts = {seen.trends.of(topic, number).verdict, seen.trends.total.verdict}
-    late = verdicts & {Verdict.BEHIND, Verdict.STALLED}
+    late = seen.trends.of(topic, number).verdict in {Verdict.BEHIND, Verdict.STALLED} or seen.trends.total is not None
     return (warning if late else info)(CHECK, what, todo, seen.group)
 
 

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import TopicPartition as Wanted
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.client_groups import asking
 from kafka_coord.zk import layout
@@ -22,6 +23,7 @@ from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import ELECTED, Front, elected, published
 from tests.frontends.kafka.peer import Member, Peer
 from tests.monitor.dashboard.served import operators_file, serving
+from tests.monitor.deleting import delete_records
 from tests.monitor.listening import listening
 from tests.waiting import eventually
 
@@ -218,6 +220,55 @@ def test_the_dashboard_evicts_and_resets_a_group_of_stock_clients(
         assert "alice@127.0.0.1 over HTTP set its offsets" in finding["what"]
     told = coord("groups", "history", group, "--actions", "-o", "json").json()
     assert [one["action"] for one in told] == ["evict c1", "evict c1", "reset-offsets"]
+
+
+def test_a_group_of_stock_clients_has_the_same_two_fields_and_its_fallbacks_must_be_accepted(
+    coord: Run, front: Front, group: str, tmp_path: Path
+) -> None:
+    topic = f"deleted-from-{group}"
+    TopicAdmin(front.cluster.bootstrap_servers).create(topic, 2, replication=3)
+    producer = Producer({"bootstrap.servers": front.bootstrap})
+    for number in range(100):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(60) == 0
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group})
+    one.commit(offsets=[TopicPartition(topic, number, 40 - 40 * number) for number in range(2)], asynchronous=False)
+    one.close()
+    delete_records(front.cluster, {Wanted(topic, 0): 70})
+
+    rows = coord("groups", "describe", group, "--offsets", "-o", "json").json()["offsets"]
+    assert [(row["start_offset"], row["end_offset"], row["lag"], row["gone"]) for row in rows] == [
+        (70, 100, 30, 30),
+        (0, 0, 0, 0),
+    ]
+    listed = coord("groups", "list", "--lag", "-o", "json").json()
+    assert [(row["lag"], row["gone"]) for row in listed if row["group"] == group] == [(30, 30)]
+    with serving(front.cluster.zookeeper, operators_file(tmp_path, alice="a long token")) as served:
+
+        def reset(**body: Any) -> tuple[int, Any]:
+            headers = {"Authorization": "Bearer a long token", "Content-Type": "application/json"}
+            path = f"/api/v1/groups/{group}/reset-offsets"
+            status, _, answer = served.ask(path, "POST", json.dumps({"reason": "bug 17"} | body), headers)
+            return status, json.loads(answer)
+
+        lag = served.document(f"/groups/{group}/lag")
+        assert (lag["lag"], lag["gone"], lag["lag_unknown"]) == (30, 30, 0)
+        assert [(row["lag"], row["gone"]) for row in lag["partitions"]] == [(30, 30), (0, 0)]
+        assert served.document(f"/groups/{group}/partitions/{topic}/0")["gone"] == 30
+        (finding,) = [one for one in served.document(f"/groups/{group}/findings") if "gone" in one["what"]]
+        assert finding["severity"] == "info", "the group has no members that lose records"
+
+        shown = reset(rule="to-time", value="2099-01-01T00:00:00", topics=[f"{topic}:0"])[1]
+        status, refused = reset(confirm=shown["confirm"])
+        assert (status, committed(coord, group)[0]) == (409, 40)
+        assert "no record at or after 2099-01-01T00:00:00.000Z, so reset to the end of the log" in refused["error"]
+        assert reset(confirm=shown["confirm"], accept_notes="yes")[0] == 409
+        assert reset(confirm=shown["confirm"], accept_notes=True)[0] == 200
+        assert committed(coord, group)[0] == 100
+    again = ("groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", "5", "--execute")
+    assert coord(*again).code == 6
+    assert coord(*again, "--accept-notes").code == 0
+    assert committed(coord, group)[0] == 70
 
 
 def test_offsets_are_reset_by_each_rule_and_only_with_execute(coord: Run, topic: str, left: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.dashboard import group_lags
 from kafka_coord.monitor.dashboard.group_lags import GroupLags
@@ -18,8 +19,8 @@ from tests.coordinator.harness import RESTS_SOON, World
 from tests.waiting import eventually
 
 
-def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
-    return dict.fromkeys(partitions, 100), ""
+def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, LogRange], str]:
+    return dict.fromkeys(partitions, LogRange(80, 100)), ""
 
 
 def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
@@ -42,6 +43,6 @@ def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
     monkeypatch.setattr(group_lags, "read_groups", lambda *_: {})  # a group at rest must not need this
     assert resting.step(rows, cluster, sampled=False)
     for lags in (whole, resting):
-        assert lags.measured["delays"][1] == LagTotal(lag=30, worst=30, unknown=3)
+        assert lags.measured["delays"][1] == LagTotal(lag=20, worst=20, unknown=3, gone=10)
         assert lags.consumers == {"delays": ("c1",)}
         assert lags.furthest_behind == ("delays",)

@@ -36,6 +36,11 @@ def _assignment(told: str) -> bytes:
     return bytes(form.encode(form(assigned_partitions=(part,), user_data=told.encode()), 0, bytearray(2)))
 
 
+def _leaving(member_id: str, instance_id: str | None) -> dict[str, Any]:
+    form = message("LeaveGroupRequest").struct("MemberIdentity")
+    return {"members": (form(member_id=member_id, group_instance_id=instance_id),)}
+
+
 class Elsewhere(Exception):
     """There is no answer, or another instance is the coordinator."""
 
@@ -183,20 +188,30 @@ class Client:
         if answer.topics[0].partitions[0].error_code == Error.NONE:
             self.history.judge.promise(one)
 
-    async def _commit(self) -> None:
-        partition = self.rng.randrange(PARTITIONS)
+    def committing(self, partition: int) -> Commit:
+        """Notes a commit that is about to be sent."""
         one = self.history.judge.committing(self.group, partition, self.member_id, self.generation, self._reads)
         self.commits.append(one)
+        return one
+
+    def _commit_fields(self, one: Commit) -> dict[str, Any]:
         form = message("OffsetCommitRequest")
-        part = form.struct("OffsetCommitRequestPartition")(partition_index=partition, committed_offset=one.value)
+        part = form.struct("OffsetCommitRequestPartition")(partition_index=one.key[1], committed_offset=one.value)
         topic = form.struct("OffsetCommitRequestTopic")(name=TOPIC, partitions=(part,))
         alone = self.group == ALONE
+        return {
+            "member_id": "" if alone else self.member_id,
+            "generation_id_or_member_epoch": -1 if alone else self.generation,
+            "topics": (topic,),
+        }
+
+    def commit_frame(self, one: Commit) -> bytes:
+        return self._frame("OffsetCommit", **self._commit_fields(one))
+
+    async def _commit(self) -> None:
+        one = self.committing(self.rng.randrange(PARTITIONS))
         answer = await self._ask(
-            "OffsetCommit",
-            check=lambda told: self._promised(told, one),
-            member_id="" if alone else self.member_id,
-            generation_id_or_member_epoch=-1 if alone else self.generation,
-            topics=(topic,),
+            "OffsetCommit", check=lambda told: self._promised(told, one), **self._commit_fields(one)
         )
         error = answer.topics[0].partitions[0].error_code
         if error == Error.NONE:
@@ -212,9 +227,11 @@ class Client:
         for part in answer.topics[0].partitions:
             self.history.judge.fetched(self.group, part.partition_index, part.committed_offset, began)
 
+    def leave_frame(self, member_id: str, instance_id: str | None) -> bytes:
+        return self._frame("LeaveGroup", **_leaving(member_id, instance_id))
+
     async def _leave(self) -> None:
-        form = message("LeaveGroupRequest").struct("MemberIdentity")
-        await self._ask("LeaveGroup", members=(form(member_id=self.member_id, group_instance_id=self.instance_id),))
+        await self._ask("LeaveGroup", **_leaving(self.member_id, self.instance_id))
         self.member_id = ""
         await asyncio.sleep(self.rng.uniform(0.0, 5.0))
         raise Rejoin
@@ -230,14 +247,17 @@ class Client:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, name: str, *, check: Callable[[Any], None] | None = None, **fields: Any) -> Any:
-        """Asks the presumed coordinator. Raises :class:`Elsewhere`."""
-        request, answer = message(f"{name}Request"), message(f"{name}Response")
+    def _frame(self, name: str, **fields: Any) -> bytes:
+        request = message(f"{name}Request")
         if name not in {"LeaveGroup", "OffsetFetch"}:
             fields["group_instance_id"] = self.instance_id
-        version = VERSIONS[name]
-        header = RequestHeader(request.api_key or 0, version, next(self._numbers), self.name)
-        frame = request_frame(header, request, request(group_id=self.group, **fields))[4:]
+        header = RequestHeader(request.api_key or 0, VERSIONS[name], next(self._numbers), self.name)
+        return request_frame(header, request, request(group_id=self.group, **fields))[4:]
+
+    async def _ask(self, name: str, *, check: Callable[[Any], None] | None = None, **fields: Any) -> Any:
+        """Asks the presumed coordinator. Raises :class:`Elsewhere`."""
+        answer, version = message(f"{name}Response"), VERSIONS[name]
+        frame = self._frame(name, **fields)
         told: asyncio.Future[bytes] = self.process.create_future()
 
         def read(found: bytes) -> Any:

@@ -15,18 +15,19 @@ from kafka_coord.frontends.kafka.routing import HEARTBEAT
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PROOF_S
-from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import REGISTRY_READ_S, Instance, Network, Registry, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
+from tests.simulation.groups.line import Line
 from tests.simulation.groups.log import STORAGE, TIMED_OUT, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
+from tests.simulation.groups.member_faults import OF_MEMBERS, MemberFaults
 from tests.simulation.groups.topics import SimulatedTopic
 
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
-    "idle", "deny", "size", "unclear", "zookeeper", "topics",
+    "idle", "deny", "size", "unclear", "zookeeper", "topics", "evict", "return",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
@@ -51,27 +52,6 @@ _COMMITS_WITHIN_S = 3 * RESTS_S * _CALM_PACE + 1.0
 the three. The requests take a few hundredths of a second, because no message is lost or late."""
 
 
-class Line(OpenCaller):
-    """The connection of one client to one instance, as far as a held request needs it."""
-
-    def __init__(self, software: str) -> None:
-        super().__init__("h")
-        self.software = software
-        self.held: asyncio.Task[Any] | None = None
-
-    def holding(self, release: Callable[[], None] | None) -> None:
-        super().holding(release)
-        self.held = None if release is None else asyncio.current_task()
-
-    def sent_more(self) -> None:
-        if self.release is not None:
-            self.release()
-
-    def lost(self) -> None:
-        if self.held is not None:
-            self.held.cancel()
-
-
 class GroupHistory:
     """``faults`` are the possible kinds. They may happen for ``turmoil_s`` seconds."""
 
@@ -83,12 +63,13 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm = False
         few = len(faults) <= _FEW
-        kinds = [kind for kind in sorted(faults - OF_OUTCOMES - {"topics"}) if rng.random() < 0.5 or few]
+        kinds = [kind for kind in sorted(faults - OF_OUTCOMES - OF_MEMBERS - {"topics"}) if rng.random() < 0.5 or few]
         of_outcomes = random.Random(f"outcomes {seed}")
         self.of_outcomes = [kind for kind in sorted(faults & OF_OUTCOMES) if of_outcomes.random() < 0.4 or few]
         if "forget" in kinds and "compact" in kinds:
             kinds.remove(rng.choice(["forget", "compact"]))
         self.kinds = kinds
+        self.of_members = MemberFaults(self, faults, few=few)
         self.net = Network(self.world)
         self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
         self.topic = SimulatedTopic(self.world, seed)
@@ -128,6 +109,7 @@ class GroupHistory:
             world.after(1.2, self._fault_of_outcomes)
         if not self.topic.is_still:
             world.after(self.topic.rng.uniform(1.0, 5.0), self._topics)
+        self.of_members.start()
         world.after(_LOOKS_S, self._look_at_held)
         world.after(_LOOKS_S, self._look_at_named)
         self._run(start + self.turmoil_s)
@@ -218,7 +200,7 @@ class GroupHistory:
         if ended_at is not None and now - ended_at > _NAMED_S:
             self.judge.breaks(f"{instance.process.name} names instance {node}, whose session ended at {ended_at:.3f}")
 
-    def _lose_connections(self, client: Client) -> None:
+    def lose_connections(self, client: Client) -> None:
         """Lets running instances notice the change."""
         for (of, at), line in self.lines.items():
             if of is client.process:
@@ -371,7 +353,7 @@ class GroupHistory:
     def _client_kill(self) -> None:
         client = self.rng.choice(self.clients)
         client.process.killed = True
-        self._lose_connections(client)
+        self.lose_connections(client)
         self.world.after(self.rng.uniform(0.0, 4.0), lambda: self._start_again(client))
 
     def _start_again(self, client: Client) -> None:

@@ -167,8 +167,8 @@ def _earlier_producer_not_ended() -> Patch:
 def _told_before_it_is_stored() -> Patch:
     original = GroupMetadataManager.store_group
 
-    async def store(self: Any, group: Any, assignments: Any) -> Error:
-        asyncio.get_running_loop().create_task(original(self, group, assignments))
+    async def store(self: Any, group: Any, assignments: Any, topic_ids: Any) -> Error:
+        asyncio.get_running_loop().create_task(original(self, group, assignments, topic_ids))
         return Error.NONE
 
     return GroupMetadataManager, "store_group", store
@@ -214,8 +214,8 @@ def _refused_commit_stays_in_memory() -> Patch:
 def _refused_assignment_is_handed_out() -> Patch:
     original = GroupMetadataManager.store_group
 
-    async def store(self: Any, group: Any, assignments: Any) -> Error:
-        error = await original(self, group, assignments)
+    async def store(self: Any, group: Any, assignments: Any, topic_ids: Any) -> Error:
+        error = await original(self, group, assignments, topic_ids)
         return Error.NONE if error is Error.COORDINATOR_NOT_AVAILABLE else error
 
     return GroupMetadataManager, "store_group", store
@@ -320,8 +320,8 @@ TELLING = {
     "a newer term does not wait": frozenset({"twin"}),
     "generations are not compared": frozenset({"delay", "client-freeze"}),
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
-    "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
-    "a heartbeat is held for a member that was removed": frozenset({"lazy", "delay", "client-kill"}),
+    "a static member that was replaced is not fenced": frozenset({"return"}),
+    "a heartbeat is held for a member that was removed": frozenset({"evict"}),
     "sequence numbers are used again although the broker has the batch": frozenset({"unclear", "replicas"}),
     "a refused commit stays in memory": frozenset({"deny", "replicas"}),
     "a refused assignment is handed out": frozenset({"deny", "replicas", "client-kill"}),

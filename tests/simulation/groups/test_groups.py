@@ -17,7 +17,6 @@ WITHIN_SEEDS = 300
 FOUND_BY = {
     "the base offset is not compared": 16,
     "generations are not compared": 24,
-    "a static member that was replaced is not fenced": 107,
     "memory is read without a check of the term": 37,
     "batches of older terms are loaded": 37,
     "the terms of an earlier producer id are not ended": 57,

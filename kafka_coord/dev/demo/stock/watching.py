@@ -12,7 +12,7 @@ from kafka_coord.model import CoordinatorInfo, Decision
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import described, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.groups import EndOffsets, GroupDescription
+from kafka_coord.monitor.groups import GroupDescription, LogRanges
 
 
 class StockWatcher(Watcher):
@@ -41,10 +41,10 @@ class StockWatcher(Watcher):
         """Returns no decisions: in these groups, a member assigns the partitions."""
         return ()
 
-    def _described(self, ends: EndOffsets | None) -> GroupDescription:
+    def _described(self, log_ranges: LogRanges | None) -> GroupDescription:
         topics = read_cluster(self._store).topics
         group = read_client_group(Instances(self._store, {}), self._group)
-        return described([group], topics, ends)[0]
+        return described([group], topics, log_ranges)[0]
 
     def _look_at_coordinator(self) -> None:
         """Does nothing, because every sample already includes the coordinator."""

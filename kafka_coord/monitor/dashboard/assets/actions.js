@@ -115,6 +115,8 @@ function askReset(group, managed) {
 
 function confirmReset(group, found, managed, pause) {
   const many = found.rows.length;
+  const noted = found.rows.filter((row) => row.note);
+  const shown = [...noted, ...found.rows.filter((row) => !row.note)].slice(0, 100);
   ask(`Reset ${many} ${plural(many, "offset")} of ${group}?`, [
     table("Change", [
       ["Partition", (row) => `${row.topic} ${row.partition}`],
@@ -122,11 +124,16 @@ function confirmReset(group, found, managed, pause) {
       ["Then", (row) => count(row.new_offset), "number"],
       ["Owner", (row) => row.owner],
       ["Note", (row) => row.note],
-    ], found.rows.slice(0, 100)),
+    ], shown),
     many > 100 && h("p", { class: "soft" }, `and ${count(many - 100)} more`),
+    noted.length > 0 && h("label", { class: "trouble" },
+      h("input", { type: "checkbox", name: "accept_notes", required: true }),
+      ` Accept the ${plural(noted.length, "note")}: ${count(noted.length)} ${plural(noted.length, "offset")} will not be what the rule asks for (--accept-notes)`),
     !pause && found.rows.some((row) => row.owner) && h("p", { class: "trouble" },
       `Consumers own these partitions, so the reset will be refused: stop them${managed ? ", or start again and tick --pause" : " first"}.`),
-  ], "Reset", async () => said(await post(on(group, "reset-offsets"), { confirm: found.confirm })));
+  ], "Reset", async (value) => said(await post(on(group, "reset-offsets"), {
+    confirm: found.confirm, accept_notes: value("accept_notes") === "on",
+  })));
 }
 
 function askEvict(group, members) {

@@ -101,7 +101,8 @@ async function search() {
     ...found.topics.map((one) => [to(one, "cluster"), "topic"]),
   ];
   hits.replaceChildren(...(links.length
-    ? links.map(([link, kind]) => h("li", { role: "option" }, link, h("span", { class: "soft" }, ` ${kind}`)))
+    ? [...links.map(([link, kind]) => h("li", { role: "option" }, link, h("span", { class: "soft" }, ` ${kind}`))),
+      ...(found.left_out ? [h("li", { class: "soft" }, `and ${found.left_out} more: type more of the name`)] : [])]
     : [h("li", { class: "soft" }, "no name contains this text")]));
   hits.hidden = false;
   field.setAttribute("aria-expanded", "true");

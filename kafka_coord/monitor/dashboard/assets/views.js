@@ -53,13 +53,20 @@ const attention = (name, known, about = () => true) => {
   ];
 };
 
+/** The known lag, and how many partitions it leaves out. */
+const lagOf = (row) => (row.lag !== null && row.lag_unknown ? `${short(row.lag)}, and ${row.lag_unknown} unknown` : short(row.lag));
+
+/** The number of records that were deleted unread, if there are any. */
+const goneOf = (gone) => gone > 0 && figure(short(gone), `unread ${plural(gone, "record")} ${gone === 1 ? "is" : "are"} gone`, "warn");
+
 const groupColumns = [
   ["Group", (row) => to(row.group, "groups", row.group)],
   ["State", (row) => state(row.state)],
   ["Generation", (row) => count(row.generation), "number"],
   ["Members", (row) => count(row.members), "number"],
   ["Partitions", (row) => count(row.partitions), "number"],
-  ["Lag", (row) => (row.lag === undefined ? null : short(row.lag)), "number"],
+  ["Lag", (row) => (row.lag === undefined ? null : lagOf(row)), "number"],
+  ["Gone", (row) => count(row.gone) || null, "number"],
   ["Pending", (row) => count(row.pending) || null, "number"],
   ["Unreadable", (row) => count(row.unreadable) || null, "number"],
   ["Kind", (row) => row.kind],
@@ -118,15 +125,17 @@ export function overview() {
           epoch(found, history),
           figure(count(found.groups), plural(found.groups, "group")),
           Object.entries(found.states).map(([name, many]) => figure(count(many), name, STATE[name])),
-          figure(worst ? short(worst.lag) : found.lag_unmeasured ? "…" : "0",
-            worst ? ["worst lag, of ", to(worst.group, "groups", worst.group)] : "worst lag known"),
+          figure(worst ? short(worst.lag) : found.lag_unmeasured ? "…" : found.lag_unknown ? "unknown" : "0",
+            [worst ? ["worst lag known, of ", to(worst.group, "groups", worst.group)] : "worst lag",
+              found.lag_unknown > 0 && `, unknown for ${count(found.lag_unknown)} ${plural(found.lag_unknown, "partition")} of managed groups`]),
           figure(count(total), `${plural(total, "rebalance")} in the last hour`)),
         found.groups_unread > 0 && h("p", { class: "soft" }, `still to be read: ${count(found.groups_unread)} ${plural(found.groups_unread, "group")}`),
         section("Needs attention", findings(known["/cluster/findings"])),
         found.troubled_count > 0 && section(`Groups not at rest: ${count(found.troubled_count)}`,
           table("Groups not at rest", groupColumns, found.troubled)),
         found.lagging.length > 0 && section("Furthest behind", table("Furthest behind", laggingColumns, found.lagging),
-          h("p", { class: "soft" }, "Measured group by group; the oldest value is from ", ago(found.lag_since), ".")),
+          h("p", { class: "soft" }, "Measured group by group; the oldest value is from ", ago(found.lag_since), ".",
+            found.lagging_count > found.lagging.length && ` ${count(found.lagging_count - found.lagging.length)} more groups lag.`)),
         h("div", { class: "pair" }, section("Rebalances per minute", h("time-chart", { data: {
           label: `Rebalances per minute: ${total} in the last hour`,
           kind: "bars",
@@ -200,6 +209,12 @@ const lagChart = (lag, marks) => {
   } });
 };
 
+/** The verdict on a group, and for how many of its partitions it is unknown. */
+const judged = (lag) => {
+  const verdict = lag.verdict === "unknown" ? "lag unknown" : lag.verdict;
+  return lag.verdict_unknown ? `${verdict} (unknown for ${lag.verdict_unknown} of ${lag.partitions.length} partitions)` : verdict;
+};
+
 const memberColumns = (group) => [
   ["Consumer", (row) => to(row.consumer, "groups", group, "consumers", row.consumer)],
   ["", (row) => (row.registered ? null : badge("gone", "bad"))],
@@ -246,7 +261,7 @@ export function group(name) {
       const last = history?.at(-1);
       const unowned = found.offsets.filter((one) => one.owner === null).length;
       return [
-        h("p", { class: "lead" }, state(found.state), " ", lag && badge(lag.verdict === "unknown" ? "lag unknown" : lag.verdict, VERDICT[lag.verdict]), " ", h("span", null, found.status)),
+        h("p", { class: "lead" }, state(found.state), " ", lag && badge(judged(lag), VERDICT[lag.verdict]), " ", h("span", null, found.status)),
         paused(found.paused),
         attention(name, known),
         actions(name, found),
@@ -258,6 +273,7 @@ export function group(name) {
           figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${unowned ? `, ${unowned} without an owner` : ""}`, unowned && found.member_count ? "bad" : ""),
           figure(short(found.lag), found.lag_unknown ? `records behind, unknown for ${found.lag_unknown} partitions` : "records behind"),
           figure(short(found.worst_lag), "behind in the worst partition"),
+          goneOf(found.gone),
           figure(count(found.pending), `pending ${plural(found.pending, "command")}${found.pending ? `, the oldest for ${duration(oldest, 0)}` : ""}`, found.pending ? "warn" : "")),
         section("Owners over time", timeline && !timeline.partitions.length
           ? h("p", { class: "soft" }, "No partition has an owner, and no earlier owner is recorded.") : lanes(name, found, timeline, history),
@@ -269,8 +285,10 @@ export function group(name) {
           ["Owner", (row) => (row.owner === null ? badge("no owner", "bad") : to(row.owner, "groups", name, "consumers", row.owner))],
           ["", (row) => (row.holding === "stopping" ? badge("stopping", "busy") : null)],
           ["Committed", (row) => count(row.committed_offset), "number"],
+          ["Start", (row) => count(row.start_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
           ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
+          ["Gone", (row) => count(row.gone) || null, "number"],
           ["Trend", (row) => {
             const trend = trends.get(`${row.topic} ${row.partition}`);
             return verdictOf(trend?.verdict ?? "unknown", trend?.since);
@@ -317,8 +335,10 @@ export function partition(name, topic, number) {
         h("div", { class: "figures" },
           figure(count(found.committed_offset) ?? "none",
             found.committed_at ? ["committed offset, ", ago(found.committed_at)] : "committed offset"),
+          figure(count(found.start_offset) ?? "unknown", "start offset"),
           figure(count(found.end_offset) ?? "unknown", "end offset"),
-          figure(short(found.lag), "records behind")),
+          figure(short(found.lag), "records behind"),
+          goneOf(found.gone)),
         section("Owners", h("owner-lanes", { data: {
           lanes: [{ label: `${topic} ${number}`, href: path("groups", name), spans: found.spans }],
           who: [...new Set(found.spans.map(([who]) => who))].sort(),
@@ -353,14 +373,18 @@ export function consumer(name, who) {
       const member = found.members.find((one) => one.consumer === who);
       const history = known[of("history")];
       const about = (history ?? []).filter((one) => who in one.moves || one.reason.split(/[ ,]/).includes(who));
-      const behind = found.offsets.filter((one) => one.owner === who).map((one) => one.lag);
+      const owned = found.offsets.filter((one) => one.owner === who);
+      const behind = owned.map((one) => one.lag);
+      const unknown = behind.filter((one) => one === null).length;
       return [
         h("p", { class: "lead" }, "Consumer of ", to(name, "groups", name), " ",
           member?.registered ? badge("registered", "good") : badge("gone", "bad")),
         attention(name, known, (one) => one.what.split(/[ ,:;]/).includes(who)),
         member && h("div", { class: "figures" },
           figure(count(behind.length), `${plural(behind.length, "partition")} owned`),
-          figure(behind.includes(null) ? "unknown" : short(behind.reduce((sum, one) => sum + one, 0)), "records behind"),
+          figure(unknown ? "unknown" : short(behind.reduce((sum, one) => sum + one, 0)),
+            unknown ? `records behind, in ${unknown} of ${behind.length} partitions` : "records behind"),
+          goneOf(owned.reduce((sum, one) => sum + one.gone, 0)),
           figure(count(member.pending.length), `pending ${plural(member.pending.length, "command")}`, member.pending.length ? "warn" : ""),
           figure(member.since ? duration(age(member.since), 0) : "–", "registered for")),
         member && section("Member", table("Member", [

@@ -1,0 +1,120 @@
+"""What an instance does not tell about client-assigned groups is named, and never counts as nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model.lag import LogRange
+from kafka_coord.monitor.all_groups import list_all_groups
+from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent
+from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
+from kafka_coord.wire.messages import message
+from tests.monitor.written import Tree
+
+TP = TopicPartition("flights", 0)
+
+
+class Scripted(Instances):
+    """Two instances whose answers the test gives, in Kafka's own messages. ``errors`` maps (request, broker, group) to
+    an error. ``silent`` are the requests that the instance 2 does not answer."""
+
+    def __init__(self, tree: Tree, groups: Mapping[int, list[str]], errors: Mapping[tuple[str, str], int]) -> None:
+        super().__init__(tree.store, {})
+        self.groups, self.errors = groups, errors
+        self.silent: set[str] = set()
+
+    def directory(self) -> InstanceDirectory:
+        return InstanceDirectory({1: "h1:1", 2: "h2:1"}, {number: 1 + number % 2 for number in range(50)})
+
+    def ask_each(
+        self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[Any]]
+    ) -> tuple[dict[int, Any], tuple[Silent, ...]]:
+        answered, silent = {}, []
+        for broker_id in addresses:
+            try:
+                answered[broker_id] = asyncio.run(conversation(self._asker(broker_id)))
+            except TimeoutError:
+                silent.append(Silent(broker_id, "h2:1", "no response in time"))
+        return answered, tuple(silent)
+
+    def _asker(self, broker_id: int) -> Ask:
+        async def ask(request: str, version: int, sent: Any) -> Any:
+            del version
+            if broker_id == 2 and request in self.silent:
+                raise TimeoutError
+            response = message(f"{request}Response")
+            if request == "ListGroups":
+                one = response.struct("ListedGroup")
+                return response(groups=tuple(one(group_id=name) for name in self.groups[broker_id]))
+            if request == "DescribeGroups":
+                one = response.struct("DescribedGroup")
+                return response(groups=tuple(self._described(one, name) for name in sent.groups))
+            one = response.struct("OffsetFetchResponseGroup")
+            return response(groups=tuple(self._offsets(response, one, broker_id, asked) for asked in sent.groups))
+
+        return ask
+
+    def _described(self, one: Any, name: str) -> Any:
+        error = self.errors.get(("DescribeGroups", name), 0)
+        return one(group_id=name, group_state="" if error else "Empty", error_code=error)
+
+    def _offsets(self, response: Any, one: Any, broker_id: int, asked: Any) -> Any:
+        name = asked.group_id
+        if name not in self.groups[broker_id]:
+            return one(group_id=name, error_code=Error.NOT_COORDINATOR)
+        if error := self.errors.get(("OffsetFetch", name), 0):
+            return one(group_id=name, error_code=error)
+        partition = response.struct("OffsetFetchResponsePartitions")(partition_index=0, committed_offset=40)
+        topic = response.struct("OffsetFetchResponseTopics")(name="flights", partitions=(partition,))
+        return one(group_id=name, topics=(topic,))
+
+
+def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, LogRange], str]:
+    return dict.fromkeys(partitions, LogRange(70, 100)), ""
+
+
+@pytest.fixture
+def shown(tree: Tree) -> Callable[..., tuple[dict[str, tuple[int | None, int | None]], tuple[str, ...]]]:
+    tree.coordinator()
+    tree.topic("flights", 1)
+
+    def listed(
+        groups: Mapping[int, list[str]], errors: Mapping[tuple[str, str], int], silent: str = ""
+    ) -> tuple[dict[str, tuple[int | None, int | None]], tuple[str, ...]]:
+        instances = Scripted(tree, groups, errors)
+        instances.silent = {silent}
+        found = list_all_groups(instances, hundred)
+        return {row.group: (row.lag.lag, row.lag.gone) for row in found.rows if row.lag}, found.missing
+
+    return listed
+
+
+def test_a_group_that_is_listed_but_not_described_is_named(shown: Callable[..., Any]) -> None:
+    failing = {("DescribeGroups", name): Error.GROUP_AUTHORIZATION_FAILED for name in ("audit", "billing")}
+    rows, missing = shown({1: ["audit", "billing", "delays"], 2: ["orders"]}, failing)
+    assert rows == {"delays": (30, 30), "orders": (30, 30)}
+    assert missing == ("NOT SHOWN: groups audit, billing, because instance 1 answered GROUP_AUTHORIZATION_FAILED",)
+
+
+def test_a_group_that_another_instance_describes_is_not_missing(shown: Callable[..., Any]) -> None:
+    rows, missing = shown({1: ["delays"], 2: []}, {})
+    assert (rows, missing) == ({"delays": (30, 30)}, ())
+
+
+def test_a_group_whose_offsets_are_refused_or_not_returned_has_an_unknown_lag_and_is_named(
+    shown: Callable[..., Any],
+) -> None:
+    refused = {("OffsetFetch", "delays"): Error.COORDINATOR_LOAD_IN_PROGRESS}
+    rows, missing = shown({1: ["delays", "flown"], 2: ["orders", "routes"]}, refused, silent="OffsetFetch")
+    assert rows == {"delays": (None, None), "flown": (30, 30), "orders": (None, None), "routes": (None, None)}
+    assert missing == (
+        "LAG UNKNOWN: no committed offsets of group delays, because instance 1 answered COORDINATOR_LOAD_IN_PROGRESS",
+        "LAG UNKNOWN: no committed offsets of groups orders, routes, because instance 2 does not answer: no response in"
+        " time",
+    )
