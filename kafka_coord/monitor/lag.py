@@ -132,15 +132,16 @@ class OffsetReader:
         """Returns the log start offsets."""
         return self._ask(partitions, self._spec.earliest)
 
-    def refused(self, topics: Iterable[str]) -> dict[str, str]:
-        """Returns the topics that the client is not allowed to describe or to read, each with the reason. A broker
-        before 2.3 does not tell whether the client may read."""
+    def refused(self, topics: Iterable[str], earlier: Mapping[str, str]) -> dict[str, str]:
+        """Returns the topics that the client is not allowed to describe or to read, each with the reason. If the
+        brokers do not answer about a topic, it stays as in ``earlier``. A broker before 2.3 does not tell whether the
+        client may read."""
         from confluent_kafka import KafkaError, TopicCollection
         from confluent_kafka.admin import AclOperation
 
         admin, refused = self._admin, {}
         if admin is None:
-            return {}
+            return dict(earlier)
         asked = admin.describe_topics(
             TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=self._timeout_s
         )
@@ -149,7 +150,10 @@ class OffsetReader:
             failure = future.exception() if future.done() else None
             if failure is not None and _code(failure) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 refused[topic] = _reason(failure)
-            elif future.done() and failure is None:
+            elif failure is not None or not future.done():
+                if topic in earlier and (failure is None or _code(failure) != KafkaError.UNKNOWN_TOPIC_OR_PART):
+                    refused[topic] = earlier[topic]
+            else:
                 rights = future.result().authorized_operations
                 if rights is not None and AclOperation.READ not in rights:
                     refused[topic] = "not authorized to READ the topic"

@@ -210,7 +210,7 @@ class QueryMember:
         Raises :class:`BrokerError`."""
         readable = self.holdings.wanted()
         refused = self._refused({tp.topic for tp in self.holdings.held_partitions()})
-        self._tell({tp: refused[tp.topic] for tp in self.holdings.held_partitions() if tp.topic in refused})
+        self._tell()
         return {tp: position for tp, position in readable.items() if tp.topic not in refused}
 
     def _refused(self, topics: set[str]) -> Mapping[str, str]:
@@ -220,7 +220,7 @@ class QueryMember:
         asked = topics | refused.keys()
         now = time.monotonic()
         if asked and (not asked <= self._rights_of or now >= self._rights_until):
-            refused = self._reader().refused(asked)
+            refused = self._reader().refused(asked, refused)
             self.holdings.refuse(refused)
             self._rights_of = frozenset(asked)
             self._rights_until = now + (_REFUSED_S if refused else _RIGHTS_S)
@@ -234,16 +234,18 @@ class QueryMember:
         found = self._reader().latest(PartitionSet.of(starting))
         missing = starting - found.offsets.keys()
         self.holdings.first_ends(found.offsets, dict.fromkeys(missing, found.note))
-        self._tell(dict.fromkeys(missing, found.note))
+        self._tell()
         deadline = time.monotonic() + _SAID_WITHIN_S
         while self.holdings.starting() & found.offsets.keys() and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def _tell(self, troubles: Mapping[TopicPartition, str]) -> None:
-        """Tells once when partitions cannot be read, and once when they can, or are not held any more."""
-        held = set(self.holdings.held_partitions())
-        unresolved = {tp: reason for tp, reason in self.holdings.unresolved().items() if reason}
-        current = {tp: reason for tp, reason in (unresolved | dict(troubles)).items() if tp in held}
+    def _tell(self) -> None:
+        """Tells once when partitions cannot be read, and once when they can, or are not held any more. Those of a topic
+        that the query may not read stay told until it may, also after the coordinator has given them to others."""
+        refused, held = self.holdings.refused(), set(self.holdings.held_partitions())
+        current = {tp: reason for tp, reason in self._told.items() if tp.topic in refused}
+        current |= {tp: reason for tp, reason in self.holdings.unresolved().items() if reason and tp not in current}
+        current |= {tp: refused[tp.topic] for tp in held if tp.topic in refused and tp not in current}
         begun, ended = current.keys() - self._told.keys(), self._told.keys() - current.keys()
         if begun:
             log.warning(

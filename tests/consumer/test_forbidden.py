@@ -29,6 +29,8 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import GroupSettings
 from kafka_coord.monitor.groups import GroupDescription, describe_group
+from kafka_coord.spark.member import QueryMember
+from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
 from tests.conftest import _shared_servers
@@ -127,6 +129,16 @@ def elected(guarded: Guarded) -> Iterator[CoordinatorService]:
 Make = Callable[..., Consumer]
 
 
+def login_of(user: str) -> dict[str, Any]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": USERS[user],
+        "log_level": 0,
+    }
+
+
 @pytest.fixture
 def consumer(guarded: Guarded, store: KazooStore) -> Iterator[Make]:
     """Makes consumers that log in as ``user``, in groups with a short rebalance timeout."""
@@ -135,18 +147,11 @@ def consumer(guarded: Guarded, store: KazooStore) -> Iterator[Make]:
     def make(group: str, *topics: str, user: str = "reader", **more: Any) -> Consumer:
         store.ensure_path(layout.group(group))
         store.set(layout.group(group), fields.dump(GroupSettings(rebalance_timeout_ms=REBALANCE_TIMEOUT_MS).to_json()))
-        login = {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user,
-            "sasl.password": USERS[user],
-            "log_level": 0,
-        }
         given = {
             **({"topics": topics} if topics else {}),
             "auto_offset_reset": "latest",
             "zookeeper": guarded.zookeeper,
-            "kafka": login,
+            "kafka": login_of(user),
             **more,
         }
         made.append(Consumer(group=group, **given))
@@ -247,3 +252,32 @@ def test_a_right_that_is_taken_away_moves_the_topic_and_ends_no_application(
     guarded.allow(topic, AclOperation.READ)
     assert [record.value for record in read(one, 1)] == [b"b"]
     assert one.stats.losses == 0
+
+
+def test_a_spark_query_reads_its_other_topics_and_begins_a_forbidden_one_at_its_first_end(
+    guarded: Guarded, store: KazooStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    flights, salaries = guarded.topic("query-flights", AclOperation.READ), guarded.topic("query-salaries")
+    guarded.produce(salaries, "before")
+    options = {"zookeeper": guarded.zookeeper, "group": "query", "topics": f"{flights},{salaries}"}
+    login = {f"kafka.{name}": value for name, value in login_of("reader").items() if name != "log_level"}
+    query = QueryMember(SourceOptions.of(options | login))
+
+    def planned(topic: str) -> list[tuple[int, int]]:
+        query.holdings.done()
+        found = query.plan(100)
+        return [one for tp in found.partitions if tp.topic == topic for one in found.of_partition(tp)]
+
+    try:
+        query.await_partitions()
+        eventually(lambda: not planned(flights) and store.exists(layout.offset("query", flights, 0)))
+        guarded.produce(flights, "one")
+        assert eventually(lambda: planned(flights)) == [(0, 1)]
+        eventually(lambda: not planned(salaries) and owner(store, "query", salaries) is None)
+        eventually(lambda: store.exists(layout.offset("query", salaries, 0)))
+        guarded.produce(salaries, "two")
+        guarded.allow(salaries, AclOperation.READ)
+        assert eventually(lambda: planned(salaries)) == [(1, 2)]
+        assert len(told(caplog, f"cannot read {salaries}[0]")) == 1
+    finally:
+        query.close()
