@@ -252,6 +252,8 @@ class SimulatedCluster:
 
     def _trouble(self, kind: str, which: float, for_s: float) -> None:
         topics = sorted(self.partitions)
+        if not topics:
+            return  # the group still waits for its topic
         topic = topics[int(which * len(topics))]
         consumers = sorted(name for name in self.processes if not name.startswith("serve"))
         if kind == NO_LEADER:
