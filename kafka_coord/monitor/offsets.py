@@ -1,4 +1,4 @@
-"""Reads the committed offsets of groups, and computes the lag of each partition."""
+"""Reads the committed offsets of groups, and adds up the lag of their partitions."""
 
 from __future__ import annotations
 

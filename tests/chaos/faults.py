@@ -425,7 +425,7 @@ class Faults:
                 self.stop(actor)
             said = self._until_done(
                 *("groups", "reset-offsets", group, "--all-topics", "--shift-by", "-40"),
-                *("--execute", "-o", "json", "--reason", "chaos"),
+                *("--execute", "--accept-notes", "-o", "json", "--reason", "chaos"),  # some have read less than 40
             )
             self.note(Kind.RESET, f"group:{group}", group=group, offsets=_offsets(said.output))
         finally:

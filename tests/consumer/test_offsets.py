@@ -17,6 +17,7 @@ from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
 from tests.consumer.lossy_store import LossyStore
 from tests.consumer.reading import Reader, read
+from tests.monitor.deleting import delete_records
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -261,6 +262,9 @@ def test_a_consumer_returns_the_logs_ends_offsets_for_times_and_the_lag(
     assert [record.offset for record in read(consumer, 1)] == [3]
     consumer.seek(filled, late)
     assert consumer.position(filled) == 5
+    consumer.seek(filled, 1)
+    delete_records(kafka_cluster, {filled: 4})
+    assert consumer.lag() == {filled: 1, empty: 0}, "records that were deleted do not wait"
     with pytest.raises(NotFound, match=f"{topic}-9"):
         consumer.end_offsets([(topic, 9)])
     with pytest.raises(SettingsError, match="no time zone"):

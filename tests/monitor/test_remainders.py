@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,14 @@ def test_a_remainder_that_cannot_be_read_is_not_called_stuck(in_time: bool):
 def test_an_open_transaction_is_not_called_stuck():
     seen, verdict, _ = judged_as(Log(Next(5_000, is_record=False)), row())
     assert (seen.lag, verdict) == (5, Verdict.UNKNOWN)
+
+
+def test_a_remainder_is_read_from_the_first_record_that_the_log_still_holds():
+    log = Log(Next(5_004, is_record=True))
+    deleted = replace(row(), lag=105, gone=4_897, start_offset=4_900)
+    seen, verdict, _ = judged_as(log, deleted)
+    assert log.asked == [{TP: 4_900}]
+    assert (seen.lag, seen.gone, verdict) == (1, 4_897, Verdict.STALLED)
 
 
 def test_only_partitions_that_stand_still_are_read():

@@ -43,11 +43,7 @@ class Watching:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def now(self) -> GroupDescription:
-        def ends(partitions):
-            found = self._reader.latest(partitions)
-            return found.offsets, found.note
-
-        return describe_group(self._store, GROUP, ends)
+        return describe_group(self._store, GROUP, self._reader.ranges)
 
     def owners(self) -> dict[str, int]:
         """The number of partitions that each consumer owns, or nothing until the group has settled."""

@@ -120,7 +120,7 @@ def test_every_label_has_a_bounded_set_of_values(families: dict[str, Metric]) ->
                 assert value in BOUNDED.get(label, {value}), f"{name}: {label}={value}"
         groups = {sample.labels.get("group") for sample in family.samples} - {None}
         assert len(groups) <= MOST_GROUPS, name
-        assert not groups or name.startswith("kafka_coord_group_lag_"), name
+        assert not groups or name.startswith(("kafka_coord_group_lag_", "kafka_coord_group_gone_")), name
 
 
 def test_promtool_reports_no_problems(scraped: str) -> None:

@@ -19,10 +19,11 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import Request, RequestType, TopicPartition
 from tests.cli.running import run, started
 from tests.coordinator.harness import World
 from tests.monitor.dashboard.served import Served, operators_file, serving
+from tests.monitor.deleting import delete_records
 from tests.waiting import eventually
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no browser test: pip install playwright")
@@ -67,6 +68,7 @@ def test_a_rebalance_appears_in_the_open_page(world: World, served: Served, page
     page.get_by_role("heading", name="delays").wait_for()
     page.locator(".bar", has_text="c1").first.wait_for()
     page.get_by_text("member c1 joined").first.wait_for()
+    page.get_by_text("lag unknown (unknown for 4 of 4 partitions)").wait_for()
 
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
@@ -158,6 +160,44 @@ def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_pat
         ("evict", "alice@127.0.0.1 over HTTP", "stuck"),
     ]
     assert [one for one in page.errors if "401" not in one] == []
+
+
+@pytest.mark.kafka
+def test_the_notes_of_a_reset_must_be_ticked(
+    kafka_cluster: KafkaCluster, make_topic: Any, page: Any, tmp_path: Path
+) -> None:
+    topic, kafka = make_topic(1), kafka_cluster.zookeeper
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    for _ in range(5):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(60) == 0
+    with ExitStack() as rest:
+        world = World(kafka)
+        rest.callback(world.close)
+        world.instance(1).start_elected()
+        to_start = ("--topic", topic, "--to-offset", "0", "--execute", "--create")
+        assert run("groups", "reset-offsets", "ticked", *to_start, zookeeper=kafka).code == 0
+        delete_records(kafka_cluster, {TopicPartition(topic, 0): 2})
+        served = rest.enter_context(serving(kafka, operators_file(tmp_path, alice="a long token")))
+        page.goto(f"{served.url}#/groups/ticked")
+        page.get_by_text("unread records are gone").first.wait_for()
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("Token").fill("a long token")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Reset offsets…").click()
+        page.get_by_label("Rule").select_option("to-time")
+        page.get_by_label("Value").fill("2099-01-01T00:00:00")
+        page.get_by_label("Reason").fill("a wrong year")
+        page.get_by_role("button", name="Show the change").click()
+        page.get_by_role("cell", name="so reset to the end of the log").wait_for()
+        reset, accept = page.get_by_role("button", name="Reset", exact=True), page.get_by_role("checkbox")
+        reset.click()
+        assert page.evaluate("document.querySelector('[name=accept_notes]').validity.valueMissing")
+        assert page.get_by_role("dialog").count() == 1, "without the tick, the form is not sent"
+        accept.check()
+        reset.click()
+        page.get_by_role("cell", name="a wrong year").wait_for()
+    assert page.errors == []
 
 
 def test_a_page_switches_to_another_instance_when_its_own_ends(world: World, page: Any, tmp_path: Path) -> None:
