@@ -30,6 +30,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.model import Command, CommandId, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.unresolved import Unresolved
 from kafka_coord.zk.store import Clock, Op, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
 Result = TypeVar("Result")
@@ -238,6 +239,18 @@ class SocketLink:
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         return self._now(lambda: self._membership.auto_commit(registration, offsets))
+
+    def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None:
+        self._unresolved(registration, Unresolved(awaited=dict(reasons)))
+
+    def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets:
+        return self._unresolved(registration, Unresolved(ends=dict(ends)))
+
+    def refuse(self, registration: Registration, topics: Mapping[str, str]) -> None:
+        self._unresolved(registration, Unresolved(refused=dict(topics)))
+
+    def _unresolved(self, registration: Registration, unresolved: Unresolved) -> Offsets:
+        return self._wait_for_answer(lambda: self._membership.unresolved(registration, unresolved))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Does nothing, because the coordinator knows the offsets that it has sent."""

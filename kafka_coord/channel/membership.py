@@ -38,11 +38,13 @@ from kafka_coord.channel.messages import (
     read_outstanding,
     read_refused,
     write_offsets,
+    write_unresolved,
 )
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.rpc import Answered, Asked, Refused, Rpc
 from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
 from kafka_coord.model import Command, CommandId, Member, StartFetcher, StopFetcher, TopicPartition, parse_command_id
+from kafka_coord.model.unresolved import Unresolved
 from kafka_coord.zk.store import SessionState
 
 log = logging.getLogger(__name__)
@@ -542,6 +544,14 @@ class Membership:
         registered.offered |= offsets
         confirmed, registered.confirmed = registered.confirmed, {}
         return confirmed
+
+    def unresolved(self, registration: Registration, unresolved: Unresolved) -> Offsets:
+        """Reports what the consumer cannot resolve, and the ends that it has listed. Returns the offsets that the group
+        has now for the partitions of these ends."""
+        self._of(registration)
+        about = (registration, unresolved)
+        answer = self._answer_to(MessageType.UNRESOLVED, about, write_unresolved(unresolved), registration)
+        return read_offsets(answer, MessageType.UNRESOLVED)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the stored offset of each partition, or ``None`` if there is none."""

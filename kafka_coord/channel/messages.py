@@ -16,6 +16,7 @@ from kafka_coord.model import Command, Member, TopicPartition, command_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
+from kafka_coord.model.unresolved import Unresolved, read_topics
 
 WAIT_MS = 2_000
 """How long an instance may hold its response while a consumer is waiting for another coordinator, in ms."""
@@ -31,6 +32,7 @@ class MessageType(StrEnum):
     RESUME = "resume"
     COMMIT = "commit"
     COMMITTED = "committed"
+    UNRESOLVED = "unresolved"
     LEAVE = "leave"
     PING = "ping"
     STOP_FETCHER = "stop-fetcher"
@@ -60,7 +62,7 @@ class Code(StrEnum):
     SHUTTING_DOWN = "shutting-down"
 
 
-_NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED})
+_NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED, MessageType.UNRESOLVED})
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -84,18 +86,18 @@ def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
     return offsets
 
 
-def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]]:
+def _partitions(topic: str, partitions: Any, where: str, field_name: str = "offsets") -> list[tuple[int, Any]]:
     if not is_legal(topic):
-        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal; use {RULE}", "offsets")
+        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal; use {RULE}", field_name)
     if not isinstance(partitions, dict):
         raise MalformedValue(
-            where, f"the offsets of {topic!r} must be an object, not {fields.shown(partitions)}", "offsets"
+            where, f"the {field_name} of {topic!r} must be an object, not {fields.shown(partitions)}", field_name
         )
     parsed = []
     for written, value in partitions.items():
         number = fields.decimal(written, MAX_PARTITION)
         if number is None:
-            raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", "offsets")
+            raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", field_name)
         parsed.append((number, value))
     return parsed
 
@@ -327,6 +329,30 @@ def read_outstanding(frame: fields.Json) -> frozenset[str]:
 def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
     """Reads the response to ``commit`` or ``leave``. Returns the topics that no longer exist."""
     return frozenset(_texts(frame, "refused", where))
+
+
+# --- unresolved ----------------------------------------------------------------------------------------------------
+
+
+def write_unresolved(unresolved: Unresolved) -> dict[str, Any]:
+    """Returns the fields of an ``unresolved`` request."""
+    refused = {} if unresolved.refused is None else {"refused": dict(unresolved.refused)}
+    return {"awaited": nested(unresolved.awaited), "offsets": write_offsets(unresolved.ends), **refused}
+
+
+def read_unresolved(frame: fields.Json) -> Unresolved:
+    """Reads an ``unresolved`` request. Raises :class:`MalformedValue`."""
+    where = MessageType.UNRESOLVED
+    awaited = {}
+    for topic, partitions in fields.mapping(frame, "awaited", where).items():
+        for partition, reason in _partitions(topic, partitions, where, "awaited"):
+            if not isinstance(reason, str) or len(reason) > MAX_TEXT_CHARS:
+                raise MalformedValue(
+                    where, f"{fields.shown(reason)} is not a reason of at most {MAX_TEXT_CHARS} characters", "awaited"
+                )
+            awaited[TopicPartition(topic, partition)] = reason
+    refused = read_topics(frame, "refused", where) if "refused" in frame else None
+    return Unresolved(awaited, read_offsets(frame, where), refused)
 
 
 # --- ping and commands ---------------------------------------------------------------------------------------------

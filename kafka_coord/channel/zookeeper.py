@@ -46,9 +46,11 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.departure import LEFT
+from kafka_coord.model.unresolved import Refusals, write_reason
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import (
     Check,
+    Create,
     Delete,
     GetChildren,
     GetData,
@@ -415,6 +417,82 @@ class ConsumerChannel:
         for tp, stat in zip(partitions, stats, strict=False):
             (self._stored.discard if stat is None else self._stored.add)(tp)
         return frozenset(topic for topic, stat in zip(topics, stats[len(paths) :], strict=True) if stat is None)
+
+    # --- what the consumer cannot resolve ----------------------------------------------------------------------------
+
+    def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None:
+        """Records that partitions start at their ends, which nobody has listed yet, and why. From then on, the elected
+        instance also tries to list them. Raises :class:`MembershipLost`."""
+        for attempt in range(_ATTEMPTS):
+            paths = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in reasons}
+            found = self._store.read_many([GetData(path) for path in paths.values()])
+            stored = stored_offsets(self._store, self.group, reasons)
+            ops: list[Op] = []
+            for (tp, path), node in zip(paths.items(), found, strict=True):
+                value = write_reason(reasons[tp])
+                if stored[tp] is None and not isinstance(node, Node):
+                    ops.append(Create(path, value))
+                elif isinstance(node, Node) and node.data != value:
+                    ops.append(SetData(path, value))
+            if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
+                return
+
+    def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets:
+        """Stores the first listed end of each partition, unless the group has an offset already. Returns the offsets
+        that the group has now. Leaves out partitions of deleted topics. Raises :class:`MembershipLost`."""
+        for attempt in range(_ATTEMPTS):
+            stored = stored_offsets(self._store, self.group, ends)
+            awaited = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in ends}
+            topics = sorted({tp.topic for tp in ends})
+            parents = [layout.topic_offsets(self.group, topic) for topic in topics]
+            stats = self._store.exists_many([*awaited.values(), *parents])
+            there = {topic for topic, stat in zip(topics, stats[len(awaited) :], strict=True) if stat is not None}
+            ops: list[Op] = []
+            kept: dict[TopicPartition, int] = {}
+            for tp, stat in zip(awaited, stats, strict=False):
+                offset = stored[tp]
+                if tp.topic not in there:
+                    continue
+                if offset is None:
+                    ops.append(offset_op(self.group, tp, ends[tp], exists=False))
+                kept[tp] = ends[tp] if offset is None else offset
+                if stat is not None:
+                    ops.append(Delete(awaited[tp]))
+            if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
+                self._stored.update(kept)
+                return kept
+        return {}
+
+    def refuse(self, registration: Registration, topics: Mapping[str, str]) -> None:
+        """Records which topics the consumer is not allowed to read, each with the reason. The coordinator leaves the
+        consumer out for these topics. Raises :class:`MembershipLost`."""
+        path = layout.refusals(self.group, self.consumer)
+        value = fields.dump(Refusals(registration.incarnation, topics).to_json())
+        for attempt in range(_ATTEMPTS):
+            # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.
+            ops: list[Op] = [Delete(path)] if self._store.exists(path) is not None else []
+            if topics:
+                ops.append(Create(path, value))
+            if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
+                return
+
+    def _wrote(self, registration: Registration, ops: list[Op], *, last: bool) -> bool:
+        """Writes under the token. Returns false if the znodes have changed since they were read, and the caller must
+        read them again."""
+        if not ops:
+            return True
+        try:
+            for request in chunks(ops, (), registration.fence(), self._store.acl_bytes):
+                self._write(request)
+        except (MultiFailed, NoNode) as failure:
+            cause = failure.cause if isinstance(failure, MultiFailed) else failure
+            if isinstance(cause, NoAuth):
+                raise cause from failure
+            if last or not isinstance(cause, (NoNode, NodeExists)):
+                raise
+            self._store.ensure_path(layout.unresolved(self.group))
+            return False
+        return True
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -184,6 +184,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
+    from kafka_coord.monitor.awaited_ends import AwaitedEnds
     from kafka_coord.monitor.lag_rings import LagRings
     from kafka_coord.monitor.remainders import remainders_of
 
@@ -196,6 +197,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
         with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
             parts.callback(store.close)
             leadership_view = LeadershipView()
+            lister = AwaitedEnds(store, settings.kafka.properties)
             renewed = _Renewed.of(settings.serve)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
             kafka = _kafka_listener(settings, broker_id, store, renewed)
@@ -208,7 +210,9 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 options_of(settings.serve),
                 process=process,
                 observer=tracing.observer(store.clock) if tracing is not None else None,
+                lister=lister.ends,
             )
+            parts.callback(lister.close)
             leadership_view.service = service
             # shared by the lag sampler and the dashboard
             rings = LagRings(remainders=remainders_of(store, settings.kafka.properties))

@@ -12,6 +12,7 @@ from kafka_coord.channel.operations import Offsets, Registration, in_order
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher_interface import Fetchers
 from kafka_coord.consumer.settings import PartitionCallback
+from kafka_coord.consumer.unresolved import UnresolvedPartitions
 from kafka_coord.errors import MalformedValue, MembershipLost
 from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.zk.store import WatchEvent, WatchType
@@ -59,6 +60,9 @@ class CommandLoop:
     """The (monotonic) time at which the channel was last listed, before the request was sent, or ``None`` if this
     incarnation has not listed it yet."""
 
+    def __post_init__(self) -> None:
+        self.unresolved = UnresolvedPartitions(self._channel, self._fetchers)
+
     def reset(self) -> None:
         """Forgets the commands of an incarnation that has ended."""
         self._queue.clear()
@@ -67,6 +71,7 @@ class CommandLoop:
         self._reported.clear()
         self._changed = True
         self.listed_at = None
+        self.unresolved.reset()
 
     @property
     def busy(self) -> bool:
@@ -168,6 +173,7 @@ class CommandLoop:
             self._fetchers.stop(command.partitions)
             if self._fetchers.in_hand(command.partitions):
                 return False
+            self.unresolved.keep_ends(registration)
             if not current.told:
                 current.told = True
                 tell(self._on_stop, frozenset(command.partitions), "on_stop")
@@ -180,18 +186,18 @@ class CommandLoop:
         if not current.told:
             self._fetchers.hold(command.starts)
             self._channel.started_at({tp: point.offset for tp, point in command.starts.items()})
-        if not self._fetchers.resolved():
-            return False
-        if not current.told:
+            # A partition whose end is not known yet delays neither the acknowledgement nor other partitions.
+            self.unresolved.await_ends(registration)
             current.told = True
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
-        # Commit the end offset before handing out any record beyond it. If the offset were only in memory, "latest"
-        # would resolve to a later offset after a crash, and the records in between would be skipped.
         offsets = self._fetchers.uncommitted(command.partitions)
         self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)
-        self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset == NO_OFFSET)
+        waiting = self._fetchers.unresolved()
+        self._fetchers.begin(
+            tp for tp, point in command.starts.items() if point.offset == NO_OFFSET and tp not in waiting
+        )
         self._counters.starts += 1
         return True
 

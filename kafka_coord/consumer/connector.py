@@ -245,6 +245,7 @@ class Connector:
             return now + _RETRY_S
         self._carry_out_commits()
         due = self._commands.step(registration, now)
+        due = min(due, self._commands.unresolved.step(registration, now))
         if self._registering_again and not self._commands.busy:
             if self._gave_up(registration):
                 return now
@@ -343,6 +344,7 @@ class Connector:
         if unaware:
             tell(self._on_stop, unaware, "on_stop")
         self._carry_out_commits()
+        self._commands.unresolved.keep_ends(registration)
         self._channel.commit(registration, self._fetchers.uncommitted())
         self._fetchers.release(held)
         self._channel.abandon(registration)
@@ -537,6 +539,7 @@ class Connector:
 
     def _write_leave(self, registration: Registration, closing: _Closing) -> None:
         """Makes one attempt to leave, storing the offsets consumed so far."""
+        self._commands.unresolved.keep_ends(registration)
         offsets = dict(self._fetchers.uncommitted())
         try:
             self._channel.leave(registration, offsets, closing.also)

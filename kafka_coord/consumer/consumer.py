@@ -42,12 +42,17 @@ class Consumer(GroupMember[K, V]):
     callback with two parameters receives the consumer first, as in confluent-kafka. Callbacks may be called before the
     constructor returns. ``on_start`` and ``on_stop`` are other names for ``on_assign`` and ``on_revoke``.
 
+    **Partitions that cannot be read.** If a partition has no leader, or the brokers refuse it or do not answer, the
+    consumer holds it without reading it and tries again, while all other partitions go on. ``on_unresolved`` receives
+    all such partitions with their reasons, ``{partition: reason}``, whenever they change; ``stats.unresolved`` contains
+    them.
+
     **Stopping.** :meth:`stop` ends the loop after the record in hand, even from a signal handler.
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
-    :class:`NoOffset` (until the application seeks), or :class:`BrokerError` (no listener is usable, or access is not
-    authorised). Losing the ZooKeeper session does not raise an error, because the consumer registers again. But
-    ``commit`` then raises :class:`MembershipLost` for records that can no longer be committed.
+    :class:`NoOffset` (until the application seeks), or :class:`BrokerError` (no listener is usable). Losing the
+    ZooKeeper session does not raise an error, because the consumer registers again. But ``commit`` then raises
+    :class:`MembershipLost` for records that can no longer be committed.
 
     Some arguments in detail:
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_coord.model import TopicPartition
 
 
 @dataclass(slots=True)
@@ -21,6 +24,8 @@ class ConsumerStats:
     commits: int = 0
     waits: int = 0
     """How many times the consumer had to wait, because ZooKeeper or the coordinator did not answer."""
+    unresolved: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """The held partitions that cannot be read now (no leader, no right, no answer), each with the reason."""
     losses: int = 0
     """How many times the membership was lost."""
     last_loss: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -10,41 +11,49 @@ from kafka_coord.consumer.assigned_client import AssignedClient
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
-from kafka_coord.errors import BrokerError, NoOffset
-from kafka_coord.model import NO_OFFSET
+from kafka_coord.errors import NoOffset
+from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_TO_BROKER = frozenset(
+_UNREADABLE = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
+"""The errors that last until the cluster or its operator changes something. The client goes on trying."""
 
 
 class FetchErrors:
     """Handles the errors of one stream, on the application's thread and without the stream's lock."""
 
-    def __init__(self, partitions: StreamPartitions, client: AssignedClient, reset: OffsetReset) -> None:
+    def __init__(
+        self,
+        partitions: StreamPartitions,
+        client: AssignedClient,
+        reset: OffsetReset,
+        troubles: Callable[[TopicPartition, KafkaError], None],
+    ) -> None:
         self._partitions = partitions
         self._client = client
         self._reset = reset
+        self._troubles = troubles
 
     def handle(self, holding: HeldPartition, error: KafkaError) -> None:
-        """Recovers from an error. Raises :class:`BrokerError` if only an operator can fix it."""
+        """Recovers from an error, or reports that the partition cannot be read for now."""
         code = error.code()
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._out_of_range(holding, error)
-        elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise BrokerError(f"not authorized to read {holding.partition}: {error.str()}")
+        elif code in _UNREADABLE:
+            self._troubles(holding.partition, error)
+            self._client.learn(holding.partition.topic)
         else:
             log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
-            if code in _UNKNOWN_TO_BROKER:
-                self._client.learn(holding.partition.topic)
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
         """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.

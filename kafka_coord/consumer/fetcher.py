@@ -26,6 +26,7 @@ from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import ConsumerClosed, ConsumerError
+from kafka_coord.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,9 @@ runs."""
 
 class Fetcher:
     """Fetches the records of one stream. ``hands_out_until`` returns the (monotonic) time until which the consumer is
-    certainly a member. ``check`` raises the errors that the application must see (closed, failed). ``wake`` wakes the
-    connector. ``record`` creates a record from a message, and ``message`` is the type of the messages.
+    certainly a member. ``troubles`` receives the errors that keep a partition from being read. ``check`` raises the
+    errors that the application must see (closed, failed). ``wake`` wakes the connector. ``record`` creates a record
+    from a message, and ``message`` is the type of the messages.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Fetcher:
         hands_out_until: Callable[[], float],
         check: Callable[[], None],
         wake: Callable[[], None],
+        troubles: Callable[[TopicPartition, KafkaError], None] = lambda _partition, _error: None,
         record: Callable[[Message], Record[Any, Any]] = Record,
         message: type[Any] = Message,
     ) -> None:
@@ -77,7 +80,7 @@ class Fetcher:
         self._failing = self.partitions.failing
         self._runs = self.partitions.runs
         self._client = AssignedClient(self.partitions.fetch_points)
-        self._errors = FetchErrors(self.partitions, self._client, reset)
+        self._errors = FetchErrors(self.partitions, self._client, reset, troubles)
         self._to_handle: list[tuple[HeldPartition, KafkaError]] = []
         self._until = 0.0
         """The (monotonic) time until which the run being iterated over may be handed out."""
@@ -236,8 +239,7 @@ class Fetcher:
 
     def fetch_ahead(self, until: Callable[[], bool]) -> None:
         """Waits until records have been fetched, there is an error to report to the application, the consumer is
-        stopped, or ``until`` returns true. Call this on a thread other than the one that takes the records. Raises
-        :class:`BrokerError`."""
+        stopped, or ``until`` returns true. Call this on a thread other than the one that takes the records."""
         while not (self._runs or self._failing or self.stopped or until()):
             self._fill(1.0, _BATCH)
 
@@ -295,6 +297,11 @@ class Fetcher:
         self._changed.set()
 
     # --- the client, and closing -------------------------------------------------------------------------------------
+
+    def try_again(self, partition: TopicPartition) -> None:
+        """Fetches a partition anew that could not be read."""
+        self._client.learn(partition.topic)
+        self.partitions.try_again(partition)
 
     def use(self, client: KafkaConsumer) -> None:
         """Fetches with ``client`` from now on."""

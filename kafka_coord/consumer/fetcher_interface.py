@@ -15,9 +15,18 @@ class Fetchers(Protocol):
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
         """Take over partitions without fetching them yet. Partitions that are already held stay unchanged."""
 
-    def resolved(self) -> bool:
-        """Return whether the start offset of every held partition is known. If not, request the missing offsets and
-        wake the connector once they are known."""
+    def unresolved(self) -> Mapping[TopicPartition, str]:
+        """Return the held partitions that start at an end that is not known yet, each with the reason, which is "" as
+        long as none is known. Request the missing ends, and wake the connector once one is known or refused."""
+
+    def listed_ends(self) -> Offsets:
+        """Return the ends that were listed for unresolved partitions and are not resolved yet."""
+
+    def resolve(self, offsets: Offsets) -> None:
+        """Start unresolved partitions at ``offsets``, which the group has stored. :meth:`begin` must follow."""
+
+    def refused(self) -> Mapping[str, str]:
+        """Return the topics that the member is not allowed to read, each with the reason."""
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch the given partitions and hand out their records."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
@@ -22,6 +20,7 @@ from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.stream_partitions import offsets_of
+from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
@@ -31,8 +30,6 @@ rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 _LOCKS_UP = 0x020A0000
 """The first version of librdkafka in which a client may deadlock, and with it all threads of the interpreter, when a
 broker leaves the cluster and returns (librdkafka issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
-
-_END_RETRY_S = 0.2
 
 _OURS = {
     "enable.auto.commit": "offsets are committed to ZooKeeper; set auto_commit_interval_ms instead",
@@ -113,6 +110,7 @@ class KafkaFetchers:
         wake: Callable[[], None],
         record: Callable[[Any], Record[Any, Any]] = Record,
         clients: Clients | None = None,
+        on_unresolved: TroubleCallback | None = None,
     ) -> None:
         self._settings = dict(settings)
         self._clients = clients or Clients()
@@ -122,9 +120,7 @@ class KafkaFetchers:
         self._brokers_down = False
         self._used: tuple[str, ...] = ()
         self.log_offsets = LogOffsets(uncommitted=settings.get("isolation.level") == "read_uncommitted")
-        self._ends: dict[TopicPartition, Future[Any]] = {}
-        self._ends_at = 0.0
-        self._unresolved: set[TopicPartition] = set()
+        self.troubles = Troubles(self.log_offsets, wake=wake, readable=self._try_again, on_change=on_unresolved)
         self.streams = tuple(
             Fetcher(
                 number,
@@ -132,6 +128,7 @@ class KafkaFetchers:
                 hands_out_until=hands_out_until,
                 check=check,
                 wake=wake,
+                troubles=self.troubles.begin,
                 record=record,
                 message=self._clients.message,
             )
@@ -156,7 +153,7 @@ class KafkaFetchers:
             holding = HeldPartition(partition, point.offset)
             reset = self._new_partitions if point.later else self._reset
             if point.offset == NO_OFFSET and reset is OffsetReset.LATEST:
-                self._unresolved.add(partition)
+                self.troubles.start_at_end(partition)
             elif point.offset == NO_OFFSET and reset is OffsetReset.ERROR:
                 holding.failure = NoOffset(
                     f"no offset is stored for {partition}, and auto_offset_reset is 'error'; seek() to an offset"
@@ -167,34 +164,27 @@ class KafkaFetchers:
         for fetcher, holdings in by_stream.items():
             fetcher.partitions.hold(holdings)
 
-    def resolved(self) -> bool:
-        """Returns whether every position is known. Requests missing end offsets from the brokers, without waiting."""
-        for partition in [p for p, future in self._ends.items() if future.done()]:
-            self._take_end(partition, self._ends.pop(partition))
-        missing = [partition for partition in self._unresolved if partition not in self._ends]
-        if missing and time.monotonic() >= self._ends_at:
-            self._ask_ends(missing)
-        return not self._unresolved
+    def unresolved(self) -> Mapping[TopicPartition, str]:
+        self.troubles.step()
+        return self.troubles.starting()
 
-    def _take_end(self, partition: TopicPartition, future: Future[Any]) -> None:
-        try:
-            offset = int(future.result().offset)
-        except KafkaException as error:
-            self._ends_at = time.monotonic() + _END_RETRY_S
-            log.warning("could not get the end offset of partition=%s: %s; trying again", partition, error)
-            return
-        holding = self.holding(partition)
-        self._unresolved.discard(partition)
-        if holding is not None and holding.position == NO_OFFSET:
-            holding.position = holding.consumed = holding.asked = offset
+    def listed_ends(self) -> dict[TopicPartition, int]:
+        return self.troubles.listed()
 
-    def _ask_ends(self, partitions: Iterable[TopicPartition]) -> None:
-        if self.log_offsets.admin is None:
-            return
-        self._ends_at = time.monotonic() + _END_RETRY_S
-        for partition, future in self.log_offsets.ask_ends(partitions).items():
-            self._ends[partition] = future
-            future.add_done_callback(lambda _: self._wake())
+    def resolve(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for partition in self.troubles.starting().keys() & offsets.keys():
+            holding = self.holding(partition)
+            if holding is not None and holding.position == NO_OFFSET:
+                holding.start_at(offsets[partition])
+        self.troubles.forget(offsets)
+
+    def refused(self) -> Mapping[str, str]:
+        return self.troubles.refused
+
+    def _try_again(self, partition: TopicPartition) -> None:
+        fetcher = self._stream_of.get(partition)
+        if fetcher is not None:
+            fetcher.try_again(partition)
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         for fetcher, wanted in self._by_stream(partitions).items():
@@ -257,8 +247,7 @@ class KafkaFetchers:
 
     def _forget(self, partition: TopicPartition) -> None:
         self._stream_of.pop(partition, None)
-        self._unresolved.discard(partition)
-        self._ends.pop(partition, None)
+        self.troubles.forget([partition])
 
     def _by_stream(self, partitions: Iterable[TopicPartition]) -> dict[Fetcher, list[TopicPartition]]:
         found: dict[Fetcher, list[TopicPartition]] = {}
@@ -297,7 +286,7 @@ class KafkaFetchers:
             offset = target
         else:
             raise SettingsError(f"cannot seek {partition} to {target!r}: use an offset, 'earliest' or 'latest'")
-        self._unresolved.discard(partition)
+        self.troubles.forget([partition])
         fetcher.partitions.seek(holding, offset)
 
     # --- clients -----------------------------------------------------------------------------------------------------

@@ -96,6 +96,10 @@ class HeldPartition:
         """Counts all records handed out as consumed."""
         self.consumed = self.position
 
+    def start_at(self, offset: int) -> None:
+        """Starts a partition without a position at an offset that the group has stored."""
+        self.position = self.consumed = self.asked = self.committed = offset
+
     def move_to(self, offset: int) -> None:
         """Continues reading from ``offset``. ``NO_OFFSET`` stands for the current beginning of the log."""
         self.position = self.consumed = offset

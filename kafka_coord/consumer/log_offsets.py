@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -36,6 +36,17 @@ class LogOffsets:
         """Requests the end offsets and returns futures without waiting for the responses. Raises :class:`BrokerError`
         while no broker is known."""
         return self._ask(dict.fromkeys(partitions, OffsetSpec.latest()), _ASK_S)
+
+    def ask_rights(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
+        """Requests descriptions of topics, which say what the client may do with them. Returns futures, and nothing
+        while no broker is known."""
+        admin = self.admin
+        if admin is None:
+            return {}
+        asked: dict[str, Future[Any]] = admin.describe_topics(
+            TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_ASK_S
+        )
+        return asked
 
     def beginnings(self, partitions: Iterable[TopicPartition], timeout_s: float = _ASK_S) -> dict[TopicPartition, int]:
         """Returns the first offset in each log. Raises :class:`BrokerError` and :class:`NotFound`, like the methods

@@ -39,6 +39,7 @@ from kafka_coord.consumer.settings import (
 from kafka_coord.consumer.stream import Stream
 from kafka_coord.consumer.topic_listing import TopicListing
 from kafka_coord.consumer.transport import Endpoint, Transport, open_transport
+from kafka_coord.consumer.troubles import TroubleCallback
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition
 from kafka_coord.model.lag import LogRange, lag_of
@@ -83,6 +84,7 @@ class GroupMember(Generic[K, V]):
         on_assign: ApplicationCallback | None = None,
         on_revoke: ApplicationCallback | None = None,
         on_lost: ApplicationCallback | None = None,
+        on_unresolved: TroubleCallback | None = None,
         store: Store | None = None,
         tls: ssl.SSLContext | None = None,
         secret: str | None = None,
@@ -114,6 +116,7 @@ class GroupMember(Generic[K, V]):
         on_assign = one_given(on_start=on_start, on_assign=on_assign)
         on_revoke = one_given(on_stop=on_stop, on_revoke=on_revoke)
         self._told = Callbacks(*(bound(callback, self) for callback in (on_assign, on_revoke, on_lost)))
+        self._on_unresolved = on_unresolved
         self._deserializers = Deserializers(key_deserializer, value_deserializer)
         self._endpoint = Endpoint(
             zookeeper=zookeeper,
@@ -166,6 +169,7 @@ class GroupMember(Generic[K, V]):
             wake=self._wakeup.set,
             record=self._deserializers.record(),
             clients=self._clients,
+            on_unresolved=self._on_unresolved,
         )
         self._connector = Connector(
             transport.handle,
@@ -375,7 +379,7 @@ class GroupMember(Generic[K, V]):
     def stats(self) -> ConsumerStats:
         """The consumer's counters since its creation."""
         records = sum(fetcher.records for fetcher in self._fetchers.streams)
-        return replace(self._connector.counters, records=records)
+        return replace(self._connector.counters, records=records, unresolved=self._fetchers.troubles.current)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self._state()

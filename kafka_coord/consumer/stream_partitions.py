@@ -87,6 +87,15 @@ class StreamPartitions:
             self._fetch_anew(holding)
         self._changed()
 
+    def try_again(self, partition: TopicPartition) -> None:
+        """Fetches the partition anew from its position."""
+        with self.lock:
+            self.runs.account()
+            holding = self._held.get(partition)
+            if holding is not None:
+                self._fetch_anew(holding)
+        self._changed()
+
     def fail(self, holding: HeldPartition, failure: NoOffset) -> None:
         """Marks a partition that cannot continue. Every read by the application raises ``failure`` until it seeks."""
         with self.lock:

@@ -12,6 +12,7 @@ from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.cluster_history import ClusterHistoryWriter
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.first_ends import EndLister, FirstEnds
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.idle import settled_as_of
 from kafka_coord.coordinator.listeners import (
@@ -22,6 +23,7 @@ from kafka_coord.coordinator.listeners import (
     RequestListener,
     TopicChangeListener,
     TopicPartitionChangeListener,
+    UnresolvedListener,
 )
 from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.coordinator.operator_requests import PendingRequests, answer_op
@@ -63,6 +65,7 @@ class ConsumerCoordinator:
         options: CoordinatorOptions,
         broker_id: int | None = None,
         process: Process | None = None,
+        lister: EndLister | None = None,
     ) -> None:
         self._store = store
         self._options = options
@@ -85,7 +88,9 @@ class ConsumerCoordinator:
             options,
         )
         self._members = GroupMemberChangeListener(self.queue)
-        self._groups = GroupChangeListener(self._watches, self.queue, self._members)
+        self._unresolved = UnresolvedListener(self.queue)
+        self._groups = GroupChangeListener(self._watches, self.queue, self._members, self._unresolved)
+        self.first_ends = FirstEnds(store, self._executor, self._unresolved.awaited, lister)
         self._brokers = BrokerChangeListener(store)
         self._partitions = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._brokers.racks)
         self._asked = RequestListener(self.requests, self.queue)
@@ -139,6 +144,7 @@ class ConsumerCoordinator:
     def step(self) -> None:
         """Re-arms watches that fired, runs their listeners, writes the history, and periodically removes old
         responses."""
+        self._groups.watch_unresolved()
         self._watches.step()
         if self.history is not None:
             self.history.step()
@@ -178,6 +184,7 @@ class ConsumerCoordinator:
     def close(self) -> None:
         """Removes the listeners, stops the handler, and clears all state."""
         self.handler.closed = True
+        self.first_ends.close()
         self._watches.close()
         self.queue.close()
         self.registry.clear()

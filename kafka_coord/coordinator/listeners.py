@@ -14,8 +14,9 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Request, Unreadable
+from kafka_coord.model import Request, TopicPartition, Unreadable
 from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.model.unresolved import awaited_partitions
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import decode_brokers
 from kafka_coord.zk.store import GetData, Node, SessionState, Store
@@ -117,13 +118,43 @@ class GroupMemberChangeListener:
         self._queue.request(group)
 
 
+class UnresolvedListener:
+    """Watches ``/consumers/groups/<group>/unresolved`` for what members cannot resolve. ``awaited`` maps each group to
+    the partitions whose first end nobody has listed yet. ``refusing`` contains the groups in which members may not read
+    some topics."""
+
+    def __init__(self, queue: RebalanceRequestQueue) -> None:
+        self._queue = queue
+        self.awaited: dict[str, tuple[TopicPartition, ...]] = {}
+        self.refusing: set[str] = set()
+
+    def on_children(self, group: str, names: tuple[str, ...] | None) -> None:
+        awaited = awaited_partitions(names or ())
+        if awaited:
+            self.awaited[group] = awaited
+        else:
+            self.awaited.pop(group, None)
+        refuses = any(is_legal(name) for name in names or ())
+        if refuses or group in self.refusing:
+            self._queue.request(group)
+        (self.refusing.add if refuses else self.refusing.discard)(group)
+
+
 class GroupChangeListener:
     """Watches ``/consumers/groups`` for created and removed groups."""
 
-    def __init__(self, watches: Watches, queue: RebalanceRequestQueue, members: GroupMemberChangeListener) -> None:
+    def __init__(
+        self,
+        watches: Watches,
+        queue: RebalanceRequestQueue,
+        members: GroupMemberChangeListener,
+        unresolved: UnresolvedListener,
+    ) -> None:
         self._watches = watches
         self._queue = queue
         self._members = members
+        self._unresolved = unresolved
+        self._unwatched: set[str] = set()
         self._names = IllegalNames("groups", layout.GROUPS)
         self.groups: frozenset[str] = frozenset()
 
@@ -132,11 +163,22 @@ class GroupChangeListener:
         present = frozenset(group for group in groups or () if is_legal(group))
         for group in sorted(present - self.groups):
             self._watches.children(layout.ids(group), partial(self._members.on_children, group))
+            self._unwatched.add(group)
             self._queue.request(group)
         for group in sorted(self.groups - present):
             self._watches.drop(layout.ids(group))
+            self._unwatched.discard(group)
+            self._watches.drop(layout.unresolved(group))
+            self._unresolved.on_children(group, None)
             self._queue.request(group)
         self.groups = present
+
+    def watch_unresolved(self) -> None:
+        """Watches what the members of new groups cannot resolve. Called after the startup, because each request would
+        delay the first decisions, which read it anyway."""
+        for group in sorted(self._unwatched):
+            self._watches.children(layout.unresolved(group), partial(self._unresolved.on_children, group))
+        self._unwatched.clear()
 
 
 class SessionExpirationListener:

@@ -95,6 +95,8 @@ class GroupMemory:
     """Any thread may read this field, because its value is only ever replaced as a whole."""
     unreadable: frozenset[Unreadable] = frozenset()
     """The znodes that the last pass reported as unreadable. Any thread may read this field."""
+    unread: frozenset[str] = frozenset()
+    """The topics that no member may read, as last told."""
     unsettled: Unsettled | None = None
     """Any thread may read this field."""
     failures: int = 0

@@ -35,6 +35,7 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.retention import Retention
+from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk import layout
 from kafka_coord.zk.retention import decode_retention
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
@@ -42,7 +43,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 T = TypeVar("T")
 Answers = Sequence[Answer]
 
-_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
+_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 8, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +151,13 @@ def _read_group(
         GetData(layout.assignment(group)),
         GetData(layout.paused(group)),
         GetData(layout.PAUSED),
+        GetChildren(layout.unresolved(group)),
         *_reads_of_consumers(group, memory.consumers),
         *([GetData(layout.history(group))] if query.with_history else []),
     ]
     zxids_at = _READS_ZXIDS if query.with_zxids else 0
     each_at = zxids_at + _READS_WHOLE
-    group_node, ids, owners, channels, assignment, paused, paused_everywhere = answers[zxids_at:each_at]
+    group_node, ids, owners, channels, assignment, paused, paused_everywhere, unresolved = answers[zxids_at:each_at]
     if group_node is None:
         return None
     history = answers[-1] if query.with_history else None
@@ -176,9 +178,14 @@ def _read_group(
         for c, name in slow_commands(memory.timers, store.clock.monotonic())
         if c in each and isinstance(listing := each[c][2], tuple) and name in listing
     ]
+    refusing = [name for name in reading.children(unresolved) if is_legal(name)]
     may_be_empty = not consumers and not ledgered
-    last = yield [*map(GetData, slow), *([GetData(layout.RETENTION)] if may_be_empty else [])]
-    commands, retention = last[: len(slow)], _retention(last[len(slow) :])
+    last = yield [
+        *(GetData(path) for path in (*slow, *(layout.refusals(group, name) for name in refusing))),
+        *([GetData(layout.RETENTION)] if may_be_empty else []),
+    ]
+    commands, refusals = last[: len(slow)], dict(zip(refusing, last[len(slow) :], strict=False))
+    retention = _retention(last[len(slow) + len(refusing) :])
     registrations = {c: each[c][0] for c in consumers}
     members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
     ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), decode_ledger)
@@ -191,6 +198,7 @@ def _read_group(
     for path, command in zip(slow, commands, strict=True):
         reading.decode(path, command, _decode_command)
     departures = {c: _departure(memory, reading, c, found) for c, found in zip(departed, farewells, strict=True)}
+    refused = reading.decode_each(refusals, partial(layout.refusals, group), _decode_refusals)
     memory.decoded = reading.values
     # a member that vanished between the two reads counts as gone (perhaps in grace), not as unreadable
     registered = frozenset(c for c, node in registrations.items() if node is not None)
@@ -220,6 +228,7 @@ def _read_group(
         # if the stored target was lost, the next generation must be higher than all earlier ones
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
+        refusals=refused,
     )
     parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
     absent = {path for path, listing in parents.items() if listing is None}
@@ -278,6 +287,12 @@ class _Decoding:
         if isinstance(found, Unreadable):
             raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None
+
+    def children(self, found: Answer) -> tuple[str, ...]:
+        """Returns the children of a parent that may be missing or unreadable, because no decision needs it."""
+        if isinstance(found, Unreadable):
+            self.unreadable.append(found)
+        return found if isinstance(found, tuple) else ()
 
     def names(self, parent: str, found: Answer) -> tuple[str, ...]:
         listing = self.listing(parent, found) or ()
@@ -345,3 +360,7 @@ def _decode_pause(where: str, node: Node) -> Pause:
 
 def _decode_command(where: str, node: Node) -> Command:
     return decode_command(node.data, where)
+
+
+def _decode_refusals(where: str, node: Node) -> Refusals:
+    return Refusals.from_json(fields.load(node.data, where), where)

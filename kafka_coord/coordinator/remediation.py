@@ -16,6 +16,8 @@ _BELOW_A_GROUP = {
     "paused": "the group counts as paused until it is removed: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "a new coordinator has to read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
+    "unresolved": "{name} counts as allowed to read every topic: zkCli.sh delete"
+    " /consumers/groups/{group}/unresolved/{name}",
     "channel": "its consumer has stopped carrying out commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")

@@ -6,7 +6,8 @@ import logging
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.memory import GroupMemory, Outcome, Unsettled
-from kafka_coord.coordinator.plan.reasons import counted, cut
+from kafka_coord.coordinator.plan.inputs import unread_topics
+from kafka_coord.coordinator.plan.reasons import counted, cut, names
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget
 from kafka_coord.coordinator.tolerant_reads import report
 from kafka_coord.model import Observation, PartitionSet
@@ -52,10 +53,29 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
     unreadable = frozenset(observation.unreadable)
     report("cannot read", unreadable - memory.unreadable)
     memory.unreadable = unreadable
+    _report_unread(memory, observation)
     if plan.state is GroupState.REBALANCING:
         _report_unsettled(memory, outcome.summary, now, observation)
     else:
         memory.unsettled = None
+
+
+def _report_unread(memory: GroupMemory, observation: Observation) -> None:
+    """Tells once when a topic begins to have no member that may read it, and once when that ends."""
+    unread = frozenset(unread_topics(observation, observation.members))
+    begun, ended, memory.unread = unread - memory.unread, memory.unread - unread, unread
+    if begun:
+        log.warning(
+            "no member may read topics=%s, so they have no owner group=%s",
+            *(names(begun), memory.group),
+            extra={"event": "topics_unread"},
+        )
+    if ended:
+        log.warning(
+            "members may read topics=%s again, or no member subscribes to them any more group=%s",
+            *(names(ended), memory.group),
+            extra={"event": "topics_read_again"},
+        )
 
 
 def _event(plan: Plan) -> dict[str, object]:

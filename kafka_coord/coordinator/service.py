@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.first_ends import EndLister
 from kafka_coord.coordinator.handler import RebalanceObserver, RebalanceRequestHandler
 from kafka_coord.coordinator.history import action_of
 from kafka_coord.coordinator.listeners import SessionExpirationListener
@@ -44,8 +45,10 @@ class CoordinatorService:
         assignors: Mapping[str, Assignor] | None = None,
         process: Process | None = None,
         observer: RebalanceObserver | None = None,
+        lister: EndLister | None = None,
     ) -> None:
         self._observer = observer
+        self._lister = lister
         self._store = store
         self._broker_id = broker_id
         self._options = options or CoordinatorOptions()
@@ -205,6 +208,7 @@ class CoordinatorService:
             self._options,
             self._broker_id,
             self._process,
+            self._lister,
         )
         try:
             coordinator.coordinator_startup()
@@ -216,6 +220,7 @@ class CoordinatorService:
         self.coordinator = coordinator
         if self._thread is not None:
             self._start_handler(coordinator.handler)
+            coordinator.first_ends.start()
 
     def _step_down(self, why: str) -> None:
         """Drops the leadership and its state. A later turn stands for election again."""

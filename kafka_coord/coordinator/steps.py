@@ -71,12 +71,13 @@ class WriteLedgerAndCommands:
 class ForgetConsumer:
     """Remove the ledger and the outstanding commands of a consumer that is gone. ``ledger_version`` is ``None`` if the
     consumer has no ledger. With ``channel``, which is set only once the consumer is *retired* (ADR 3), also remove the
-    channel znode."""
+    channel znode. With ``refusals``, also remove the record of the topics that it was not allowed to read."""
 
     consumer: str
     ledger_version: int | None
     drop_commands: tuple[str, ...] = ()
     channel: bool = False
+    refusals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,5 +164,6 @@ class Plan:
             and not observation.unreadable
             and not observation.in_grace
             and not observation.requests
+            and not any(observation.refused(consumer) for consumer in observation.refusals)
             and not any(channel.commands for channel in observation.channels.values())
         )

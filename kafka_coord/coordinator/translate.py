@@ -132,6 +132,8 @@ class Translation:
             ops.append(Delete(layout.ledger(self._group, step.consumer), step.ledger_version))
         if step.channel:
             ops.append(Delete(layout.channel(self._group, step.consumer)))
+        if step.refusals:
+            ops.append(Delete(layout.refusals(self._group, step.consumer)))
         return [*in_parts(commands), ops]
 
     def _reset(self, request: Request) -> list[Op]:

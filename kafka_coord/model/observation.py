@@ -11,6 +11,7 @@ from kafka_coord.model.departure import Departure
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member
 from kafka_coord.model.operations import GroupSettings, Pause, Request
+from kafka_coord.model.unresolved import Refusals
 
 _TOPIC_ID, _CZXID = re.compile(r"[A-Za-z0-9_-]{22}"), re.compile(r"[0-9]{1,19}")
 
@@ -93,6 +94,7 @@ class Observation:
     - ``generation_floor``: if the stored target was lost, the highest generation found elsewhere.
     - ``unreadable``: all znodes that could not be read. While a znode below ``offsets`` is unreadable, its partition or
       topic is not started.
+    - ``refusals``: the topics that consumers are not allowed to read, also those of earlier incarnations.
     - ``offsets_zxid``: the zxid of the last change below ``offsets``, or ``None`` if it was not read.
 
     ``coordinator.deadlines`` computes ``in_grace`` to ``retention_passed``, so that ``plan`` does not need a clock.
@@ -116,6 +118,14 @@ class Observation:
     generation_floor: int = 0
     unreadable: tuple[Unreadable, ...] = ()
     offsets_zxid: int | None = None
+    refusals: Mapping[str, Refusals] = field(default_factory=dict)
+
+    def refused(self, consumer: str) -> Mapping[str, str]:
+        """Returns the topics that a registered consumer is not allowed to read, each with the reason."""
+        refusals, member = self.refusals.get(consumer), self.members.get(consumer)
+        if refusals is None or member is None or refusals.incarnation != member.incarnation:
+            return {}
+        return refusals.topics
 
     @property
     def decided_ms(self) -> int:

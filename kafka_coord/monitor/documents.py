@@ -141,6 +141,7 @@ def member_document(member: MemberRow) -> dict[str, Any]:
         "stopping": member.stopping.to_json(),
         "target": member.target.to_json(),
         "pending": [command_document(command) for command in member.pending],
+        "refused": dict(member.refused),
     }
 
 
@@ -172,6 +173,7 @@ def offset_document(row: OffsetRow) -> dict[str, Any]:
         "start_offset": row.start_offset,
         "end_offset": row.end_offset,
         "lag": row.lag,
+        "unresolved": row.unresolved,
         "gone": row.gone,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
@@ -83,7 +83,7 @@ class MemberRow:
     ``gateway`` is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since
     the instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch``
     (the member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
-    ``None`` means unknown.
+    ``None`` means unknown. ``refused`` contains the topics that the member may not read, each with the reason.
     """
 
     consumer: str
@@ -109,13 +109,15 @@ class MemberRow:
     protocol: str | None = None
     epoch: int | None = None
     held_ms: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's summary, followed by any missing topics and
-    unacknowledged commands. ``settings`` is ``None`` if the coordinator does not report the settings. ``lag_note`` says
-    why lags are unknown, and ``heard_note`` why members' ``heard_ms_ago`` is unknown.
+    """Everything about one group. ``status`` is the planner's summary, followed by any missing topics, unacknowledged
+    commands, topics that members may not read, and partitions without a position. ``settings`` is ``None`` if the
+    coordinator does not report the settings. ``lag_note`` says why lags are unknown, and ``heard_note`` why
+    members' ``heard_ms_ago`` is unknown.
     """
 
     group: str
@@ -278,7 +280,7 @@ def describe_snapshots(
             group=group,
             kind=GroupKind.MANAGED,
             state=judged.state,
-            status="; ".join((judged.summary, *nothing, *waits_for)),
+            status="; ".join((judged.summary, *nothing, *waits_for, *_cannot_read(snapshot))),
             generation=target.generation if target else None,
             reason=target.reason if target else "",
             decided_at_ms=target.timestamp_ms if target else None,
@@ -288,7 +290,7 @@ def describe_snapshots(
             pause=seen.pause,
             paused_everywhere=snapshot.paused_everywhere is not None,
             members=members,
-            offsets=offset_rows(seen, committed[group], logs),
+            offsets=_with_awaited(offset_rows(seen, committed[group], logs), snapshot.awaited),
             of_earlier_topic=committed[group].of_earlier_topic,
             unowned=without_member(snapshot, committed[group], cluster.topics_changed_ms),
             lag_note=note,
@@ -364,9 +366,29 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 pending=tuple(pending.get(consumer, ())),
                 software=member.software,
                 protocol=member.protocol,
+                refused=seen.refused(consumer),
             )
         )
     return tuple(rows)
+
+
+def _cannot_read(snapshot: GroupSnapshot) -> Iterator[str]:
+    """Says which topics members may not read, and which partitions have no position yet."""
+    seen = snapshot.observation
+    refusing = {consumer: topics for consumer in sorted(seen.members) if (topics := seen.refused(consumer))}
+    for consumer, topics in list(refusing.items())[:MAX_WAITS]:
+        yield f"{consumer} may not read {some(sorted(topics), 3)} ({next(iter(topics.values()))})"
+    if snapshot.awaited:
+        reasons = sorted({reason for reason in snapshot.awaited.values() if reason})
+        why = f" ({some(reasons, 2)})" if reasons else ""
+        yield f"no position yet in {PartitionSet.of(snapshot.awaited)}{why}"
+
+
+def _with_awaited(rows: Iterable[OffsetRow], awaited: Mapping[TopicPartition, str]) -> tuple[OffsetRow, ...]:
+    return tuple(
+        replace(row, unresolved=awaited[row.tp]) if row.tp in awaited and row.committed_offset is None else row
+        for row in rows
+    )
 
 
 def group_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,6 +131,33 @@ class OffsetReader:
     def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
         """Returns the log start offsets."""
         return self._ask(partitions, self._spec.earliest)
+
+    def refused(self, topics: Iterable[str], earlier: Mapping[str, str]) -> dict[str, str]:
+        """Returns the topics that the client is not allowed to describe or to read, each with the reason. If the
+        brokers do not answer about a topic, it stays as in ``earlier``. A broker before 2.3 does not tell whether the
+        client may read."""
+        from confluent_kafka import KafkaError, TopicCollection
+        from confluent_kafka.admin import AclOperation
+
+        admin, refused = self._admin, {}
+        if admin is None:
+            return dict(earlier)
+        asked = admin.describe_topics(
+            TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=self._timeout_s
+        )
+        concurrent.futures.wait(asked.values(), timeout=self._timeout_s + 1)
+        for topic, future in asked.items():
+            failure = future.exception() if future.done() else None
+            if failure is not None and _code(failure) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                refused[topic] = _reason(failure)
+            elif failure is not None or not future.done():
+                if topic in earlier and (failure is None or _code(failure) != KafkaError.UNKNOWN_TOPIC_OR_PART):
+                    refused[topic] = earlier[topic]
+            else:
+                rights = future.result().authorized_operations
+                if rights is not None and AclOperation.READ not in rights:
+                    refused[topic] = "not authorized to READ the topic"
+        return refused
 
     def ranges(self, partitions: PartitionSet) -> BrokerRanges:
         """Returns the start and end offsets of the logs. Reads the starts first, because both only move forward."""

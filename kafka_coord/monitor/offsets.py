@@ -134,7 +134,8 @@ class OffsetRow:
     owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group has members, but none subscribes
     to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
     for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
-    read (:mod:`kafka_coord.monitor.remainders`).
+    read (:mod:`kafka_coord.monitor.remainders`). ``unresolved`` is the reason why the partition has no position yet,
+    although a consumer was told to start it at its end.
     """
 
     topic: str
@@ -146,6 +147,7 @@ class OffsetRow:
     lag: int | None
     committed_ms: int | None = None
     unread: bool = False
+    unresolved: str | None = None
     start_offset: int | None = None
     gone: int | None = None
 

@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from kafka_coord.channel.operations import in_order
 from kafka_coord.coordinator.observe import decode_assignment, decode_ledger, decode_member
-from kafka_coord.model import Channel, CommandId, GroupSettings, Observation, Pause
+from kafka_coord.model import Channel, CommandId, GroupSettings, Observation, Pause, TopicPartition
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.unresolved import Refusals, awaited_partition, read_reason
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
@@ -22,7 +24,8 @@ class GroupSnapshot:
     """The planner's observation of one group, and facts that only operators need. ``registrations`` are the stats of
     the ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, and ``paused_everywhere`` is the pause of
     all groups. If both exist, the observation contains the pause of all groups. ``decided_ms`` is when the target or
-    one of the ledgers was last written (ms since 1970).
+    one of the ledgers was last written (ms since 1970). ``awaited`` contains the partitions that start at an end which
+    nobody has listed yet, each with the reason ("" if none is known).
     """
 
     observation: Observation
@@ -30,6 +33,7 @@ class GroupSnapshot:
     pause: Pause | None = None
     paused_everywhere: Pause | None = None
     decided_ms: int = 0
+    awaited: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -54,7 +58,7 @@ def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[s
     names, reading = tuple(groups), Reading(store)
     first = reading.all(
         [GetData(path(name)) for name in names for path in (layout.group, layout.assignment, layout.paused)]
-        + [GetChildren(path(name)) for name in names for path in _PARENTS]
+        + [GetChildren(path(name)) for name in names for path in (*_PARENTS, layout.unresolved)]
     )
     forbidden = {one.path for one in reading.unreadable}
     there = [
@@ -63,16 +67,29 @@ def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[s
     listed = {
         path(name): reading.names(path(name), first[GetChildren(path(name))]) for name in there for path in _PARENTS
     }
+    unresolved = {name: _listing(first[GetChildren(layout.unresolved(name))]) for name in there}
     second = reading.all(
         [GetData(layout.registration(name, c)) for name in there for c in listed[layout.ids(name)]]
         + [GetData(layout.ledger(name, c)) for name in there for c in listed[layout.owners(name)]]
         + [GetChildren(layout.channel(name, c)) for name in there for c in listed[layout.channels(name)]]
+        + [GetData(path) for name in there for path in _unresolved_paths(name, unresolved[name])]
     )
     found, unreadable = {**first, **second}, reading.by_group()
-    return {name: _snapshot(Reading(store, unreadable.get(name, ())), name, found, listed, cluster) for name in there}
+    return {
+        name: _snapshot(Reading(store, unreadable.get(name, ())), name, found, listed, unresolved[name], cluster)
+        for name in there
+    }
 
 
 _PARENTS = (layout.ids, layout.owners, layout.channels)
+
+
+def _listing(listing: ReadResult) -> tuple[str, ...]:
+    return listing if isinstance(listing, tuple) else ()
+
+
+def _unresolved_paths(group: str, names: Iterable[str]) -> list[str]:
+    return [f"{layout.unresolved(group)}/{name}" for name in names]
 
 
 def _snapshot(
@@ -80,6 +97,7 @@ def _snapshot(
     group: str,
     found: Mapping[Read, ReadResult],
     listed: Mapping[str, tuple[str, ...]],
+    unresolved: tuple[str, ...],
     cluster: Cluster,
 ) -> GroupSnapshot:
     registrations = {c: found[GetData(layout.registration(group, c))] for c in listed[layout.ids(group)]}
@@ -91,6 +109,14 @@ def _snapshot(
     )
     ledgers = _decoded(
         (c, reading.decode(layout.ledger(group, c), node, decode_ledger)) for c, node in ledger_nodes.items()
+    )
+    noted = {
+        name: found[GetData(path)] for name, path in zip(unresolved, _unresolved_paths(group, unresolved), strict=True)
+    }
+    refusals = _decoded(
+        (name, reading.decode(layout.refusals(group, name), node, plainly(Refusals.from_json)))
+        for name, node in noted.items()
+        if is_legal(name)
     )
     pause = reading.decode(
         layout.paused(group), found[GetData(layout.paused(group))], plainly(Pause.from_json), Pause()
@@ -116,6 +142,7 @@ def _snapshot(
         # the period ends, and it then acts immediately.
         in_grace=frozenset(c for c, led in ledgers.items() if led.place is not None and c not in registrations),
         unreadable=tuple(reading.unreadable),
+        refusals=refusals,
     )
     written = [node.stat.mtime_ms for node in (assignment, *ledger_nodes.values()) if isinstance(node, Node)]
     return GroupSnapshot(
@@ -124,6 +151,11 @@ def _snapshot(
         pause=pause,
         paused_everywhere=cluster.pause,
         decided_ms=max(written, default=0),
+        awaited={
+            partition: read_reason(node.data)
+            for name, node in noted.items()
+            if isinstance(node, Node) and (partition := awaited_partition(name)) is not None
+        },
     )
 
 

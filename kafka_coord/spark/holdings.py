@@ -24,8 +24,14 @@ class BatchHoldings:
     Spark's thread plans. One lock protects the state that they share.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], *, from_the_end: bool = False) -> None:
+        """With ``from_the_end``, a partition without a stored offset starts at its end."""
         self._wake = wake
+        self._from_the_end = from_the_end
+        self._starting: dict[TopicPartition, int | None] = {}
+        """The partitions without a position, each with its listed end once that is known."""
+        self._reasons: dict[TopicPartition, str] = {}
+        self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, HeldPartition] = {}
         self._in_batch: set[TopicPartition] = set()
@@ -105,6 +111,28 @@ class BatchHoldings:
                 holding.move_to(offset)
         self._wake()
 
+    def starting(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that start at an end that is not known yet."""
+        with self._lock:
+            return frozenset(self._starting)
+
+    def first_ends(self, ends: Mapping[TopicPartition, int], reasons: Mapping[TopicPartition, str]) -> None:
+        """Passes on the listed ends of partitions in :meth:`starting`, which the group then keeps, and why the others
+        are not known."""
+        with self._lock:
+            for partition in self._starting:
+                if partition in ends and self._starting[partition] is None:
+                    self._starting[partition] = ends[partition]
+            self._reasons = dict(reasons)
+        self._wake()
+
+    def refuse(self, topics: Mapping[str, str]) -> None:
+        """Records which topics the query may not read, each with the reason."""
+        with self._lock:
+            changed, self._refused = self._refused != topics, dict(topics)
+        if changed:
+            self._wake()
+
     def stored_up_to(self, partition: TopicPartition) -> int | None:
         """Returns the group's stored offset of the partition (``NO_OFFSET`` if none is stored), or ``None`` if the
         partition is not held."""
@@ -123,9 +151,26 @@ class BatchHoldings:
                         self.later.add(partition)
                     else:
                         self.later.discard(partition)
+                    if start.offset == NO_OFFSET and self._from_the_end and not start.later:
+                        self._starting[partition] = None
 
-    def resolved(self) -> bool:
-        return True  # the first plan determines where a partition without an offset begins
+    def unresolved(self) -> Mapping[TopicPartition, str]:
+        with self._lock:
+            return {partition: self._reasons.get(partition, "") for partition in self._starting}
+
+    def listed_ends(self) -> Offsets:
+        with self._lock:
+            return {partition: end for partition, end in self._starting.items() if end is not None}
+
+    def resolve(self, offsets: Offsets) -> None:
+        with self._lock:
+            for partition in self._starting.keys() & offsets.keys():
+                self._held[partition].start_at(offsets[partition])
+                del self._starting[partition]
+
+    def refused(self) -> Mapping[str, str]:
+        with self._lock:
+            return dict(self._refused)
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         with self._lock:
@@ -154,6 +199,8 @@ class BatchHoldings:
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
         with self._lock:
             gone = [self._held.pop(partition) for partition in partitions if partition in self._held]
+            for holding in gone:
+                self._starting.pop(holding.partition, None)
         return _to_commit(gone)
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
@@ -180,6 +227,7 @@ class BatchHoldings:
             gone = list(self._held)
             self._orphans |= self._in_batch & set(gone)
             self._held.clear()
+            self._starting.clear()
         self.changed.set()
         return gone
 

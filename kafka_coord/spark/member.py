@@ -44,6 +44,10 @@ elected partition leader might not know yet how far its predecessor had let cons
 _BEGINS_S = 10.0
 """How long to reuse the start offsets of the logs, in seconds. Retention moves them slowly, and a fetch detects a
 change."""
+_RIGHTS_S = 10.0
+"""How often, in seconds, the query asks what it may read."""
+_REFUSED_S = 1.0
+"""How often, in seconds, the query asks while it may not read some topic."""
 _IDLE_S = 0.05
 """The pause, in seconds, after a poll that found nothing. Spark's default trigger would poll again after only 10 ms."""
 
@@ -83,7 +87,7 @@ class QueryMember:
         self._wakeup = threading.Event()
         self._store = connect_with(options.zookeeper)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
-        self.holdings = holdings(self._wakeup.set)
+        self.holdings = holdings(self._wakeup.set, from_the_end=options.starting_offsets is StartingOffsets.LATEST)
         self._connector = Connector(
             self._store,
             self._channel,
@@ -111,6 +115,10 @@ class QueryMember:
             subscription=lambda: self._settings.member.subscription,
             known=lambda: frozenset(partition.topic for partition in self.holdings.held_partitions()),
         )
+        self._told: dict[TopicPartition, str] = {}
+        """The partitions that cannot be read, as last told, each with the reason."""
+        self._rights_of: frozenset[str] = frozenset()
+        self._rights_until = 0.0
         self._thread = ConnectorThread(
             self._connector,
             self._store,
@@ -138,7 +146,8 @@ class QueryMember:
         self._pause_if_idle()
         try:
             self._commit_finished()
-            readable = self.holdings.wanted()
+            self._list_first_ends()
+            readable = self._readable()
             if upto is not None:
                 readable = {tp: position for tp, position in readable.items() if tp in upto}
             if not readable:
@@ -238,6 +247,57 @@ class QueryMember:
             f"no partitions were assigned to this query within waitMs={self._options.wait_ms}: this run reads nothing "
             f"unless other members leave; see 'kafka-coord groups describe {self._options.group}'"
         )
+
+    def _readable(self) -> dict[TopicPartition, int]:
+        """Returns the partitions that a micro-batch may read now, without those of topics that the query may not read.
+        Raises :class:`BrokerError`."""
+        readable = self.holdings.wanted()
+        refused = self._refused({tp.topic for tp in self.holdings.held_partitions()})
+        self._tell()
+        return {tp: position for tp, position in readable.items() if tp.topic not in refused}
+
+    def _refused(self, topics: set[str]) -> Mapping[str, str]:
+        """Returns the topics that the query may not read. Asks the brokers when a topic is new, when a refusal may have
+        ended, and from time to time."""
+        refused = self.holdings.refused()
+        asked = topics | refused.keys()
+        now = time.monotonic()
+        if asked and (not asked <= self._rights_of or now >= self._rights_until):
+            refused = self._reader().refused(asked, refused)
+            self.holdings.refuse(refused)
+            self._rights_of = frozenset(asked)
+            self._rights_until = now + (_REFUSED_S if refused else _RIGHTS_S)
+        return refused
+
+    def _list_first_ends(self) -> None:
+        """Lists the ends of partitions that start there, and waits briefly for the group to keep them."""
+        starting = self.holdings.starting()
+        if not starting:
+            return
+        found = self._reader().latest(PartitionSet.of(starting))
+        missing = starting - found.offsets.keys()
+        self.holdings.first_ends(found.offsets, dict.fromkeys(missing, found.note))
+        self._tell()
+        deadline = time.monotonic() + _SAID_WITHIN_S
+        while self.holdings.starting() & found.offsets.keys() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _tell(self) -> None:
+        """Tells once when partitions cannot be read, and once when they can, or are not held any more. Those of a topic
+        that the query may not read stay told until it may, also after the coordinator has given them to others."""
+        refused, held = self.holdings.refused(), set(self.holdings.held_partitions())
+        current = {tp: reason for tp, reason in self._told.items() if tp.topic in refused}
+        current |= {tp: reason for tp, reason in self.holdings.unresolved().items() if reason and tp not in current}
+        current |= {tp: refused[tp.topic] for tp in held if tp.topic in refused and tp not in current}
+        begun, ended = current.keys() - self._told.keys(), self._told.keys() - current.keys()
+        if begun:
+            log.warning(
+                "cannot read %s (%s); holding them without reading, and trying again",
+                *(PartitionSet.of(begun), "; ".join(sorted({current[tp] for tp in begun}))),
+            )
+        if ended:
+            log.warning("resolved or released %s, which could not be read", PartitionSet.of(ended))
+        self._told = current
 
     def _pause_if_idle(self) -> None:
         """Limits how often an idle query sends requests to the brokers, without delaying new partitions."""
@@ -350,6 +410,10 @@ class QueryMember:
         while not (self.holdings.wanted() and self._connector.may_hand_out()):
             self._check()
             now = time.monotonic()
+            try:
+                self._list_first_ends()
+            except (BrokerError, StoreUnavailable) as error:
+                self._warn(f"waiting for the brokers: {error}")
             if self._connector.registration is None:
                 deadline = min(now + wait_s, latest)
             if now >= deadline:

@@ -84,6 +84,10 @@ class FakeGroups:
             )
         return joined
 
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._logs.topics)
+
     def rebalance(self, group: str) -> None:
         """Computes the target, stops the partitions that move, and starts the partitions that no member holds."""
         with self.lock:
@@ -228,6 +232,18 @@ class FakeChannel:
             gone = self._groups.store(registration, offsets)
             self._groups.remove(self.group, self.consumer)
             return gone
+
+    def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None:
+        """Does nothing: every end of the fake cluster can be listed."""
+
+    def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets:
+        with self._groups.lock:
+            self._groups.of(registration)
+            stored = self._groups.offsets.setdefault(self.group, {})
+            return {tp: stored.setdefault(tp, end) for tp, end in ends.items() if tp.topic in self._groups.topics}
+
+    def refuse(self, registration: Registration, topics: Mapping[str, str]) -> None:
+        """Does nothing: the fake cluster forbids nothing."""
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Does nothing: there are no znodes."""

@@ -189,6 +189,8 @@ RULES = (
     Rule(f"{_GROUP}/offsets", "r", "r"),
     Rule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity; the coordinator writes it"),
     Rule(f"{_GROUP}/offsets/<topic>/<partition>", "r", "rw"),
+    Rule(f"{_GROUP}/unresolved", "r", "cdr", why="consumers say what they cannot resolve, and take it back"),
+    Rule(f"{_GROUP}/unresolved/<what>", "r", "rw"),
     Rule(f"{_GROUP}/details", "r", ""),
     Rule(f"{_GROUP}/details/<topic>", "r", ""),
     Rule(f"{_GROUP}/details/<topic>/<partition>", "r", "", why="instances write it for Kafka clients"),
@@ -266,4 +268,4 @@ class AclPlan:
         )
 
 
-_PARTS = ("ids", "channel", "owners", "offsets")
+_PARTS = ("ids", "channel", "owners", "offsets", "unresolved")

@@ -122,6 +122,22 @@ def offset_details(group_name: str, topic: str, partition: int) -> str:
     return f"{GROUPS}/{group_name}/details/{topic}/{partition}"
 
 
+def unresolved(group_name: str) -> str:
+    """Returns the parent of the znodes that say what the group's members cannot resolve."""
+    return f"{GROUPS}/{group_name}/unresolved"
+
+
+def refusals(group_name: str, consumer: str) -> str:
+    """Returns the path of the topics that a consumer is not allowed to read."""
+    return f"{GROUPS}/{group_name}/unresolved/{consumer}"
+
+
+def awaited_end(group_name: str, topic: str, partition: int) -> str:
+    """Returns the path that exists from a partition's first start at its end until someone has listed that end. No
+    consumer's name contains a colon."""
+    return f"{GROUPS}/{group_name}/unresolved/{topic}:{partition}"
+
+
 def history(group_name: str) -> str:
     """Returns the path of the history of a group's last decisions."""
     return f"{GROUPS}/{group_name}/history"

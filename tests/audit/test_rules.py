@@ -264,6 +264,21 @@ def test_a_reset_without_a_request_is_found(scribe: Written):
     assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED}
 
 
+def test_the_coordinator_may_store_the_first_end_of_a_held_partition_that_awaits_it(scribe: Written):
+    offset, awaited = layout.offset(GROUP, TOPIC, 0), layout.awaited_end(GROUP, TOPIC, 0)
+    scribe.somebody.delete(offset)
+    before = scribe.violations()
+    scribe.somebody.create(layout.unresolved(GROUP), b"")
+    scribe.somebody.create(awaited, b"{}")
+    scribe.write(Create(offset, b"7"), Delete(awaited))
+    assert scribe.violations() == before
+
+    scribe.somebody.create(awaited, b"{}")
+    scribe.write(SetData(offset, b"9"), Delete(awaited))  # it had an offset already
+    found = [one.rule for one in scribe.violations()[len(before) :]]
+    assert found == [Rule.OPERATOR_WRITE_UNASKED, Rule.OPERATOR_WRITE_WHILE_HELD]
+
+
 def test_offsets_may_be_deleted_only_on_request_and_without_a_holder(scribe: Written):
     scribe.end("c1")
     scribe.ask(RequestType.DELETE_OFFSETS, partitions=PartitionSet({TOPIC: [0, 2]}))

@@ -28,6 +28,7 @@ from kafka_coord.channel.messages import (
     read_offsets,
     read_outstanding,
     read_refused,
+    read_unresolved,
 )
 from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Rpc
 from kafka_coord.errors import MalformedValue
@@ -47,6 +48,8 @@ READ = {
     "answer to resume": read_outstanding,
     "answer to commit": lambda frame: read_refused(frame, "commit"),
     "answer to leave": lambda frame: read_refused(frame, "leave"),
+    "unresolved": read_unresolved,
+    "answer to unresolved": lambda frame: read_offsets(frame, "unresolved"),
     "ping": Ping.from_json,
     "stop-fetcher": read_command,
     "start-fetcher": read_command,

@@ -267,3 +267,27 @@ def test_a_channel_that_was_recreated_is_still_watched(
     eventually(lambda: heard[-1].path == path)
     assert [event.path for event in heard].count(path) == 1
     assert registration.consumer == "c"
+
+
+def test_the_first_listed_end_is_kept_whoever_lists_it(
+    store: KazooStore, channel: ConsumerChannel, registration: Registration
+) -> None:
+    channel.await_ends(registration, {T[0]: "no leader", T[1]: "no leader"})
+    assert store.exists(layout.awaited_end("g", *T[0])) is not None
+    store.create(layout.offset("g", *T[0]), b"70")  # another member, or the elected instance, was faster
+    assert channel.keep_ends(registration, {T[0]: 77, T[1]: 9}) == {T[0]: 70, T[1]: 9}
+    assert channel.committed(T[:2]) == {T[0]: 70, T[1]: 9}
+    assert [store.exists(layout.awaited_end("g", *tp)) for tp in T[:2]] == [None, None]
+
+
+def test_refused_topics_are_written_under_the_token_and_taken_back(
+    store: KazooStore, channel: ConsumerChannel, registration: Registration
+) -> None:
+    path = layout.refusals("g", "c")
+    channel.refuse(registration, {"salaries": "TOPIC_AUTHORIZATION_FAILED"})
+    assert b"salaries" in store.get(path).data
+    channel.refuse(registration, {})
+    assert store.exists(path) is None
+    store.delete(registration.path)
+    with pytest.raises(MembershipLost):
+        channel.refuse(registration, {"salaries": "TOPIC_AUTHORIZATION_FAILED"})

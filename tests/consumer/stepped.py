@@ -69,6 +69,9 @@ class ChannelByHand:
     rebalance_timeout_s: float = 60.0
     reads: list[CommandId] = field(default_factory=list)
     watcher: Watcher | None = None
+    stored: dict[TopicPartition, int] = field(default_factory=dict)
+    awaited: dict[TopicPartition, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
 
     def register(self, value: bytes) -> Registration | Holder:
         del value
@@ -134,8 +137,23 @@ class ChannelByHand:
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         raise AssertionError((registration, command, offsets))
 
+    def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None:
+        assert registration == REGISTRATION
+        self.awaited |= reasons
+
+    def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets:
+        assert registration == REGISTRATION
+        for partition, end in ends.items():
+            self.stored.setdefault(partition, end)
+            self.awaited.pop(partition, None)
+        return {partition: self.stored[partition] for partition in ends}
+
+    def refuse(self, registration: Registration, topics: Mapping[str, str]) -> None:
+        assert registration == REGISTRATION
+        self.refusals = dict(topics)
+
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        raise AssertionError(partitions)
+        return {partition: self.stored.get(partition) for partition in partitions}
 
 
 class Member:

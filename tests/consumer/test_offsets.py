@@ -27,7 +27,7 @@ MakeConsumer = Callable[..., Consumer]
 MakeTopic = Callable[..., str]
 
 
-def test_latest_begins_at_the_end_and_the_acknowledgement_commits_that_offset(
+def test_latest_begins_at_the_end_and_that_offset_is_stored_first(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
@@ -37,9 +37,33 @@ def test_latest_begins_at_the_end_and_the_acknowledgement_commits_that_offset(
 
     coordinator.run_start(consumer.consumer_id, {partition: NO_OFFSET})
 
-    assert coordinator.offset(partition) == 7  # so that "latest" still means this moment after a crash
+    # stored before anything is read, so that "latest" still means this moment after a crash
+    eventually(lambda: coordinator.offset(partition) == 7)
     values = produce(topic, 0, 2)
     assert [record.value for record in read(consumer, 2)] == values
+
+
+def test_a_partition_that_cannot_be_resolved_delays_neither_the_acknowledgement_nor_another(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    missing = TopicPartition("nobody-has-this-topic", 0)
+    produce(topic, 0, 7)
+    told: list[dict[TopicPartition, str]] = []
+    consumer = make_consumer(
+        topics=[topic], auto_offset_reset="latest", on_unresolved=lambda found: told.append(dict(found))
+    )
+
+    coordinator.run_start(consumer.consumer_id, {partition: NO_OFFSET, missing: NO_OFFSET})  # waits for the deletion
+
+    eventually(lambda: coordinator.offset(partition) == 7)
+    values = produce(topic, 0, 2)
+    assert [record.value for record in read(consumer, 2)] == values
+    eventually(lambda: missing in consumer.stats.unresolved)
+    assert any(missing in one for one in told)
+    coordinator.run_stop(consumer.consumer_id, [missing])
+    assert coordinator.offset(missing) == NO_OFFSET, "a stop of an unresolved partition commits nothing"
 
 
 def test_with_error_reads_fail_until_the_application_seeks(

@@ -20,6 +20,7 @@ from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import NoNode
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.awaited_ends import AwaitedEnds
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.store import Store
 from tests.waiting import eventually
@@ -127,13 +128,15 @@ class Reader:
 def coordinator(zookeeper: str, broker_id: int = 101) -> Iterator[CoordinatorService]:
     """A running service without a broker, elected or not."""
     store = connect(zookeeper, session_timeout_ms=SESSION_MS)
-    service = CoordinatorService(store, broker_id, {}, CoordinatorOptions())
+    lister = AwaitedEnds(store, {})
+    service = CoordinatorService(store, broker_id, {}, CoordinatorOptions(), lister=lister.ends)
     service.start()
     try:
         eventually(lambda: service.registered)
         yield service
     finally:
         service.stop()
+        lister.close()
         store.close()
 
 

@@ -50,7 +50,7 @@ def rows() -> Iterator[Row]:
 def test_the_document_has_a_row_for_writes_to_every_place_of_the_plan():
     written = {rule.place for row in rows() if row.operation == "set" and (rule := rule_of(row.path))}
     structure = {"/consumers", layout.COORDINATORS, layout.REQUESTS, layout.GROUPS, layout.COORDINATOR}
-    parts = ("ids", "channel", "owners", "offsets", "details", "details/<topic>")
+    parts = ("ids", "channel", "owners", "offsets", "unresolved", "details", "details/<topic>")
     structure |= {f"/consumers/groups/<group>/{part}" for part in parts}
     assert {rule.place for rule in RULES} - structure - {"/consumers/coordinators/<instance>"} == written - structure
     assert len(list(rows())) > 35
@@ -148,6 +148,7 @@ def populate(store: KazooStore) -> None:
                 layout.command(group, "c1", "stop-0000000000"),
                 layout.offset(group, "flights", 0),
                 layout.offset_details(group, "flights", 0),
+                layout.refusals(group, "c1"),
             )
         ),
     ):

@@ -24,6 +24,10 @@ class SimulatedLog:
         self._marks: dict[TopicPartition, set[int]] = {}
         """The offsets that hold no record."""
         self.topics: dict[str, int] = {}
+        self.leaderless: set[TopicPartition] = set()
+        """The partitions that nobody can read or list now."""
+        self.forbidden: set[tuple[str, str]] = set()
+        """The consumers that may not read a topic, as pairs of consumer and topic."""
 
     def append(self, partition: TopicPartition, count: int) -> None:
         self.ends[partition] = self.ends.get(partition, 0) + count
@@ -45,6 +49,11 @@ class SimulatedLog:
         while offset in marks:
             offset += 1
         return offset
+
+    def listed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the ends that an instance can list, which has all rights."""
+        there = [p for p in partitions if p not in self.leaderless and p.topic in self.topics]
+        return {partition: self.ends.get(partition, 0) for partition in there}
 
     def delete(self, topic: str) -> None:
         """Deletes the topic with all its records."""
@@ -75,10 +84,15 @@ class SimulatedFetchers:
         wake: Callable[[], None],
         topic_of: Callable[[TopicPartition], int | None],
         from_the_end: bool = False,
+        consumer: str = "",
     ) -> None:
         """``topic_of`` returns the identity of the topic to which a new partition belongs. With ``from_the_end``, a
         partition without a stored offset skips the existing records (``auto_offset_reset="latest"``)."""
         self._from_the_end = from_the_end
+        self._consumer = consumer
+        self._starting: dict[TopicPartition, int | None] = {}
+        """The partitions without a position, each with its listed end once that is known."""
+        self._refused: dict[str, str] = {}
         self._log = log
         self._topic_of = topic_of
         self._topics: dict[TopicPartition, int | None] = {}
@@ -101,7 +115,9 @@ class SimulatedFetchers:
         self._live.clear()
         for partition in sorted(self.holdings):
             # brokers distinguish topics by their ids
-            if self.holdings[partition].wanted and self._log.topics.get(partition.topic) == self._topics[partition]:
+            there = self._log.topics.get(partition.topic) == self._topics[partition]
+            readable = partition not in self._log.leaderless and not self._forbids(partition.topic)
+            if self.holdings[partition].wanted and there and readable:
                 self._live[partition] = self.holdings[partition]
                 self._fetch(self.holdings[partition], most)
         handed: dict[TopicPartition, int] = {}
@@ -142,13 +158,39 @@ class SimulatedFetchers:
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
         for partition, point in starts.items():
             if partition not in self.holdings:
-                holding = self.holdings[partition] = HeldPartition(partition, point.offset)
+                self.holdings[partition] = HeldPartition(partition, point.offset)
                 if point.offset == NO_OFFSET and self._from_the_end and not point.later:
-                    holding.position = holding.consumed = self._log.ends.get(partition, 0)
+                    self._starting[partition] = None
                 self._topics[partition] = self._topic_of(partition)
 
-    def resolved(self) -> bool:
+    def _forbids(self, topic: str) -> bool:
+        """Tells whether the brokers refuse the topic to this consumer, and remembers the refusal."""
+        if (self._consumer, topic) not in self._log.forbidden:
+            return False
+        if topic not in self._refused:
+            self._refused[topic] = "TOPIC_AUTHORIZATION_FAILED"
+            self._wake()
         return True
+
+    def unresolved(self) -> Mapping[TopicPartition, str]:
+        for partition, end in self._starting.items():
+            there = self._log.topics.get(partition.topic) == self._topics[partition]
+            if end is None and there and partition not in self._log.leaderless and not self._forbids(partition.topic):
+                self._starting[partition] = self._log.ends.get(partition, 0)
+        return dict.fromkeys(self._starting, "no leader")
+
+    def listed_ends(self) -> Offsets:
+        return {partition: end for partition, end in self._starting.items() if end is not None}
+
+    def resolve(self, offsets: Offsets) -> None:
+        for partition in self._starting.keys() & offsets.keys():
+            self.holdings[partition].start_at(offsets[partition])
+            del self._starting[partition]
+
+    def refused(self) -> Mapping[str, str]:
+        for topic in [topic for topic in self._refused if (self._consumer, topic) not in self._log.forbidden]:
+            del self._refused[topic]
+        return dict(self._refused)
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -172,6 +214,7 @@ class SimulatedFetchers:
         offsets = self.uncommitted(wanted)
         for partition in wanted:
             del self.holdings[partition]
+            self._starting.pop(partition, None)
         return offsets
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
@@ -194,6 +237,7 @@ class SimulatedFetchers:
     def abandon(self) -> Iterable[TopicPartition]:
         lost = tuple(self.holdings)
         self.holdings.clear()
+        self._starting.clear()
         self._orphans = self._orphans or bool(self.batch)
         self.batch = []
         return lost

@@ -20,9 +20,12 @@ from tests.simulation.audited import violations
 from tests.simulation.faults import (
     CLASSIC,
     FAULTS,
+    FORBIDDEN,
+    HARMLESS,
     LATE,
     MARKERS,
     MOVE,
+    NO_LEADER,
     OF_SOME_HISTORIES,
     SILENCE,
     UNREADABLE,
@@ -80,6 +83,15 @@ class SimulatedCluster:
             for _ in range(apart.choice((0, 0, 1, 2)) if SILENCE in faults and turmoil else 0)
         ]
         """The steps at which ZooKeeper falls silent, for how many seconds, and whether sessions survive it."""
+        of_partitions = random.Random(f"troubles {seed}")
+        self.troubles = [
+            (of_partitions.randrange(turmoil), kind, of_partitions.random(), of_partitions.choice((1.0, 6.0, 20.0)))
+            for kind in sorted({NO_LEADER, FORBIDDEN} & faults)
+            for _ in range(of_partitions.choice((0, 0, 1, 3)) if turmoil else 0)
+        ]
+        """The steps at which a partition has no leader or a topic is forbidden, which one, and for how many seconds."""
+        self.leaderless_to_the_end = of_partitions.random() < 0.5
+        """Whether the last partition without a leader gets one only after the group has come to rest."""
         self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
         late = random.Random(f"late {seed}")
         self.waits_s = late.choice((0.7, 3.0, 12.0)) if LATE in faults and late.random() < 0.2 else 0.0
@@ -117,6 +129,9 @@ class SimulatedCluster:
         self.write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
         if UNREADABLE in faults:
             self.injector.vandal.make_bystander()
+        self.checker.ends = self.log.ends
+        self.checker.now = lambda: self.clock.now
+        self.checker.lists_promptly = faults <= HARMLESS
         if self.kind.mode is Mode.EAGER:
             self.checker.eager.add(GROUP)
         if self.kind.from_the_end:
@@ -140,6 +155,11 @@ class SimulatedCluster:
             self._step()
         self.injector.end_all()
         self._come_to_rest()
+        if self.log.leaderless:
+            self.say("every partition has a leader again")
+            self.log.leaderless.clear()
+            self.look_at_all()
+            self._come_to_rest()
         for _ in range(ENCORES if self.faults else 0):
             self._encore()
             self._come_to_rest()
@@ -174,6 +194,7 @@ class SimulatedCluster:
         wanted = {topic: range(count) for topic, count in self.partitions.items() if self._is_subscribed(topic)}
         numbers = PartitionSet(wanted)
         found = self.checker.unrest(GROUP, members, numbers) or self._unsettled()
+        numbers = PartitionSet.of(p for p in numbers if p not in self.log.leaderless)
         behind = [str(p) for p in numbers if self.checker.frontier_of(GROUP, p) != self.log.ends.get(p, 0)]
         if found or behind:
             return found or f"not read to the end: {behind}"
@@ -214,6 +235,11 @@ class SimulatedCluster:
             for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:
                 self.injector.silence(for_s, sessions_survive=survive)
                 self.look_at_all()
+            for _, kind, which, for_s in [
+                one for one in self.troubles if one[0] == self.steps and not self.is_spared()
+            ]:
+                self._trouble(kind, which, for_s)
+                self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -224,7 +250,23 @@ class SimulatedCluster:
         if self.checker.broken is not None:
             raise self.checker.broken
 
+    def _trouble(self, kind: str, which: float, for_s: float) -> None:
+        topics = sorted(self.partitions)
+        if not topics:
+            return  # the group still waits for its topic
+        topic = topics[int(which * len(topics))]
+        consumers = sorted(name for name in self.processes if not name.startswith("serve"))
+        if kind == NO_LEADER:
+            lasts = self.leaderless_to_the_end and not self.log.leaderless and topic == TOPIC
+            partition = TopicPartition(topic, int(which * 1_000) % self.partitions[topic])
+            self.injector.lose_leader(partition, None if lasts else for_s)
+        else:
+            self.injector.forbid(topic, consumers if which < 0.3 else consumers[:1], for_s)
+
     def _append(self, partition: TopicPartition, count: int) -> None:
+        if partition in self.log.leaderless:
+            return
+        self.checker.before_append(partition)
         self.log.append(partition, count)
         if self.marks is not None and self.marks.random() < 0.5:
             self.occurred[MARKERS] += 1

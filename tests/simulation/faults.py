@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.frontends.kafka.managed.topics import Topics
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SetData
@@ -26,9 +26,15 @@ SILENCE = "silence"
 """A kind of fault: ZooKeeper answers nobody for a while."""
 MARKERS = "markers"
 """Not a fault. With it, some offsets of the logs hold no record, as after transactions and compaction."""
+NO_LEADER = "no leader"
+"""A kind of fault: a partition has no leader for a while, so nobody can read it, list its end or append to it."""
+FORBIDDEN = "forbidden"
+"""A kind of fault: a consumer, or every consumer, may not read a topic for a while."""
+HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, "grow"})
+"""Kinds that keep no process from doing its work in time."""
 LATE = "late"
 """Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
-OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE})
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
 FAULTS = OF_SOME_HISTORIES | frozenset(
@@ -101,6 +107,26 @@ class FaultInjector:
             if process.alive and process.store.remote is not None:
                 process.store.disconnect()
                 self.cluster.later(0.0, partial(self.cluster.launcher.reconnect, process))
+
+    def lose_leader(self, partition: TopicPartition, for_s: float | None) -> None:
+        """The partition has no leader for ``for_s``, or until the group has come to rest without it."""
+        log = self.cluster.log
+        self.cluster.occurred[NO_LEADER] += 1
+        self.cluster.say(f"fault: {partition} has no leader")
+        log.leaderless.add(partition)
+        if for_s is not None:
+            self.cluster.later(for_s, partial(self._led_again, partition))
+
+    def _led_again(self, partition: TopicPartition) -> None:
+        self.cluster.log.leaderless.discard(partition)
+        self.cluster.checker.led_since[partition] = self.cluster.clock.now
+
+    def forbid(self, topic: str, consumers: Iterable[str], for_s: float) -> None:
+        refused = {(consumer, topic) for consumer in consumers}
+        self.cluster.occurred[FORBIDDEN] += 1
+        self.cluster.say(f"fault: {topic} is forbidden to {sorted(consumer for consumer, _ in refused)}")
+        self.cluster.log.forbidden |= refused
+        self.cluster.later(for_s, partial(self.cluster.log.forbidden.difference_update, refused))
 
     def close(self, process: Process) -> None:
         if process.connector is not None:
@@ -226,5 +252,6 @@ class FaultInjector:
         self.cluster.look_at_all()
         self._lift()
         self._lift_group()
+        self.cluster.log.forbidden.clear()
         for process in self.cluster.processes.values():
             self.cluster.launcher.thaw(process)

@@ -82,6 +82,11 @@ class Witness(Protocol):
         at the beginning of the leave, and the offset up to which it has finished now."""
 
 
+LISTED_WITHIN_S = 3.0
+"""How long after a start, and after a leader's return, an awaited end may stay unlisted. The instance lists every
+second."""
+
+
 class InvariantChecker:
     """``witness_of`` returns the consumer of a session, and ``is_coordinator`` tells whether a session is a service's.
     ``named`` returns the consumer with a name, for which a gateway writes in the session of a coordinator.
@@ -119,6 +124,20 @@ class InvariantChecker:
         self._heard: dict[str, tuple[int, int]] = {}
         """Maps a Kafka client's member id to two times: since when the current term has received its heartbeats without
         long gaps, and the last of them."""
+        self.ends: Mapping[TopicPartition, int] = {}
+        """The ends of the logs."""
+        self._first_starts: dict[tuple[str, TopicPartition], int] = {}
+        """The end of each partition when the group was first told to start it without an offset."""
+        self.now: Callable[[], float] = lambda: 0.0
+        self.led_since: dict[TopicPartition, float] = {}
+        """When each partition that had no leader got one again."""
+        self.lists_promptly = False
+        """Whether nothing keeps the elected instance from listing awaited ends every second."""
+        self._told_at: dict[tuple[str, TopicPartition], float] = {}
+        self._listed: dict[tuple[str, TopicPartition], int] = {}
+        """The first ends that an instance has stored."""
+        self._latest_ends: dict[tuple[str, TopicPartition], int] = {}
+        """The end of each partition in ``_first_starts`` when the group must have listed it."""
         self.from_the_end: set[str] = set()
         self._counted: dict[tuple[str, str, int], int] = {}
         """The partitions that a topic (by its czxid) had when a group started the first of them. None, if the group
@@ -280,8 +299,13 @@ class InvariantChecker:
         self._check(not command.partitions - ledger.owned, f"{change.path} starts more than the ledger says")
         for partition, point in command.starts.items():
             stored = self._stored(group, partition)
+            if group in self.from_the_end and point.offset < 0 and not point.later:
+                self._first_starts.setdefault((group, partition), self.ends.get(partition, 0))
+                self._told_at.setdefault((group, partition), self.now())
+            # An instance may store a first end while the start is written. The consumer then begins there.
+            just_listed = point.offset < 0 and stored is not None and self._listed.get((group, partition)) == stored
             self._check(
-                point.offset == (-1 if stored is None else stored),
+                point.offset == (-1 if stored is None else stored) or just_listed,
                 f"{change.path}: {partition} at {point}, stored is {stored}",
             )
         for topic, numbers in command.partitions.by_topic():
@@ -404,7 +428,13 @@ class InvariantChecker:
                 self._break(f"{change.path} was committed for {consumer}, who does not hold it: {ledger}")
             return
         if self._is_coordinator(transaction.session):
-            self._set_for_operator(group, partition, offset)
+            awaited = layout.awaited_end(group, *partition)
+            if any(one.path == awaited and one.kind is WatchType.DELETED for one in transaction.changes):
+                self._check(before < 0, f"{change.path} was {before}, and an instance stored {offset} as its first end")
+                self._first_end(group, partition, offset)
+                self._listed[group, partition] = offset
+            else:
+                self._set_for_operator(group, partition, offset)
             return
         self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
         witness = self._witness_of(transaction.session)
@@ -420,7 +450,24 @@ class InvariantChecker:
         if group not in self.from_the_end or before >= 0 or ledger is None:
             return
         if not self._of_earlier_topic(ledger, PartitionSet.of([partition])):
-            self.frontier.setdefault((group, partition), offset)
+            self._first_end(group, partition, offset)
+
+    def _first_end(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """Checks that the end at which the group begins was not listed before its first start. Whatever the group
+        stores first is where it begins."""
+        first = self._first_starts.get((group, partition), offset)
+        self._check(offset >= first, f"{partition} of {group} begins at {offset}, and its end was {first} already")
+        latest = self._latest_ends.get((group, partition), offset)
+        late = self.lists_promptly and offset > latest
+        self._check(not late, f"{partition} of {group} begins at {offset}, and its end could be listed at {latest}")
+        self.frontier.setdefault((group, partition), offset)
+
+    def before_append(self, partition: TopicPartition) -> None:
+        """Notes where the group must begin at the latest, if the partition's end could be listed for a while."""
+        for key in self._first_starts:
+            since = max(self._told_at[key], self.led_since.get(partition, 0.0))
+            if key[1] == partition and self.now() >= since + LISTED_WITHIN_S:
+                self._latest_ends.setdefault(key, self.ends.get(partition, 0))
 
     def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
         """Returns the incarnation that was registered before the transaction."""
@@ -448,6 +495,10 @@ class InvariantChecker:
         for key in [key for key in self.frontier if key[1].topic == topic]:
             del self.frontier[key]
             self.unclean.discard(key)
+        for key in [key for key in self._first_starts if key[1].topic == topic]:
+            del self._first_starts[key], self._told_at[key]
+            self._latest_ends.pop(key, None)
+            self._listed.pop(key, None)
 
     def _left(
         self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.decision_writer import DecisionWriter, PreparedPlan
+from kafka_coord.coordinator.first_ends import EVERY_S
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.registering import registration_value
@@ -69,7 +71,12 @@ class Launcher:
         broker_id = int(process.name.rpartition("-")[2])
         leadership_view = LeadershipView()
         service = process.service = leadership_view.service = CoordinatorService(
-            process.store, broker_id, {"channel": process.name}, self.cluster.options, _assignors()
+            process.store,
+            broker_id,
+            {"channel": process.name},
+            self.cluster.options,
+            _assignors(),
+            lister=self.cluster.log.listed,
         )
 
         def body() -> None:
@@ -79,6 +86,7 @@ class Launcher:
                 if service.coordinator is not None and service.coordinator is not known:
                     known = service.coordinator
                     self.cluster.spawn(process, "handler", partial(self._handle, known))
+                    self.cluster.spawn(process, "first ends", partial(self._list_ends, known))
                 self.cluster.scheduler.sleep(self.cluster.clock.now + wait_s, service.awake.is_set)
 
         self.cluster.spawn(process, "service", body)
@@ -146,6 +154,12 @@ class Launcher:
         if handler.deposed:
             self.cluster.occurred["deposed between read and write"] += 1
 
+    def _list_ends(self, coordinator: ConsumerCoordinator) -> None:
+        while not (coordinator.handler.closed or coordinator.handler.deposed):
+            with suppress(StoreUnavailable, Fenced):
+                coordinator.first_ends.step()
+            self.cluster.scheduler.sleep(self.cluster.clock.now + EVERY_S)
+
     def _check_plans(self, writer: DecisionWriter) -> None:
         """Checks every plan against the observation it was made from, even if it is never written."""
         decide = writer.decide
@@ -195,6 +209,7 @@ class Launcher:
             wake=wake,
             topic_of=topic_of,
             from_the_end=self.cluster.kind.from_the_end,
+            consumer="" if self.cluster.kind.by_kafka(process.name) else process.name,
         )
 
         def stopped(partitions: frozenset[TopicPartition]) -> None:

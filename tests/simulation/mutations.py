@@ -10,11 +10,13 @@ from typing import Any
 from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.command_loop import CommandLoop
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.fetched_runs import FetchedRuns
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.first_ends import FirstEnds
 from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -31,7 +33,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.faults import LATE, MARKERS, SILENCE, SUBSCRIBE
+from tests.simulation.faults import FORBIDDEN, LATE, MARKERS, NO_LEADER, SILENCE, SUBSCRIBE
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -340,6 +342,22 @@ def _partitions_counted_at_every_start() -> Patch:
     return TopicOfOffsets, "read", classmethod(lambda _cls, data: original(data)._replace(first=None))
 
 
+def _start_waits_for_every_position() -> Patch:
+    original = CommandLoop._start
+
+    def start(self: Any, registration: Any, current: Any, command: Any) -> bool:
+        self._fetchers.hold(command.starts)
+        if self._fetchers.unresolved().keys() - self._fetchers.listed_ends().keys():
+            return False
+        return original(self, registration, current, command)
+
+    return CommandLoop, "_start", start
+
+
+def _no_instance_lists_ends() -> Patch:
+    return FirstEnds, "step", lambda _self: None
+
+
 def _remembered_only_with_a_start() -> Patch:
     return decide, "_covering", lambda *_: StartOffsets()
 
@@ -379,12 +397,16 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "zxids of a group at rest read after its state": _zxids_of_after_the_look,
     "a later partition counts as a first start": _later_partition_counts_as_a_first_start,
     "the partitions of a topic are counted at every start": _partitions_counted_at_every_start,
+    "a start waits until every partition has a position": _start_waits_for_every_position,
+    "no instance lists the ends that members cannot": _no_instance_lists_ends,
     "a subscription is remembered only with a start": _remembered_only_with_a_start,
     **KAFKA_MUTATIONS,
 }
 
 
 TELLING = {
+    "a start waits until every partition has a position": frozenset({NO_LEADER, "grow"}),
+    "no instance lists the ends that members cannot": frozenset({FORBIDDEN, "grow"}),
     "a later partition counts as a first start": frozenset({"grow", "kill"}),
     "a subscription is remembered only with a start": frozenset({LATE, "kill"}),
     "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),

@@ -185,7 +185,7 @@ def test_the_next_driver_waits_for_the_session_of_a_killed_one_and_continues(
         "from kafka_coord.spark.member import QueryMember\n"
         "from kafka_coord.spark.options import SourceOptions\n"
         "member = QueryMember(SourceOptions.of(dict(zookeeper=sys.argv[1], group='spark-killed', topics=sys.argv[2],"
-        " consumerId='one', sessionTimeoutMs='10000')))\n"
+        " startingOffsets='earliest', consumerId='one', sessionTimeoutMs='10000')))\n"
         "member.await_partitions()\n"
         "print('in', flush=True)\n"
         "time.sleep(600)\n"

@@ -33,8 +33,9 @@ def forget(
         elif consumer in membership.any_ledger_unreadable:
             version = ANY_VERSION
             released[consumer] = NO_PARTITIONS
-        if version is not None or drop or retired:
-            steps.append(ForgetConsumer(consumer, version, drop, retired))
+        refuses = consumer in observation.refusals
+        if version is not None or drop or retired or refuses:
+            steps.append(ForgetConsumer(consumer, version, drop, retired, refuses))
         if consumer not in evictions.reasons:
             steps += evictions.answers.get(consumer, ())
     return released, steps

@@ -43,6 +43,16 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
     return resolved
 
 
+def unread_topics(observation: Observation, effective: Mapping[str, Member]) -> tuple[str, ...]:
+    """Returns the topics that every subscribed member is refused. They have no owner."""
+    if not observation.refusals:
+        return ()
+    subscribed = resolve(effective, observation.topics)
+    refused = {topic for c in effective for topic in observation.refused(c) if topic in subscribed[c]}
+    read = {topic for c in effective for topic in subscribed[c] if topic not in observation.refused(c)}
+    return tuple(sorted(refused - read))
+
+
 def choose_assignor(
     observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]
 ) -> ChosenAssignor:
@@ -65,6 +75,10 @@ def assignment_inputs(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> AssignmentInputs:
     subscriptions = resolve(effective, observation.topics)
+    for consumer, chosen in subscriptions.items():
+        refused = observation.refused(consumer)
+        if refused:  # the member may not read these topics now, so others get them
+            subscriptions[consumer] = tuple(topic for topic in chosen if topic not in refused)
     wanted = frozenset().union(*{id(chosen): chosen for chosen in subscriptions.values()}.values())
     topics = {topic: observation.topics[topic] for topic in sorted(wanted)}
     return AssignmentInputs(effective, topics, subscriptions, _current(observation, membership, effective))

@@ -66,6 +66,7 @@ def membership_of(observation: Observation) -> Membership:
         *observation.ledgers,
         *unread_ledgers,
         *observation.retired,
+        *observation.refusals,
         *(consumer for consumer, channel in observation.channels.items() if channel.commands),
     }
     gone = left_something - live.keys() - in_grace.keys() - registration_unreadable

@@ -38,10 +38,12 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
     departures: Mapping[str, Departure] | None = None,
+    refused: Mapping[str, Iterable[str]] | None = None,
 ) -> Reason:
     """Returns the reason for a new target: what has changed since the stored one. ``with_place`` contains the consumers
     that have a place in their ledger; if one of them has left, its grace period has ended. ``evicted`` maps consumers
-    to the reasons, and ``departures`` says how the others went."""
+    to the reasons, and ``departures`` says how the others went. ``refused`` maps members to the topics that they may
+    not read."""
     before = stored.members if stored is not None else {}
     evicted = evicted or {}
     out = evicted.keys() & before.keys()
@@ -64,15 +66,20 @@ def reason_for_target(
         if consumers
     }
     kinds |= causes_of(left - grace_ended, departures or {})
-    topics = _topic_changes(before, inputs, set(recreated), members_changed=bool(changes))
+    forbidden = refused or {}
+    unread = {topic for topics in forbidden.values() for topic in topics}
+    topics = _topic_changes(before, inputs, set(recreated), unread, members_changed=bool(changes))
     if topics:
         parts += topics
         kinds.add(Cause.TOPIC_CHANGED)
     if stored is not None and stored.assignor != assignor and before and inputs.members:
         parts.append(f"assignor changed from {stored.assignor} to {assignor}")
         kinds.add(Cause.ASSIGNOR_CHANGED)
+    parts += [f"{consumer} may not read {names(topics)}" for consumer, topics in sorted(forbidden.items())[:2]]
     if not parts:
         parts.append("subscriptions, capacities or assignor changed")
+        kinds.add(Cause.MEMBER_CHANGED)
+    if forbidden and not kinds:
         kinds.add(Cause.MEMBER_CHANGED)
     return Reason(cut("; ".join(parts), MAX_REASON_CHARS), tuple(cause for cause in Cause if cause in kinds))
 
@@ -102,7 +109,12 @@ def _by(words: Mapping[str, str], consumers: Iterable[str]) -> list[tuple[str, l
 
 
 def _topic_changes(
-    before: Mapping[str, PartitionSet], inputs: AssignmentInputs, recreated: set[str], *, members_changed: bool
+    before: Mapping[str, PartitionSet],
+    inputs: AssignmentInputs,
+    recreated: set[str],
+    unread: set[str],
+    *,
+    members_changed: bool,
 ) -> list[str]:
     counts: dict[str, int] = {}
     for partitions in before.values():
@@ -119,7 +131,8 @@ def _topic_changes(
         elif topic not in counts and now and before and not members_changed:
             parts.append(f"topic {topic} is new, with {now} partitions")
     if not members_changed:
-        parts += [f"topic {topic} is gone" for topic in sorted(counts.keys() - inputs.topics.keys())]
+        gone = counts.keys() - inputs.topics.keys() - unread
+        parts += [f"topic {topic} is gone" for topic in sorted(gone)]
     return [*parts[:3], f"{len(parts) - 3} more topics changed"] if len(parts) > 4 else parts
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.evictions import Evictions
-from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest
+from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest, unread_topics
 from kafka_coord.coordinator.plan.member_update import stale_topics
 from kafka_coord.coordinator.plan.membership import Membership, target_is_unreadable
 from kafka_coord.coordinator.plan.operator_requests import done, pending
@@ -61,6 +61,11 @@ def decide_target(
     inputs = assignment_inputs(observation, membership, effective)
     fingerprint = digest(inputs, chosen.name)
     complaints = [chosen.complaint] if chosen.complaint else []
+    unread = unread_topics(observation, effective)
+    if unread:
+        complaints.append(
+            f"no member may read {names(unread)}, so {'it has' if len(unread) == 1 else 'they have'} no owner"
+        )
     if stored is not None and stored.inputs == fingerprint and not requests:
         return TargetDecision(stored, moving=True, complaints=complaints)
     computed = compute(inputs, chosen.name, assignors)
@@ -73,6 +78,7 @@ def decide_target(
         recreated=stale_topics(observation.ledgers.values(), observation.topics),
         with_place=_with_place(observation),
         departures=observation.departures,
+        refused={consumer: topics for consumer in effective if (topics := observation.refused(consumer))},
     )
     unfilled = Assignment(
         generation=_next_generation(observation),

@@ -203,7 +203,7 @@ class Term:
             also = (eviction_op(member.group, member.consumer, now_ms),)
         elif wanted.subscription is not None:
             also = (look_op(member.group, member.consumer, now_ms),)
-        is_alone = wanted.subscription is not None
+        is_alone = wanted.subscription is not None or wanted.unresolved is not None
         self._writer.add(Write(self._znodes[member], wanted, also, is_alone))
 
     def _gone(self, member: MemberId, _path: str) -> None:

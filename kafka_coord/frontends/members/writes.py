@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.channel.offset_details import details_ops, details_paths, write_details
@@ -22,6 +22,7 @@ from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine.instructions import WriteMember
 from kafka_coord.frontends.members.machine.stimuli import MemberId, MemberWritten, Trouble
 from kafka_coord.model import TopicPartition
+from kafka_coord.model.unresolved import Unresolved
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import packed, unit_at_fault
 from kafka_coord.zk.sizes import op_size
@@ -45,12 +46,13 @@ class MemberZnodes:
 class Write:
     """One write for a member. A leave or a new subscription also carries out the operations in ``also``. If ``alone``
     is set, the write gets a request of its own, because it must first read something, has failed before, or may have
-    taken effect already."""
+    taken effect already. ``kept`` contains the group's offsets of the partitions whose ends were to be stored."""
 
     znodes: MemberZnodes
     wanted: WriteMember
     also: tuple[Op, ...] = ()
     alone: bool = False
+    kept: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def ops(self) -> list[Op]:
         registration, wanted = self.znodes.registration, self.wanted
@@ -72,6 +74,9 @@ class Write:
         if wanted.subscription is not None:
             znodes.channel.change_subscription(znodes.registration, wanted.subscription, self.also)
             return frozenset()
+        if wanted.unresolved is not None:
+            self._write_unresolved(wanted.unresolved)
+            return frozenset()
         if wanted.acknowledges is not None:
             self._write_details(store)
             return znodes.channel.acknowledge(znodes.registration, wanted.acknowledges, wanted.offsets)
@@ -81,6 +86,16 @@ class Write:
         gone = znodes.channel.commit(znodes.registration, wanted.offsets)
         self._write_details(store)
         return gone
+
+    def _write_unresolved(self, unresolved: Unresolved) -> None:
+        registration, channel = self.znodes.registration, self.znodes.channel
+        if unresolved.refused is not None:
+            channel.refuse(registration, unresolved.refused)
+        if unresolved.awaited:
+            channel.await_ends(registration, unresolved.awaited)
+        if unresolved.ends:
+            self.kept = channel.keep_ends(registration, unresolved.ends)
+            self.znodes.existing_offsets.update(self.kept)
 
     def _write_details(self, store: Store) -> None:
         """Writes the details. If ZooKeeper refuses them, only logs the error, so that the rest of the write can
@@ -208,4 +223,4 @@ class Writer:
     ) -> None:
         wanted = write.wanted
         del self._writes[wanted.member]
-        self._report(MemberWritten(wanted.member, wanted.number, refused, trouble, reason))
+        self._report(MemberWritten(wanted.member, wanted.number, refused, trouble, reason, write.kept))

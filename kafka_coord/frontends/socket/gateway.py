@@ -21,6 +21,7 @@ from kafka_coord.channel.messages import (
     Registered,
     Resume,
     read_offsets,
+    read_unresolved,
     write_offsets,
 )
 from kafka_coord.channel.rpc import Answered, Asked, Refused
@@ -45,6 +46,9 @@ from kafka_coord.model.json_fields import shown
 from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
+
+
+_OF_MEMBERS = (MessageType.COMMIT, MessageType.COMMITTED, MessageType.UNRESOLVED, MessageType.LEAVE)
 
 
 @dataclass(slots=True)
@@ -201,7 +205,7 @@ class Gateway:
                 connection.refuse(asked.id, Code.UNAVAILABLE, "too many requests are waiting for ZooKeeper; retry")
         elif asked.type in (MessageType.REGISTER, MessageType.RESUME):
             self._asked_to_take_part(connection, asked)
-        elif asked.type in (MessageType.COMMIT, MessageType.COMMITTED, MessageType.LEAVE):
+        elif asked.type in _OF_MEMBERS:
             self._asked_by_member(connection, asked)
         else:
             raise BadFrame(
@@ -265,6 +269,10 @@ class Gateway:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{asked.type} requires a registration", asked.id)
         if asked.type == MessageType.COMMITTED:
             self._ask_committed(connection, member, asked)
+            return
+        if asked.type == MessageType.UNRESOLVED:
+            unresolved = read_unresolved(asked.frame)
+            term.arrived(stimuli.UnresolvedWanted(connection.number, asked.id, unresolved))
             return
         offsets = read_offsets(asked.frame, asked.type)
         if asked.type == MessageType.COMMIT:
@@ -344,12 +352,8 @@ class Gateway:
             case instructions.RefuseResume(_, request, message):
                 connection.registering = False
                 connection.refuse(_number(request), Code.UNKNOWN_MEMBERSHIP, message)
-            case instructions.AnswerCommit(_, request, _, instructions.Refused.NOT_HELD, message):
-                connection.refuse(_number(request), Code.BAD_VALUE, message, field="offsets")
-            case instructions.AnswerCommit(_, request, _, instructions.Refused.FAILED, message):
-                connection.refuse(_number(request), Code.UNAVAILABLE, message)
-            case instructions.AnswerCommit(_, request, topics):
-                connection.answer(_number(request), {"refused": sorted(topics)})
+            case instructions.AnswerCommit():
+                _answer_commit(connection, instruction)
             case instructions.Farewell(_, request, topics):
                 connection.answer(_number(request), {"refused": sorted(topics)})
                 connection.member, connection.ended = None, True
@@ -460,6 +464,18 @@ class Gateway:
         if self.term is not None:
             self.term.close()
             self.term = None
+
+
+def _answer_commit(connection: Connection, answer: instructions.AnswerCommit) -> None:
+    request = _number(answer.request)
+    if answer.refused is instructions.Refused.NOT_HELD:
+        connection.refuse(request, Code.BAD_VALUE, answer.message, field="offsets")
+    elif answer.refused is not None:
+        connection.refuse(request, Code.UNAVAILABLE, answer.message)
+    elif answer.kept is not None:
+        connection.answer(request, {"offsets": write_offsets(answer.kept)})
+    else:
+        connection.answer(request, {"refused": sorted(answer.topics)})
 
 
 def _number(request: stimuli.Request) -> int:

@@ -12,7 +12,12 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
 from kafka_coord.monitor.audit.commands import command_faults, ledger_faults
-from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults, offset_set_faults, removal_faults
+from kafka_coord.monitor.audit.coordinator_offsets import (
+    is_awaited_end,
+    offset_deleted_faults,
+    offset_set_faults,
+    removal_faults,
+)
 from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, was_unreadable
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
@@ -424,7 +429,10 @@ class Auditor:
             return
         if context.fence is not None and not self._committers(group):
             if tp is not None and after is not None:
-                self._violations(znode.group, offset_set_faults(context, group, tp, after))
+                if is_awaited_end(context, group, tp, before):
+                    group.first_ends.add(tp)
+                else:
+                    self._violations(znode.group, offset_set_faults(context, group, tp, after))
             return
         if node is None:
             self._violation(Rule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without checking the epoch")

@@ -1,5 +1,5 @@
-"""Checks that the coordinator sets or deletes offsets only with good reason: an operator's request, a deleted topic, or
-expired retention."""
+"""Checks that the coordinator sets or deletes offsets only with good reason: an operator's request, an awaited end, a
+deleted topic, or expired retention."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit.commands import held_by_anybody
 from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
+from kafka_coord.zk import layout
 
 CLOCKS_DIFFER_MS = 60_000
 """The tolerated difference between two clocks, in ms. The coordinator measures retention by its own wall clock, but the
@@ -22,6 +23,13 @@ def offset_set_faults(context: StepContext, group: GroupState, tp: TopicPartitio
     if not asked:
         yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset} without an operator's request"
     yield from _while_held(group, tp, f"set {tp} to {offset}")
+
+
+def is_awaited_end(context: StepContext, group: GroupState, tp: TopicPartition, before: int | None) -> bool:
+    """Returns whether the step stores the first end of a partition that awaits it (ADR 40). The partition may be held,
+    because its holder has no position yet."""
+    awaited = layout.awaited_end(group.name, *tp)
+    return before is None and any(change.path == awaited and change.new is None for change in context.step.changes)
 
 
 def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPartition) -> Iterator[Fault]:

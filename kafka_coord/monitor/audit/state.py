@@ -75,6 +75,8 @@ class GroupState:
     """consumer → the generation of the newest command written for it"""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """The stored offsets that can be read"""
+    first_ends: set[TopicPartition] = field(default_factory=set)
+    """The partitions whose stored offset is the first end that an instance has listed"""
     unreadable_offsets: dict[TopicPartition, Instant] = field(default_factory=dict)
     """partition → the time when its stored offset became unreadable"""
     earlier_offsets: set[TopicPartition] = field(default_factory=set)
@@ -137,6 +139,7 @@ class GroupState:
         self.earlier_offsets.discard(tp)
         self.unreadable_offsets.pop(tp, None)
         self.offsets.pop(tp, None)
+        self.first_ends.discard(tp)
         if offset is not None:
             self.offsets[tp] = offset
         elif written is not None:

@@ -23,8 +23,9 @@ and sets are written as in Python.
    exceptions: an eager ``c`` that owns ``X`` from before ``T``, and partitions of a deleted topic whose name another
    topic has now.
 7. **Progress.** A new target is complete: for each subscribed topic, ``T`` gives each partition to exactly one
-   subscriber. A plan that says *Stable* leaves ``owned(c) == T(c)`` for every live ``c``, no partition stopping and no
-   command outstanding. When events stop, every group becomes Stable in a bounded number of passes.
+   subscriber that is allowed to read the topic, if there is one. A plan that says *Stable* leaves ``owned(c) == T(c)``
+   for every live ``c``, no partition stopping and no command outstanding. When events stop, every group becomes Stable
+   in a bounded number of passes.
 8. **Clean handover.** ``p`` leaves ``held(c)`` of a live ``c`` only from ``L(c).stopping``, and only when ``cmds(c)``
    has no stop, because the acknowledgement commits the offset. A start begins at the committed offset, so a partition
    whose offset is unreadable is not started.
@@ -170,7 +171,11 @@ class _Replay:
                 yield f"7: the target names {consumer}, which is not a member"
             for topic, numbers in partitions.unordered():
                 given.setdefault(topic, []).extend(numbers)
-        wanted = {topic for topics in resolve(members, seen.topics).values() for topic in topics}
+        subscribed = resolve(members, seen.topics)
+        wanted = {topic for c, topics in subscribed.items() for topic in topics if topic not in seen.refused(c)}
+        for consumer, partitions in target.members.items():
+            for topic in seen.refused(consumer).keys() & set(partitions.topics):
+                yield f"7: the target gives {topic} to {consumer}, which is not allowed to read it"
         for topic in wanted | given.keys():
             partitions_of = seen.topics[topic].partitions if topic in wanted else frozenset()
             if sorted(given.get(topic, [])) != sorted(partitions_of):

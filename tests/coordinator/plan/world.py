@@ -48,6 +48,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model.departure import LEFT
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
+from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk import layout
 from tests.coordinator.plan.invariants import violations, violations_of_ledgers
 
@@ -81,6 +82,7 @@ class World:
     bad_ledgers: set[str] = field(default_factory=set)
     bad_registrations: set[str] = field(default_factory=set)
     bad_offsets: set[TopicPartition] = field(default_factory=set)
+    refusals: dict[str, Refusals] = field(default_factory=dict)
     tell_bad_incarnations: bool = True
     fetching: dict[str, set[TopicPartition]] = field(default_factory=dict)
     told_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -192,6 +194,7 @@ class World:
             retired=frozenset(self.retired),
             retention_passed=self.retention_passed,
             unreadable=tuple(unreadable),
+            refusals=dict(self.refusals),
         )
 
     def look(self) -> Plan:
@@ -315,6 +318,8 @@ class World:
         self.in_grace.discard(consumer)
         if consumer in self.channels:
             self.channels[consumer] = kept
+        if step.refusals:
+            del self.refusals[consumer]
         if step.channel:
             self.channels.pop(consumer)
             self.retired.discard(consumer)

@@ -45,8 +45,16 @@ class ModelFetchers:
     """A base for simulated :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, which never have records in
     hand."""
 
-    def resolved(self) -> bool:
-        return True
+    def unresolved(self) -> Mapping[TopicPartition, str]:
+        return {}
+
+    def listed_ends(self) -> Offsets:
+        return {}
+
+    def resolve(self, offsets: Offsets) -> None: ...
+
+    def refused(self) -> Mapping[str, str]:
+        return {}
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         del partitions

@@ -14,6 +14,7 @@ from kafka_coord.frontends.members.machine.stimuli import (
 )
 from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription
 from kafka_coord.model.departure import LEFT
+from kafka_coord.model.unresolved import Unresolved
 
 # --- messages to clients ---------------------------------------------------------------------------------------------
 
@@ -87,14 +88,16 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answer a commit or a new subscription, or report that leaving has failed. ``topics`` contains the topics that no
-    longer exist. If ``refused`` is set, nothing was written, and ``message`` is the reason."""
+    """Answer a commit, a new subscription or a report of what is unresolved, or report that leaving has failed.
+    ``topics`` contains the topics that no longer exist. If ``refused`` is set, nothing was written, and ``message`` is
+    the reason. ``kept`` is the answer to listed ends (see :class:`~.stimuli.MemberWritten`)."""
 
     connection: int
     request: Request
     topics: frozenset[str] = frozenset()
     refused: Refused | None = None
     message: str = ""
+    kept: Offsets | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +170,10 @@ class DropCommand:
 @dataclass(frozen=True, slots=True)
 class WriteMember:
     """Write offsets and, in the same multi, acknowledge a command or delete the registration. If ``subscription`` is
-    set, only update the registration with it. ``departure`` says how a leaving member goes.
-    Report the outcome in a :class:`~.stimuli.MemberWritten` with the same ``number``. A member has at most one
-    outstanding write. ``details`` belong to ``offsets`` or, if the member gives up partitions, to offsets that are
-    already stored."""
+    set, only update the registration with it. If ``unresolved`` is set, only write what it reports. ``departure`` says
+    how a leaving member goes. Report the outcome in a :class:`~.stimuli.MemberWritten` with the same ``number``. A
+    member has at most one outstanding write. ``details`` belong to ``offsets`` or, if the member gives up partitions,
+    to offsets that are already stored."""
 
     member: MemberId
     number: int
@@ -181,6 +184,7 @@ class WriteMember:
     subscription: Subscription | None = None
     details: OffsetDetails = field(default_factory=dict, hash=False)
     departure: Departure = LEFT
+    unresolved: Unresolved | None = field(default=None, hash=False)
 
 
 ToStore = (

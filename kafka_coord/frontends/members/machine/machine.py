@@ -67,6 +67,7 @@ class MembershipMachine:
             stimuli.CommandAcknowledged: self._writes.command_acknowledged,
             stimuli.CommitWanted: self._writes.commit_wanted,
             stimuli.SubscriptionWanted: self._writes.subscription_wanted,
+            stimuli.UnresolvedWanted: self._writes.unresolved_wanted,
             stimuli.LeaveWanted: self._writes.leave_wanted,
             stimuli.MemberWritten: self._writes.member_written,
         }

@@ -11,6 +11,7 @@ from kafka_coord.frontends.members.machine.stimuli import (
     MemberId,
     RegistrationOptions,
     SubscriptionWanted,
+    UnresolvedWanted,
 )
 from kafka_coord.model import Command, CommandId, CommittedOffset, StopFetcher, TopicPartition
 
@@ -53,7 +54,7 @@ class AcknowledgeWrite:
         return frozenset(command.partitions) if isinstance(command, StopFetcher) else frozenset()
 
 
-PendingWrite = OffersWrite | AcknowledgeWrite | CommitWanted | SubscriptionWanted | LeaveWanted
+PendingWrite = OffersWrite | AcknowledgeWrite | CommitWanted | SubscriptionWanted | UnresolvedWanted | LeaveWanted
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription, TopicPartition
 from kafka_coord.model.departure import LEFT
+from kafka_coord.model.unresolved import Unresolved
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""
@@ -109,6 +110,17 @@ class SubscriptionWanted:
     connection: int
     request: Request
     subscription: Subscription
+    offsets: ClassVar[Offsets] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class UnresolvedWanted:
+    """A client reports what it cannot resolve, and the ends that it has listed. The request is answered like a
+    commit."""
+
+    connection: int
+    request: Request
+    unresolved: Unresolved = field(hash=False)
     offsets: ClassVar[Offsets] = {}
 
 
@@ -211,13 +223,15 @@ class Trouble(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MemberWritten:
     """The outcome of the write with the given number. ``refused`` contains the topics that no longer exist. If
-    ``trouble`` is set, nothing was written, and ``reason`` says why."""
+    ``trouble`` is set, nothing was written, and ``reason`` says why. ``kept`` contains the group's offsets of the
+    partitions whose ends the member has listed."""
 
     member: MemberId
     number: int
     refused: frozenset[str] = frozenset()
     trouble: Trouble | None = None
     reason: str = ""
+    kept: Offsets = field(default_factory=dict, hash=False)
 
 
 # --- time --------------------------------------------------------------------------------------------------------
@@ -243,6 +257,7 @@ Stimulus = (
     | CommandAcknowledged
     | CommitWanted
     | SubscriptionWanted
+    | UnresolvedWanted
     | LeaveWanted
     | Disconnected
     | MemberFound

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import MemberEvent, Refused
 from kafka_coord.frontends.members.machine.state import AcknowledgeWrite, MemberState, OffersWrite, PendingWrite
-from kafka_coord.frontends.members.machine.stimuli import CommitWanted, LeaveWanted, SubscriptionWanted, Trouble
+from kafka_coord.frontends.members.machine.stimuli import (
+    CommitWanted,
+    LeaveWanted,
+    SubscriptionWanted,
+    Trouble,
+    UnresolvedWanted,
+)
 from kafka_coord.model import OffsetDetails, StartFetcher, TopicPartition
 from kafka_coord.model.departure import LEFT
 
@@ -90,6 +96,20 @@ class Writes:
         if member is not None:
             self.add(member, wanted)
 
+    def unresolved_wanted(self, wanted: UnresolvedWanted) -> None:
+        machine, member = self._machine, self._machine.connections.get(wanted.connection)
+        if member is None:
+            return
+        starting = set(member.delivered.command.partitions) if member.delivered is not None else set()
+        not_held = next((tp for tp in wanted.unresolved.partitions if tp not in member.held | starting), None)
+        if not_held is None:
+            self.add(member, wanted)
+            return
+        message = f"this consumer does not hold {not_held}"
+        machine.emit(
+            instructions.AnswerCommit(wanted.connection, wanted.request, refused=Refused.NOT_HELD, message=message)
+        )
+
     def leave_wanted(self, wanted: LeaveWanted) -> None:
         member = self._machine.connections.get(wanted.connection or 0)
         if member is None:
@@ -125,6 +145,7 @@ class Writes:
                 write.subscription if isinstance(write, SubscriptionWanted) else None,
                 _details(member, write),
                 write.departure if isinstance(write, LeaveWanted) else LEFT,
+                write.unresolved if isinstance(write, UnresolvedWanted) else None,
             )
             self._machine.emit(instruction)
 
@@ -152,17 +173,21 @@ class Writes:
             self._offers_done(member, write, outcome)
         elif isinstance(write, AcknowledgeWrite):
             self._acknowledged(member, write, outcome)
-        elif isinstance(write, CommitWanted | SubscriptionWanted):
+        elif isinstance(write, CommitWanted | SubscriptionWanted | UnresolvedWanted):
             self._answer(write.connection, write, outcome)
         elif isinstance(write, LeaveWanted):
             self._left(member, write, outcome)
 
     def _answer(
-        self, connection: int, write: CommitWanted | LeaveWanted | SubscriptionWanted, outcome: stimuli.MemberWritten
+        self,
+        connection: int,
+        write: CommitWanted | LeaveWanted | SubscriptionWanted | UnresolvedWanted,
+        outcome: stimuli.MemberWritten,
     ) -> None:
         refused = Refused.FAILED if outcome.trouble is not None else None
+        kept = outcome.kept if isinstance(write, UnresolvedWanted) else None
         self._machine.emit(
-            instructions.AnswerCommit(connection, write.request, outcome.refused, refused, outcome.reason)
+            instructions.AnswerCommit(connection, write.request, outcome.refused, refused, outcome.reason, kept)
         )
 
     def _offers_done(self, member: MemberState, write: OffersWrite, outcome: stimuli.MemberWritten) -> None:

@@ -1,0 +1,224 @@
+"""The held partitions that a consumer cannot read or start now, and why: no leader, no right, no answer.
+
+Each is tried again until it can be read. It is told once when this begins, and once when it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AclOperation
+
+from kafka_coord.consumer.log_offsets import LogOffsets
+from kafka_coord.errors import BrokerError
+from kafka_coord.model import PartitionSet, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.2
+_LONGEST_AGAIN_S = 1.0
+_ALONE_AT_ONCE = 32
+"""How many partitions are asked for in requests of their own at a time. librdkafka fails a whole request if one of its
+partitions has no leader, so a partition whose request failed is asked for alone."""
+_RIGHTS_S = 1.0
+_UNKNOWN_RIGHTS_S = 60.0
+"""How long, in seconds, a refusal lasts if the broker does not tell the client's rights (Kafka before 2.3)."""
+
+TroubleCallback = Callable[[Mapping[TopicPartition, str]], Any]
+
+
+class Troubles:
+    """``wake`` wakes the connector. ``readable`` is called with the partitions of a topic that the consumer may read
+    again. ``on_change`` receives all partitions in trouble, on the connector's thread, whenever they change."""
+
+    def __init__(
+        self,
+        offsets: LogOffsets,
+        *,
+        wake: Callable[[], None],
+        readable: Callable[[TopicPartition], None],
+        on_change: TroubleCallback | None = None,
+    ) -> None:
+        self._offsets = offsets
+        self._wake = wake
+        self._readable = readable
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._starting: dict[TopicPartition, None] = {}
+        self._listed: dict[TopicPartition, int] = {}
+        self._reasons: dict[TopicPartition, str] = {}
+        self._refused: dict[str, tuple[str, float]] = {}
+        self._told: dict[TopicPartition, str] = {}
+        self._asked: dict[TopicPartition, Future[Any]] = {}
+        self._alone: dict[TopicPartition, None] = {}
+        self._ask_at = 0.0
+        self._delay_s = _AGAIN_S
+        self._rights: dict[str, Future[Any]] = {}
+        self._rights_at = 0.0
+
+    # --- safe to call from any thread --------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> dict[TopicPartition, str]:
+        """The partitions in trouble, each with the reason. Those of a topic that the consumer is not allowed to read
+        stay until it is, also after the coordinator has given them to others."""
+        with self._lock:
+            return dict(self._reasons)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The topics that the consumer is not allowed to read, each with the reason."""
+        with self._lock:
+            return {topic: reason for topic, (reason, _) in self._refused.items()}
+
+    def begin(self, partition: TopicPartition, error: KafkaError) -> None:
+        """Records that the partition cannot be read, because of ``error``."""
+        with self._lock:
+            self._begin(partition, error)
+        self._wake()
+
+    def _begin(self, partition: TopicPartition, error: KafkaError) -> None:
+        reason = f"{error.name()}: {error.str()}"
+        self._reasons.setdefault(partition, reason)
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self._refused.setdefault(partition.topic, (reason, time.monotonic()))
+
+    # --- on the connector's thread -----------------------------------------------------------------------------------
+
+    def start_at_end(self, partition: TopicPartition) -> None:
+        """Starts listing the end of a partition that starts there."""
+        with self._lock:
+            self._starting[partition] = None
+
+    def starting(self) -> dict[TopicPartition, str]:
+        """Returns the partitions that start at an end and have no position yet, each with the reason ("" if none is
+        known)."""
+        with self._lock:
+            return {partition: self._reasons.get(partition, "") for partition in self._starting}
+
+    def listed(self) -> dict[TopicPartition, int]:
+        """Returns the ends that have been listed for partitions in :meth:`starting`."""
+        with self._lock:
+            return dict(self._listed)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets partitions that have a position now, or are not held any more."""
+        with self._lock:
+            for partition in partitions:
+                for known in (self._starting, self._listed, self._asked, self._alone):
+                    known.pop(partition, None)
+                if partition.topic not in self._refused:
+                    self._reasons.pop(partition, None)
+
+    def step(self) -> None:
+        """Takes the brokers' answers, and asks again without waiting. Tells what has begun or ended since."""
+        now = time.monotonic()
+        with self._lock:
+            for partition in [p for p, future in self._asked.items() if future.done()]:
+                self._take_end(partition, self._asked.pop(partition))
+            missing = (self._starting.keys() - self._listed.keys()) | self._reasons.keys()
+            missing = {p for p in missing - self._asked.keys() if p.topic not in self._refused}
+            if not missing:
+                self._delay_s = _AGAIN_S
+            elif now >= self._ask_at:
+                self._ask_ends(missing, now)
+        readable = self._take_rights(now)
+        for partition in readable:
+            self._readable(partition)
+        self._tell()
+
+    def _take_end(self, partition: TopicPartition, future: Future[Any]) -> None:
+        try:
+            end = int(future.result().offset)
+        except KafkaException as failure:
+            self._alone[partition] = None
+            self._begin(partition, failure.args[0])
+            return
+        self._alone.pop(partition, None)
+        if partition.topic not in self._refused:
+            self._reasons.pop(partition, None)
+        if partition in self._starting:
+            self._listed.setdefault(partition, end)
+
+    def _ask_ends(self, missing: set[TopicPartition], now: float) -> None:
+        self._ask_at = now + self._delay_s
+        self._delay_s = min(2 * self._delay_s, _LONGEST_AGAIN_S)
+        alone = [partition for partition in self._alone if partition in missing][:_ALONE_AT_ONCE]
+        for partition in alone:  # the others come first next time
+            del self._alone[partition]
+            self._alone[partition] = None
+        together = [partition for partition in missing if partition not in self._alone]
+        for request in ([together] if together else []) + [[partition] for partition in alone]:
+            try:
+                futures = self._offsets.ask_ends(request)
+            except BrokerError as error:  # no broker is known yet
+                for partition in request:
+                    self._reasons.setdefault(partition, str(error))
+                continue
+            self._asked |= futures
+            for future in futures.values():
+                future.add_done_callback(lambda _: self._wake())
+
+    def _take_rights(self, now: float) -> list[TopicPartition]:
+        """Returns the partitions in trouble whose topics the consumer may read again."""
+        with self._lock:
+            allowed = [
+                topic
+                for topic in [topic for topic, future in self._rights.items() if future.done()]
+                if self._may_read(topic, self._rights.pop(topic), now)
+            ]
+            readable = [partition for partition in self._reasons if partition.topic in allowed]
+            for topic in allowed:
+                self._refused.pop(topic, None)
+            for partition in readable:
+                del self._reasons[partition]
+            wanted = [topic for topic in self._refused if topic not in self._rights]
+            if wanted and now >= self._rights_at:
+                self._rights_at = now + _RIGHTS_S
+                self._rights |= self._offsets.ask_rights(wanted)
+        return readable
+
+    def _may_read(self, topic: str, future: Future[Any], now: float) -> bool:
+        _, since = self._refused.get(topic, ("", now))
+        long_ago = now >= since + _UNKNOWN_RIGHTS_S
+        try:
+            rights = future.result().authorized_operations
+        except KafkaException as error:
+            code = error.args[0].code()
+            return code == KafkaError.UNKNOWN_TOPIC_OR_PART or (long_ago and code == KafkaError._UNSUPPORTED_FEATURE)
+        return AclOperation.READ in rights if rights is not None else long_ago
+
+    def _tell(self) -> None:
+        current = self.current
+        told, self._told = self._told, current
+        if told.keys() == current.keys():
+            return
+        begun: dict[str, list[TopicPartition]] = {}
+        for partition in current.keys() - told.keys():
+            begun.setdefault(current[partition], []).append(partition)
+        for reason, partitions in begun.items():
+            log.warning(
+                "cannot read partitions=%s reason=%r; holding them without reading, and trying again",
+                *(PartitionSet.of(partitions), reason),
+                extra={"event": "consumer_unresolved"},
+            )
+        ended: dict[str, list[TopicPartition]] = {}
+        for partition in told.keys() - current.keys():
+            ended.setdefault(told[partition], []).append(partition)
+        for reason, partitions in ended.items():
+            log.warning(
+                "resolved partitions=%s, which could not be read, or released them reason=%r",
+                *(PartitionSet.of(partitions), reason),
+                extra={"event": "consumer_resolved"},
+            )
+        if self._on_change is not None:
+            try:
+                self._on_change(current)
+            except Exception:
+                log.exception("on_unresolved raised an exception; continuing")

@@ -1,0 +1,82 @@
+"""What the members of a group cannot resolve: the topics that a member may not read, and the partitions whose first end
+nobody has listed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.model.partitions import MAX_PARTITION, TopicPartition
+
+MAX_REASON_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """The topics that one incarnation of a consumer is not allowed to read, each with the reason."""
+
+    incarnation: int
+    topics: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        topics = {topic: reason[:MAX_REASON_CHARS] for topic, reason in sorted(self.topics.items())}
+        return {"version": fields.VERSION, "incarnation": self.incarnation, "topics": topics}
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Refusals:
+        return cls(fields.number(value, "incarnation", where, at_least=0), read_topics(value, "topics", where))
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """What a member over a socket reports: the partitions that start at an end which is not known yet, each with the
+    reason; the ends that the member has listed; and the topics that it may not read (``None`` if unchanged)."""
+
+    awaited: Mapping[TopicPartition, str] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    refused: Mapping[str, str] | None = None
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self.awaited) | frozenset(self.ends)
+
+
+def read_topics(value: fields.Json, field: str, where: str) -> dict[str, str]:
+    """Reads an object that maps topics to reasons. Raises :class:`MalformedValue`."""
+    topics = fields.mapping(value, field, where, {})
+    for topic, reason in topics.items():
+        if not is_legal(topic):
+            raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal; use {RULE}", field)
+        if not isinstance(reason, str):
+            raise MalformedValue(where, f"the reason for {topic!r} is {fields.shown(reason)}, not a string", field)
+    return {topic: reason[:MAX_REASON_CHARS] for topic, reason in topics.items()}
+
+
+def write_reason(reason: str) -> bytes:
+    """Returns the value of a partition's ``unresolved`` znode."""
+    return fields.dump({"version": fields.VERSION, "reason": reason[:MAX_REASON_CHARS]})
+
+
+def read_reason(data: bytes) -> str:
+    """Returns the reason in a partition's ``unresolved`` znode, or "" if it cannot be read: the znode's name alone
+    matters."""
+    try:
+        return fields.text(fields.load(data, "unresolved"), "reason", "unresolved", "")
+    except MalformedValue:
+        return ""
+
+
+def awaited_partition(name: str) -> TopicPartition | None:
+    """Returns the partition that a child of ``unresolved`` is about, or ``None`` if it is about a consumer."""
+    topic, colon, number = name.rpartition(":")
+    partition = fields.decimal(number, MAX_PARTITION)
+    return TopicPartition(topic, partition) if colon and is_legal(topic) and partition is not None else None
+
+
+def awaited_partitions(names: Iterable[str]) -> tuple[TopicPartition, ...]:
+    """Returns the partitions among the children of ``unresolved``."""
+    return tuple(found for name in names if (found := awaited_partition(name)) is not None)
