@@ -191,6 +191,7 @@ def _read_group(
         store.clock.monotonic(),
         store.clock.time() * 1000,
     )
+    nothing_kept, memory.nothing_kept = memory.nothing_kept, False
     observation = Observation(
         group=group,
         epoch=epoch,
@@ -206,6 +207,7 @@ def _read_group(
         overdue=due.overdue,
         retired=due.retired,
         retention_passed=due.retention_passed,
+        nothing_kept=nothing_kept,
         # if the stored target was lost, the next generation must be higher than all earlier ones
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
