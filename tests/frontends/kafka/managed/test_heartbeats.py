@@ -365,6 +365,7 @@ def test_a_commit_for_a_topic_that_was_made_anew_is_refused_until_the_client_has
     assert play.commit(epoch, 500).error is Error.STALE_MEMBER_EPOCH, "the position is that of the earlier topic"
     assert play.commit(epoch, 500, partition=1).error is Error.NONE, "the client has kept this partition"
     assert play.beat(4).epoch == 5
+    assert play.commit(epoch, 500).error is Error.STALE_MEMBER_EPOCH
     assert play.commit(5, 3).error is Error.NONE
 
 
