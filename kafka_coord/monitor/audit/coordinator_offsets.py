@@ -30,11 +30,10 @@ def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPart
     asked = any(tp in request.partitions for request in context.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
-    elif not group.removing and not _of_a_deleted_topic(context, group, tp):
-        if _is_needed(group, tp):
-            what = f"the coordinator deleted the offset of {tp} without an operator's request"
-            yield Rule.OPERATOR_WRITE_UNASKED, what
-            yield from _while_held(group, tp, f"deleted the offset of {tp}")
+    elif not group.removing and not _of_a_deleted_topic(context, group, tp) and _is_needed(group, tp):
+        what = f"the coordinator deleted the offset of {tp} without an operator's request"
+        yield Rule.OPERATOR_WRITE_UNASKED, what
+        yield from _while_held(group, tp, f"deleted the offset of {tp}")
 
 
 def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
