@@ -16,6 +16,7 @@ from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.group_reader import GroupReader
+from kafka_coord.coordinator.offset_expiry import Retention
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.start_offsets import StartOffsets, read_start_offsets
@@ -340,6 +341,10 @@ def _partitions_counted_at_every_start() -> Patch:
     return TopicOfOffsets, "read", classmethod(lambda _cls, data: original(data)._replace(first=None))
 
 
+def _offsets_expire_at_once() -> Patch:
+    return Retention, "is_over", lambda _self, _offset: True
+
+
 def _remembered_only_with_a_start() -> Patch:
     return decide, "_covering", lambda *_: StartOffsets()
 
@@ -347,6 +352,7 @@ def _remembered_only_with_a_start() -> Patch:
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
+    "offsets of topics that nobody subscribes to expire at once": _offsets_expire_at_once,
     "only owned partitions count as held": _held_is_only_what_is_owned,
     "a stop acknowledged before its offsets are committed": _acknowledge_without_offsets,
     "a stop's offsets written again": _stop_offsets_written_again,
