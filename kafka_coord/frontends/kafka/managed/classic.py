@@ -177,8 +177,8 @@ class ClassicMember(KafkaMember):
         if isinstance(request, Join):
             self._beats.joined(members.now)
         self.syncs = False
-        self._made_anew: set[str] = set()
-        """The topics that were deleted and made anew, until the member is given the present one."""
+        self._replaced: set[str] = set()
+        """The topics that were deleted, and perhaps made anew, until the member is given the present one."""
         self._is_changing = False
         """Whether the member's subscription has changed since the group's target was decided."""
 
@@ -319,14 +319,14 @@ class ClassicMember(KafkaMember):
 
     def has_read(self, partitions: Iterable[TopicPartition], epoch: int) -> bool:
         read = frozenset(partitions)
-        return self._made_anew.isdisjoint(tp.topic for tp in read) and super().has_read(read, epoch)
+        return self._replaced.isdisjoint(tp.topic for tp in read) and super().has_read(read, epoch)
 
     def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
         topics = {tp.topic for tp in command.partitions}
-        self._made_anew -= topics
+        self._replaced -= topics
         if isinstance(command, StopFetcher):
-            now = {topic: self.members.identity(topic) for topic in topics & topic_ids.keys()}
-            self._made_anew |= {topic for topic, one in now.items() if one not in {None, topic_ids[topic]}}
+            given = topics & topic_ids.keys()
+            self._replaced |= {topic for topic in given if self.members.identity(topic) != topic_ids[topic]}
         join = self.waiting
         if not isinstance(join, Join):
             self._answer_waiting(Error.REBALANCE_IN_PROGRESS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE
 from kafka_coord.frontends.kafka.managed.topics import Topics
@@ -150,10 +152,15 @@ def test_a_cooperative_member_gives_up_partitions_and_keeps_the_others() -> None
     assert play.commit(4, 8, partition=1).error is Error.REBALANCE_IN_PROGRESS
 
 
-def test_a_commit_for_a_topic_that_was_made_anew_is_refused_until_the_client_has_the_new_assignment() -> None:
+@pytest.mark.parametrize("at_the_stop", [b"another-identity", None])
+def test_a_commit_for_a_topic_that_was_made_anew_is_refused_until_the_client_has_the_new_assignment(
+    at_the_stop: bytes | None,
+) -> None:
+    """When the stop arrives, the topic may have been deleted only."""
     play = Classic()
     generation = play.holding(0, 1)
-    play.identities["flights"], play.topic_ids = b"another-identity", {"flights": ID}
+    play.identities, play.topic_ids = {"flights": at_the_stop} if at_the_stop else {}, {"flights": ID}
+    play.members.identity = play.identities.get
     play.send(4, stop=(0, 1))
     assert play.commit(generation, 500).error is Error.REBALANCE_IN_PROGRESS
     assert play.join(0, 1).generation_id == generation
