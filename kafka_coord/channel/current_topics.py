@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from enum import Enum, auto
 
 from kafka_coord.errors import MalformedValue, NoAuth
 from kafka_coord.model import TopicInfo, TopicOfOffsets, is_identity
@@ -11,6 +12,17 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, ReadResult, Store
 from kafka_coord.zk.topic_identity import topic_identity
+
+
+class Owner(Enum):
+    """What has become of the topic that stored offsets belong to."""
+
+    PRESENT = auto()
+    """The topic exists, or nothing shows that it does not."""
+    GONE = auto()
+    """It is certain that no topic of this name exists."""
+    REPLACED = auto()
+    """The name has another id."""
 
 
 def identity_reads(group: str, topics: Iterable[str]) -> list[GetData]:
@@ -21,28 +33,35 @@ def identity_reads(group: str, topics: Iterable[str]) -> list[GetData]:
 
 def replaced_topics(store: Store, topics: Iterable[str], stored: Iterable[ReadResult]) -> frozenset[str]:
     """Returns the topics whose stored offsets do not count: the topic does not exist, or the name has another id.
-    ``stored`` are the results of :func:`identity_reads`. A topic that cannot be read counts as the same one. Raises
-    :class:`StoreError`."""
+    ``stored`` are the results of :func:`identity_reads`. Raises :class:`StoreError`."""
     identities = dict(zip(topics, stored, strict=True))
-    names = [topic for topic, node in identities.items() if isinstance(node, Node)]
+    with_offsets = {topic: node for topic, node in identities.items() if isinstance(node, Node)}
+    owners = owners_of_offsets(store, with_offsets)
+    return frozenset(name for name, owner in owners.items() if owner is not Owner.PRESENT)
+
+
+def owners_of_offsets(store: Store, stored: Mapping[str, ReadResult]) -> dict[str, Owner]:
+    """Returns what has become of each topic. ``stored`` maps the topics to the results of :func:`identity_reads`. A
+    topic that cannot be read counts as the same one. Raises :class:`StoreError`."""
+    names = list(stored)
+    unknown = dict.fromkeys(names, Owner.PRESENT)
     try:
         parent, *nodes = store.read_many(
             [GetData(layout.BROKER_TOPICS), *(GetData(layout.broker_topic(name)) for name in names)] if names else []
         ) or (None,)
     except NoAuth:
-        return frozenset()
+        return unknown
     if not isinstance(parent, Node):
-        return frozenset()
-    present: Mapping[str, ReadResult] = dict(zip(names, nodes, strict=True))
-    return frozenset(name for name in names if not _is_same(name, identities[name], present[name]))
+        return unknown
+    return {name: _owner(name, stored[name], topic) for name, topic in zip(names, nodes, strict=True)}
 
 
-def _is_same(name: str, stored: ReadResult, topic: ReadResult) -> bool:
+def _owner(name: str, stored: ReadResult, topic: ReadResult) -> Owner:
     if not isinstance(topic, Node):
-        return False
+        return Owner.GONE
     written = TopicOfOffsets.read(stored.data).identity if isinstance(stored, Node) else ""
     with suppress(MalformedValue):
         identity, former = topic_identity(fields.load_object(topic.data, layout.broker_topic(name)), topic)
         is_same = TopicInfo(name, frozenset(), identity, former_identity=former).is_same(written)
-        return is_same or not is_identity(written)
-    return True
+        return Owner.PRESENT if is_same or not is_identity(written) else Owner.REPLACED
+    return Owner.PRESENT

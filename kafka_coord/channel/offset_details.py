@@ -72,12 +72,12 @@ def read_offsets(
     detailed = [tp for tp in requested if tp.topic in topics and offsets[tp] is not None]
     details = store.read_many([GetData(layout.offset_details(group, *tp)) for tp in detailed]) if detailed else ()
     details_of = dict(zip(detailed, details, strict=True))
-    return {tp: _with_details(*one, details_of.get(tp)) if one is not None else None for tp, one in offsets.items()}
+    return {tp: with_details(*one, details_of.get(tp)) if one is not None else None for tp, one in offsets.items()}
 
 
-def _with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:
+def with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:
     """Returns the offset with its details, or without them if they are no longer valid. ``written`` is the zxid of the
-    offset's last write."""
+    offset's last write, and ``node`` the result of reading the details."""
     if not isinstance(node, Node) or node.stat.mzxid < written:
         return bare
     try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.assignors import Assignor
+from kafka_coord.coordinator.kept_offsets import outlives_retention
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.start_offsets import StartOffsets, read_offsets_zxid, read_start_offsets
 from kafka_coord.coordinator.steps import AnswerRequest, DeleteOffsets, Plan, RemoveGroup, WriteOffsets
@@ -48,6 +49,9 @@ def decide(
         if observation.offsets_zxid is None and _removes_unless_changed(decided):
             observation = replace(observation, offsets_zxid=read_offsets_zxid(store, observation.group))
             continue
+        if observation.retention_passed and _removes(decided) and outlives_retention(store, observation.group):
+            observation = replace(observation, retention_passed=False)
+            continue
         started = decided.started
         if not started:
             return Decided(decided, observation, _covering(store, observation, decided, covered or Coverage()))
@@ -69,6 +73,9 @@ def _covering(store: Store, observation: Observation, decided: Plan, covered: Co
 
 
 def _removes_unless_changed(decided: Plan) -> bool:
-    return any(isinstance(step, AnswerRequest) and step.request.unchanged_since for step in decided.steps) and any(
-        isinstance(step, RemoveGroup) for step in decided.steps
-    )
+    asked = any(isinstance(step, AnswerRequest) and step.request.unchanged_since for step in decided.steps)
+    return asked and _removes(decided)
+
+
+def _removes(decided: Plan) -> bool:
+    return any(isinstance(step, RemoveGroup) for step in decided.steps)

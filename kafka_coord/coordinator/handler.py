@@ -17,6 +17,7 @@ from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
 from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, Outcome
+from kafka_coord.coordinator.offset_expiry import OffsetExpiry
 from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan.reasons import counted
@@ -79,6 +80,7 @@ class RebalanceRequestHandler:
         self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
         self._writer = DecisionWriter(store, leadership.executor, assignors)
         self._scheduler = Scheduler(store, queue, options)
+        self._expiry = OffsetExpiry(store, leadership.executor, options)
         self._handling: frozenset[str] = frozenset()
         self._stepped_at = self._clock.monotonic()
         self.deposed = False
@@ -233,6 +235,11 @@ class RebalanceRequestHandler:
         self._scheduler.written(plan, commands, self.idle.after_pass(memory, plan.snapshot, plan.plan))
         if self.observer is not None:
             self.observer.written(plan, commands)
+        if plan.plan.quiet(observation) and self._expiry.is_due(memory):
+            self._expiry.examine(memory, observation)
+            if memory.nothing_kept:
+                memory.mark_active()
+                self._queue.request(memory.group)
         due = say_again_at(memory)
         if due is not None:
             self._queue.request_at(memory.group, due)

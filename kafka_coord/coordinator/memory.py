@@ -118,6 +118,10 @@ class GroupMemory:
     """The ledgers after the last pass (see ``tamper_repair``)."""
     covered: Coverage = field(default_factory=Coverage)
     """The subscriptions that the group is known to remember (ADR 41)."""
+    offsets_examined: float | None = None
+    """When the group's offsets were last examined, in monotonic seconds (``coordinator.offset_expiry``)."""
+    nothing_kept: bool = False
+    """Whether the next pass is to remove the group, because it is empty and has no offsets."""
     matched: Matched | None = None
     matching_was_logged: bool = False
 

@@ -185,7 +185,7 @@ def _read_group(
         *([GetData(layout.RETENTION)] if may_be_empty else []),
     ]
     commands, refusals = last[: len(slow)], dict(zip(refusing, last[len(slow) :], strict=False))
-    retention = _retention(last[len(slow) + len(refusing) :])
+    retention = retention_in(last[len(slow) + len(refusing) :])
     registrations = {c: each[c][0] for c in consumers}
     members = reading.decode_each(registrations, partial(layout.registration, group), decode_member)
     ledgers = reading.decode_each({c: each[c][1] for c in ledgered}, partial(layout.ledger, group), decode_ledger)
@@ -209,6 +209,7 @@ def _read_group(
         store.clock.monotonic(),
         store.clock.time() * 1000,
     )
+    nothing_kept, memory.nothing_kept = memory.nothing_kept, False
     observation = Observation(
         group=group,
         epoch=epoch,
@@ -225,6 +226,7 @@ def _read_group(
         retired=due.retired,
         retention_passed=due.retention_passed,
         departures=departures,
+        nothing_kept=nothing_kept,
         # if the stored target was lost, the next generation must be higher than all earlier ones
         generation_floor=max((d.generation for d in past_decisions(store, group)), default=0) if target is None else 0,
         unreadable=tuple(reading.unreadable),
@@ -344,7 +346,7 @@ def _decode_settings(where: str, node: Node) -> GroupSettings:
     return GroupSettings.from_json(fields.load(node.data, where), where) if node.data else GroupSettings()
 
 
-def _retention(found: Answers) -> Retention | None:
+def retention_in(found: Answers) -> Retention | None:
     """Returns the brokers' retention, which is only read if the group may be empty, or ``None`` if it cannot be
     read."""
     node = found[0] if found else None

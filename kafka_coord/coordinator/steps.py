@@ -103,7 +103,10 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it, because its offsets have expired or an operator requested the removal."""
+    """Remove the group with everything in it, because its offsets have expired or an operator requested the removal.
+    With ``without_offsets``, remove it only if it has no offsets."""
+
+    without_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

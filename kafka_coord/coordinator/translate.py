@@ -88,8 +88,8 @@ class Translation:
                 return in_parts([Delete(layout.offset(group, t, p)) for t, p in self._existing(request.partitions)])
             case AnswerRequest(request, result, message):
                 return [[answer_op(request, result, message)]]
-            case RemoveGroup():
-                return in_parts(self._removal())
+            case RemoveGroup(without_offsets):
+                return in_parts(self._removal(without_offsets=without_offsets))
 
     def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
         """Returns the units of the step. The last unit contains the ledger and its commands. The operations before it,
@@ -155,11 +155,15 @@ class Translation:
         found = self._store.read_many([GetData(layout.offset(self._group, t, p)) for t, p in partitions])
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
-    def _removal(self) -> list[Op]:
+    def _removal(self, *, without_offsets: bool) -> list[Op]:
         """Returns the operations that delete the group's tree: first ``ids``, and then all other znodes, leaves first.
-        If a consumer has registered since the snapshot, deleting ``ids`` fails, so nothing is removed."""
+        If a consumer has registered since the snapshot, deleting ``ids`` fails, so nothing is removed. With
+        ``without_offsets``, an offset that was committed since is not deleted, so the deletion of its parent fails."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
+        if without_offsets:
+            kept = f"{layout.offsets(self._group)}/"
+            tree = [path for path in tree if not (path.startswith(kept) and "/" in path.removeprefix(kept))]
         ids = layout.ids(self._group)
         leaves_first = [path for path in reversed(tree) if path != ids]
         return [Delete(path) for path in ([ids] if ids in tree else []) + leaves_first]

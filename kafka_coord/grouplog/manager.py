@@ -381,9 +381,7 @@ class GroupMetadataManager:
                 return True
             if subscribed is None or topic in subscribed:
                 return False
-            if one.expires_at_ms >= 0:
-                return one.expires_at_ms <= now_ms
-            return retention.expires_at_ms(max(since_ms, one.committed_at_ms)) <= now_ms
+            return one.is_expired(now_ms, retention, since_ms)
 
         return [where for where, one in offsets.items() if is_due(where[0], one)]
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, GroupState
-from kafka_coord.model import CommittedOffset, TopicInfo
+from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
 from kafka_coord.wire.consumer_protocol import assignment, subscription
-
-GONE_FOR_MS = 86_400_000
-"""How long the offsets of a deleted topic are kept, in ms: one day."""
 
 
 class Topics:

@@ -15,7 +15,7 @@ from kafka_coord.model.command import (
     command_from_json,
     parse_command_id,
 )
-from kafka_coord.model.committed_offset import CommittedOffset, OffsetDetails
+from kafka_coord.model.committed_offset import GONE_FOR_MS, CommittedOffset, OffsetDetails
 from kafka_coord.model.coverage import Coverage, TopicOfOffsets
 from kafka_coord.model.departure import Departure, DepartureKind
 from kafka_coord.model.durations import Durations
@@ -48,6 +48,7 @@ from kafka_coord.model.settled import Settled, Zxids
 from kafka_coord.model.streams import Streams
 
 __all__ = [
+    "GONE_FOR_MS",
     "NODE_PREFIX",
     "NO_OFFSET",
     "NO_PARTITIONS",

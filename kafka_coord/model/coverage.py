@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from kafka_coord.model.member import Subscription
 from kafka_coord.model.settled import interests, interests_from_json, interests_to_json
 
 MAX_COVERAGE_BYTES = 400_000
+_OF_OFFSETS = re.compile(r"([^ ]*) ([0-9]*)(?: ([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,26 @@ class Coverage:
 class TopicOfOffsets(NamedTuple):
     """The value of the znode ``offsets/<topic>``: the identity of the topic that the offsets below belong to, and the
     number of its partitions that existed when the group's subscription first covered it. ``first`` is ``None`` if that
-    is unknown. Every later partition begins at its beginning."""
+    is unknown. Every later partition begins at its beginning. ``gone_since_ms`` is when a coordinator first found that
+    the topic does not exist (ms since 1970), or ``None`` if it exists."""
 
     identity: str
     first: int | None = None
+    gone_since_ms: int | None = None
 
     @property
     def data(self) -> bytes:
-        return (self.identity if self.first is None else f"{self.identity} {self.first}").encode()
+        first = "" if self.first is None else str(self.first)
+        gone = "" if self.gone_since_ms is None else f" {self.gone_since_ms}"
+        return (f"{self.identity} {first}{gone}" if first or gone else self.identity).encode()
 
     @classmethod
     def read(cls, data: bytes) -> TopicOfOffsets:
         """Reads the value. If it is not of this form, it becomes the identity as a whole."""
         written = data.decode(errors="replace")
-        identity, blank, rest = written.partition(" ")
-        first = json_fields.decimal(rest, 1 << 31) if blank else None
-        return cls(written) if blank and first is None else cls(identity, first)
+        found = _OF_OFFSETS.fullmatch(written)
+        if found is None:
+            return cls(written)
+        first, gone = json_fields.decimal(found[2], 1 << 31), json_fields.decimal(found[3] or "", 1 << 53)
+        value = cls(found[1], first, gone)
+        return value if value.data == data else cls(written)

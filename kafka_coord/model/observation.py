@@ -91,6 +91,7 @@ class Observation:
     - ``retired``: the consumers that have been gone long enough for their channel to be removed.
     - ``retention_passed``: whether the group has been empty for longer than its offset retention period.
     - ``departures``: how the members of the stored target went that are no longer registered.
+    - ``nothing_kept``: whether the group has been found empty, and without offsets or anything that was asked for.
     - ``generation_floor``: if the stored target was lost, the highest generation found elsewhere.
     - ``unreadable``: all znodes that could not be read. While a znode below ``offsets`` is unreadable, its partition or
       topic is not started.
@@ -115,6 +116,7 @@ class Observation:
     retired: frozenset[str] = frozenset()
     retention_passed: bool = False
     departures: Mapping[str, Departure] = field(default_factory=dict)
+    nothing_kept: bool = False
     generation_floor: int = 0
     unreadable: tuple[Unreadable, ...] = ()
     offsets_zxid: int | None = None

@@ -184,11 +184,11 @@ class Scribe:
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
-    def join(self, consumer: str, **fields_of: Any) -> None:
+    def join(self, consumer: str, topic: str = TOPIC, **fields_of: Any) -> None:
         """Registers a new incarnation in its own session."""
         store = self.session()
         channel = ConsumerChannel(store, GROUP, consumer)
-        member = Member(consumer, 0, Subscription.to([TOPIC]), timestamp="1", **fields_of)
+        member = Member(consumer, 0, Subscription.to([topic]), timestamp="1", **fields_of)
         found = channel.register(fields.dump(member.to_json()))
         assert isinstance(found, Registration)
         self.stores[consumer], self.channels[consumer], self.registrations[consumer] = store, channel, found

@@ -394,6 +394,24 @@ def test_the_brokers_retention_counts_unless_the_group_has_its_own(
     assert scribe.rules() == found
 
 
+def test_an_empty_group_without_offsets_may_be_removed_at_any_time(scribe: Written):
+    empty(scribe)
+    scribe.write(scribe.target(2, {}))
+    scribe.ask(RequestType.DELETE_OFFSETS, partitions=PartitionSet({TOPIC: range(4)}))
+    scribe.write(*(Delete(layout.offset(GROUP, TOPIC, n)) for n in range(4)))
+    scribe.write(Delete(layout.ids(GROUP)), Delete(layout.topic_offsets(GROUP, TOPIC)))
+    assert scribe.rules() == set()
+
+
+@pytest.mark.parametrize(("topic", "found"), [("fares", set()), (TOPIC, {Rule.OPERATOR_WRITE_UNASKED})])
+def test_only_offsets_of_topics_that_nobody_subscribes_to_may_expire(scribe: Written, topic: str, found: set[Rule]):
+    empty(scribe)
+    scribe.write(scribe.target(2, {}))
+    scribe.join("c3", topic)
+    scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
+    assert scribe.rules() == found
+
+
 def test_the_removal_of_an_empty_group_whose_target_has_members_is_found(scribe: Written):
     empty(scribe)
     remove(scribe)

@@ -96,6 +96,10 @@ def test_what_is_remembered_has_a_limit() -> None:
         (b"TMyOC9fMQO2RvZzC_cfMOw 6", TopicOfOffsets(IDS["flights"], 6)),
         (b"77 0", TopicOfOffsets("77", 0)),
         (b"77 six", TopicOfOffsets("77 six")),
+        (b"77 6 1789000000000", TopicOfOffsets("77", 6, 1_789_000_000_000)),
+        (b"77  1789000000000", TopicOfOffsets("77", None, 1_789_000_000_000)),
+        (b"77 ", TopicOfOffsets("77 ")),
+        (b"77 6 soon", TopicOfOffsets("77 6 soon")),
     ],
 )
 def test_the_value_of_a_topics_offsets_is_read(data: bytes, expected: TopicOfOffsets) -> None:

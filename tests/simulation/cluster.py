@@ -42,6 +42,8 @@ from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.sockets import ProtocolBroken
 from tests.simulation.store import SimulatedStore
 
+EXAMINED_EACH_MS = (4_000, 600_000)
+"""How often a group at rest is read as a whole, and its offsets are examined."""
 SETTLED_AFTER_MS = (0, 0, 0, 1, 200, 2_000)
 """In half of the histories, this is 0 (never), because the periodic pass would repair the effect of a lost event. The
 default is longer than a history."""
@@ -100,7 +102,11 @@ class SimulatedCluster:
         partitions = self.rng.randint(2, 6)
         look_interval_ms = self.rng.choice(LOOK_INTERVALS_MS)
         rest = random.Random(f"rest {seed}")
-        self.options = CoordinatorOptions(look_interval_ms, settled_after_ms=rest.choice(SETTLED_AFTER_MS))
+        self.options = CoordinatorOptions(
+            look_interval_ms,
+            settled_after_ms=rest.choice(SETTLED_AFTER_MS),
+            whole_look_interval_ms=random.Random(f"examined {seed}").choice(EXAMINED_EACH_MS),
+        )
         self.server.can_follow = rest.random() < 0.75
         kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
         classic = random.Random(f"classic {seed}") if CLASSIC in faults else None

@@ -20,6 +20,7 @@ from kafka_coord.model import (
     Settled,
     StartPoint,
     StopFetcher,
+    TopicOfOffsets,
     TopicPartition,
     Zxids,
     parse_command_id,
@@ -413,6 +414,7 @@ class InvariantChecker:
     ) -> None:
         if change.kind is WatchType.DELETED:
             self._offsets.pop((group, partition), None)
+            self._offset_deleted(group, partition, transaction)
             return
         if transaction.session == 0:
             return  # the fault makes an offset unreadable, or the operator repairs it
@@ -444,6 +446,19 @@ class InvariantChecker:
             holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
             if not holds:
                 self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+
+    def _offset_deleted(self, group: str, partition: TopicPartition, transaction: Transaction) -> None:
+        """Checks that only offsets of deleted topics are deleted: no history lasts as long as the retention, and nobody
+        else asks for it."""
+        topic = self._tree.nodes.get(layout.broker_topic(partition.topic))
+        path = layout.topic_offsets(group, partition.topic)
+        before = [change.before.data for change in transaction.changes if change.path == path and change.before]
+        node = self._tree.nodes.get(path)
+        written = before[0] if before else node.data if node is not None else b""
+        czxid = self.czxids.get(TopicOfOffsets.read(written).identity)
+        is_present = topic is not None and czxid == topic.czxid
+        if is_present and transaction.session and layout.ids(group) in self._tree.nodes:
+            self._break(f"the offset of {partition} of {group} was deleted, although its topic exists")
 
     def _begun(self, group: str, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None) -> None:
         """Takes the start of a partition that is read from its end from its first stored offset."""

@@ -18,6 +18,7 @@ from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import FirstEnds
 from kafka_coord.coordinator.group_reader import GroupReader
+from kafka_coord.coordinator.offset_expiry import Expiration
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.start_offsets import StartOffsets, read_start_offsets
@@ -358,6 +359,10 @@ def _no_instance_lists_ends() -> Patch:
     return FirstEnds, "step", lambda _self: None
 
 
+def _offsets_expire_at_once() -> Patch:
+    return Expiration, "is_over", lambda _self, _offset: True
+
+
 def _remembered_only_with_a_start() -> Patch:
     return decide, "_covering", lambda *_: StartOffsets()
 
@@ -365,6 +370,7 @@ def _remembered_only_with_a_start() -> Patch:
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
+    "offsets of topics that nobody subscribes to expire at once": _offsets_expire_at_once,
     "only owned partitions count as held": _held_is_only_what_is_owned,
     "a stop acknowledged before its offsets are committed": _acknowledge_without_offsets,
     "a stop's offsets written again": _stop_offsets_written_again,

@@ -16,11 +16,20 @@ def group_removal(observation: Observation, membership: Membership) -> Plan | No
     answers = _answers_if_expired(observation, membership)
     if answers is not None:
         return _plan(observation, "empty for longer than its offset retention period", answers)
+    if observation.nothing_kept and _is_empty(observation, membership) and not pending(observation):
+        return _plan(observation, "empty and without offsets", [], RemoveGroup(without_offsets=True))
     return None
 
 
-def _plan(observation: Observation, why: str, answers: list[Step]) -> Plan:
-    return Plan(observation.group, GroupState.DEAD, f"group removed: {why}", (RemoveGroup(), *answers))
+def _plan(observation: Observation, why: str, answers: list[Step], removal: RemoveGroup | None = None) -> Plan:
+    steps = (removal or RemoveGroup(), *answers)
+    return Plan(observation.group, GroupState.DEAD, f"group removed: {why}", steps)
+
+
+def _is_empty(observation: Observation, membership: Membership) -> bool:
+    """Returns whether the group has no members and is not paused."""
+    has_members = membership.effective or membership.any_registration_unreadable
+    return not has_members and observation.pause is None
 
 
 def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
@@ -44,8 +53,7 @@ def _answers_if_expired(observation: Observation, membership: Membership) -> lis
 
     ``coordinator.deadlines`` decides when the retention period has passed (``observation.retention_passed``).
     """
-    empty = not membership.effective and not membership.any_registration_unreadable
-    if not observation.retention_passed or not empty or observation.pause is not None:
+    if not observation.retention_passed or not _is_empty(observation, membership):
         return None
     requests = pending(observation)
     if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in requests):

@@ -33,18 +33,16 @@ def is_awaited_end(context: StepContext, group: GroupState, tp: TopicPartition, 
 
 
 def offset_deleted_faults(context: StepContext, group: GroupState, tp: TopicPartition) -> Iterator[Fault]:
-    """Checks that there was a legal reason to delete the offset: an operator requested it, the topic was deleted, or
-    the group was removed."""
+    """Checks that there was a legal reason to delete the offset: an operator requested it, the topic was deleted, the
+    group was removed, or no member subscribed to the topic any more. In the last case, the offset had expired, which
+    the log does not show: clients may set a retention of their own."""
     asked = any(tp in request.partitions for request in context.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
-    elif not group.removing and not _of_a_deleted_topic(context, group, tp):
-        if group.registrations or group.ledgers or (group.target is not None and group.target.members):
-            what = f"the coordinator deleted the offset of {tp} without an operator's request"
-            yield Rule.OPERATOR_WRITE_UNASKED, what
-            yield from _while_held(group, tp, f"deleted the offset of {tp}")
-        else:
-            yield from removal_faults(context, group)
+    elif not group.removing and not _of_a_deleted_topic(context, group, tp) and _is_needed(group, tp):
+        what = f"the coordinator deleted the offset of {tp} without an operator's request"
+        yield Rule.OPERATOR_WRITE_UNASKED, what
+        yield from _while_held(group, tp, f"deleted the offset of {tp}")
 
 
 def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
@@ -54,7 +52,7 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
     if group.registrations:
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.registrations)} was registered"
         return
-    if asked:
+    if asked or _is_bare(group):
         return
     if group.ledgers:
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.ledgers)} had a ledger"
@@ -76,6 +74,19 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
         what = f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s"
         kept_s = retention.in_force_ms / 1000
         yield Rule.RETENTION_BROKEN, f"{what}; its offsets should have been kept for {kept_s:.0f} s"
+
+
+def _is_needed(group: GroupState, tp: TopicPartition) -> bool:
+    """Returns whether a member may still need the offset."""
+    members = [one.member for one in group.registrations.values()]
+    wanted = any(member is None or member.subscription.wants(tp.topic) for member in members)
+    return wanted or any(True for _ in held_by_anybody(group, PartitionSet.of([tp])))
+
+
+def _is_bare(group: GroupState) -> bool:
+    """Returns whether the group has neither members nor offsets."""
+    has_members = group.ledgers or (group.target is not None and group.target.members)
+    return not (has_members or group.offsets or group.unreadable_offsets)
 
 
 def _of_a_deleted_topic(context: StepContext, group: GroupState, tp: TopicPartition) -> bool:

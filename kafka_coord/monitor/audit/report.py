@@ -60,7 +60,7 @@ class Rule(StrEnum):
     OPERATOR_WRITE_WHILE_HELD = "operator-write-while-held"
     """5: the coordinator set or deleted the offset of a partition that a live incarnation held."""
     OPERATOR_WRITE_UNASKED = "operator-write-unasked"
-    """5: the coordinator set or deleted an offset without an operator's request."""
+    """5: the coordinator set an offset without an operator's request, or deleted one that a member may need."""
     EARLIER_TOPIC = "earlier-topic"
     """8: a start-fetcher began at an offset that belongs to a deleted topic of the same name."""
     UNREADABLE_START = "unreadable-start"

@@ -147,3 +147,23 @@ def test_a_managed_group_returns_no_offset_of_a_deleted_topic(front: Front, topi
     assert [one.offset for one in alone.committed([at], 20)] == [OFFSET_INVALID]
     assert stored_offsets(front.store, name, [CoordPartition(topic, 0)]) == {CoordPartition(topic, 0): None}
     alone.close()
+
+
+@pytest.mark.usefixtures("service")
+def test_a_member_of_a_managed_group_commits_nothing_of_the_earlier_topic(front: Front, topic: str) -> None:
+    name = f"members-of-{topic}"
+    ensure_group(front.store, name)
+    eventually(lambda: front.serving(name).managed.knows(name))
+    with Peer(front.serving(name)) as peer:
+        member = Leading(peer, name, topic)
+        eventually(lambda: member.commit(1_000, version=3, retention_time_ms=3_600_000) is Error.NONE)
+        details = front.store.get(layout.offset_details(name, topic, 0)).data
+        assert b"expires_at_ms" in details, "the client's own retention is stored with its offset"
+        recreate(front, topic)
+        eventually(lambda: member.commit(1_001) is Error.REBALANCE_IN_PROGRESS)
+        assert fetched(peer, name, topic) == -1
+        before = member.generation
+        eventually(lambda: member.rejoin() or member.generation > before)
+        assert fetched(peer, name, topic) == -1
+        assert member.commit(7) is Error.NONE
+        assert fetched(peer, name, topic) == 7

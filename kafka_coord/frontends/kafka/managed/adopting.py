@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
 from kafka_coord.channel.zookeeper import ensure_group
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists
-from kafka_coord.model import Cause, Decision, TopicOfOffsets, TopicPartition, history_to_json
+from kafka_coord.model import Cause, Decision, TopicPartition, history_to_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
@@ -66,16 +66,6 @@ def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozen
     """Returns the topics that exist, except those that have been deleted and recreated since the group's offsets were
     stored, because the offsets do not belong to the new topic. Raises :class:`StoreError`."""
     names = sorted(set(topics))
-    nodes = store.read_many(
-        [GetData(layout.topic_offsets(group, name)) for name in names]
-        + [GetData(layout.broker_topic(name)) for name in names]
-    )
-    current = set()
-    for name, stored, topic in zip(names, nodes, nodes[len(names) :], strict=False):
-        if not isinstance(topic, Node):
-            continue
-        written = TopicOfOffsets.read(stored.data).identity if isinstance(stored, Node) else ""
-        with suppress(MalformedValue):
-            if not written or decode_topic(name, topic, {}).is_same(written):
-                current.add(name)
-    return frozenset(current)
+    stored = store.read_many(identity_reads(group, names)) if names else ()
+    owners = owners_of_offsets(store, dict(zip(names, stored, strict=True)))
+    return frozenset(name for name, owner in owners.items() if owner is Owner.PRESENT)

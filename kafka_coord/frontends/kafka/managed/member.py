@@ -9,7 +9,7 @@ depends on its protocol: see :mod:`~kafka_coord.frontends.kafka.managed.heartbea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -128,6 +128,8 @@ class KafkaMember(ABC):
         self.topics = UNCHANGED
         self.first_epoch = self.epoch = FIRST_EPOCH
         self.assignment: frozenset[TopicPartition] = frozenset()
+        self._given: dict[TopicPartition, int] = {}
+        """The epoch in which each partition of ``assignment`` was given to the member in this term."""
         self.command: tuple[CommandId, Command] | None = None
         self.told = self.has_acknowledged = False
         self.settling: CommandId | None = None
@@ -226,12 +228,19 @@ class KafkaMember(ABC):
         """Returns whether the client has received ``epoch`` since it joined."""
         return self.first_epoch <= epoch <= self.epoch
 
+    def has_read(self, partitions: Iterable[TopicPartition], epoch: int) -> bool:
+        """Returns whether a client that knows ``epoch`` can have read the partitions as they were last given to it. If
+        not, its positions may be those of a topic that was deleted and made anew since, or be older than those of
+        another member (compare KIP-1251)."""
+        return all(self._given.get(tp, 0) <= epoch for tp in partitions)
+
     def deliver(self, command_id: CommandId, command: Command, topic_ids: Mapping[str, bytes]) -> None:
         self.command, self.told, self.settling = (command_id, command), False, None
         if isinstance(command, StopFetcher):
             self.assignment = self.assignment.difference(command.partitions)
         else:
             self.assignment = self.assignment.union(command.partitions)
+            self._given |= dict.fromkeys(command.partitions, command.generation)
             self.reach(command.generation)
         self.delivered(command, topic_ids)
 

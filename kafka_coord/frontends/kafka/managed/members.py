@@ -132,8 +132,10 @@ class KafkaMembers:
         self.now = now
         key = self.key_of(commit.key, commit.member_id)
         error = self.why_not(key, commit.member_id, commit.epoch)
-        if error is Error.NONE and self.members[key].owns_nothing:
-            error = self.members[key].not_held
+        if error is Error.NONE:
+            holder = self.members[key]
+            if holder.owns_nothing or not holder.has_read(commit.offsets, commit.epoch):
+                error = holder.not_held
         if error is Error.NONE and commit.connection < self.members[key].committed_on:
             # The client has reconnected and committed again: these offsets are older, and no one awaits the response.
             error = Error.COORDINATOR_NOT_AVAILABLE

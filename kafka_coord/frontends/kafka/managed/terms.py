@@ -32,7 +32,7 @@ from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.grouplog.manager import Offsets, partition_of
-from kafka_coord.model import CommittedOffset, StartFetcher, TopicPartition
+from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model import Request as OperatorRequest
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, SessionState, Store
@@ -121,7 +121,7 @@ class Served:
 
     def _topic_ids_in(self, instruction: instructions.ToClient) -> dict[str, bytes]:
         """Returns the topic ids that the instruction needs, from the member's ledger. Raises :class:`StoreError`."""
-        if isinstance(instruction, instructions.Deliver) and isinstance(instruction.command, StartFetcher):
+        if isinstance(instruction, instructions.Deliver):
             topics = {tp.topic for tp in instruction.command.partitions}
         elif isinstance(instruction, instructions.Resumed):
             held = self.term.machine.members.get((instruction.member.group, instruction.member.consumer))

@@ -255,7 +255,7 @@ def _details(member: MemberState, write: PendingWrite | None) -> OffsetDetails:
     would double the writes. Details that consist of nothing but a leader epoch are therefore stored only when the
     member gives up the partition."""
     if isinstance(write, CommitWanted):
-        return {tp: one for tp, one in write.details.items() if one.metadata}
+        return {tp: one for tp, one in write.details.items() if one.metadata or one.expires_at_ms >= 0}
     if isinstance(write, LeaveWanted):
         return dict(member.leader_epochs)
     given_up = write.gives_up & member.leader_epochs.keys() if isinstance(write, AcknowledgeWrite) else ()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE
 from kafka_coord.frontends.kafka.managed.topics import Topics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
-from tests.frontends.kafka.managed.play import SESSION_S, flights
+from tests.frontends.kafka.managed.play import ID, SESSION_S, flights
 from tests.frontends.kafka.managed.plays import Classic
 
 
@@ -163,6 +165,50 @@ def test_a_cooperative_member_gives_up_partitions_and_keeps_the_others() -> None
     assert play.beat(4) is None
     assert play.commit(generation, 8).error is Error.NONE, "no other member has owned the partition since then"
     assert play.commit(4, 8, partition=1).error is Error.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("at_the_stop", [b"another-identity", None])
+def test_a_commit_for_a_topic_that_was_made_anew_is_refused_until_the_client_has_the_new_assignment(
+    at_the_stop: bytes | None,
+) -> None:
+    """When the stop arrives, the topic may have been deleted only."""
+    play = Classic()
+    generation = play.holding(0, 1)
+    play.identities, play.topic_ids = {"flights": at_the_stop} if at_the_stop else {}, {"flights": ID}
+    play.members.identity = play.identities.get
+    play.send(4, stop=(0, 1))
+    assert play.commit(generation, 500).error is Error.REBALANCE_IN_PROGRESS
+    assert play.join(0, 1).generation_id == generation
+    assert play.share(generation) == flights()
+    assert play.beat(generation) is Error.REBALANCE_IN_PROGRESS
+    play.join()
+    assert play.commit(generation, 500).error is Error.REBALANCE_IN_PROGRESS
+    play.write()
+    play.topic_ids = {"flights": b"another-identity"}
+    play.send(5, start=(0, 1))
+    assert play.told().generation_id == 5
+    assert play.share(5) == flights(0, 1)
+    play.write()
+    assert play.commit(generation, 500).error is not Error.NONE
+    assert play.commit(5, 3).error is Error.NONE
+
+
+def test_a_late_commit_from_before_a_partition_was_given_again_is_refused() -> None:
+    """The client keeps another partition, so its earlier generations are valid for that one."""
+    play = Classic()
+    generation = play.holding(0, 1)
+    play.send(4, stop=(0,))
+    play.join(0, 1)
+    assert play.share(generation) == flights(1)
+    play.target(m1=(0, 1))
+    play.join(1)
+    play.write()
+    play.send(5, start=(0,))
+    assert play.told().generation_id == 5
+    assert play.share(5) == flights(0, 1)
+    play.write()
+    assert play.commit(generation, 500).error is Error.REBALANCE_IN_PROGRESS
+    assert play.commit(generation, 500, partition=1).error is Error.NONE
 
 
 def test_an_eager_member_owns_nothing_when_it_joins_and_gets_its_whole_share() -> None:

@@ -395,6 +395,24 @@ def test_a_commit_in_a_partition_shows_that_the_client_has_started_it() -> None:
     assert play.commit(2, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "the client never had that epoch"
 
 
+def test_a_commit_for_a_topic_that_was_made_anew_is_refused_until_the_client_has_the_new_epoch() -> None:
+    play = Beats()
+    epoch = play.holding(0, 1)
+    play.identities["flights"] = b"another-identity"
+    play.send(4, stop=(0,))
+    assert play.commit(epoch, 500).error is Error.NONE, "it is stored under the earlier id, so it counts for nobody"
+    play.beat(epoch, owned=owned(0, 1))
+    play.beat(epoch, owned=owned(1))
+    play.write()
+    assert play.commit(epoch, 500).error is Error.STALE_MEMBER_EPOCH
+    play.send(5, start=(0,))
+    assert play.commit(epoch, 500).error is Error.STALE_MEMBER_EPOCH, "the position is that of the earlier topic"
+    assert play.commit(epoch, 500, partition=1).error is Error.NONE, "the client has kept this partition"
+    assert play.beat(4).epoch == 5
+    assert play.commit(epoch, 500).error is Error.STALE_MEMBER_EPOCH
+    assert play.commit(5, 3).error is Error.NONE
+
+
 def test_a_late_commit_of_the_previous_membership_is_refused() -> None:
     """Both memberships begin with the same epoch, before the client has any partitions."""
     play = Beats()

@@ -1,0 +1,178 @@
+"""Removes stored offsets that nobody needs any more, and finds groups in which nothing is left (ADR 42)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.idle import spread
+from kafka_coord.coordinator.kept_offsets import StoredOffset, read_kept
+from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.observe import past_decisions, retention_in
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.start_offsets import read_start_offsets
+from kafka_coord.coordinator.tolerant_reads import read_each
+from kafka_coord.coordinator.translate import in_parts
+from kafka_coord.errors import MultiFailed
+from kafka_coord.model import (
+    GONE_FOR_MS,
+    Cause,
+    CommittedOffset,
+    Observation,
+    PartitionSet,
+    TopicOfOffsets,
+    is_identity,
+)
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.retention import Retention
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Delete, GetChildren, GetData, Node, Op, SetData, Store
+
+log = logging.getLogger(__name__)
+
+_OF_ITSELF = frozenset(
+    {"ids", "owners", "channel", "assignment", "offsets", "details", "unresolved", "history", "settled"}
+)
+"""The children of a group's znode that the project writes on its own account. Any other one was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """For how long a group keeps its offsets. ``retention`` is ``None`` if it cannot be read; then, nothing expires.
+    ``since_ms`` is when the group became empty (0 if it has members), or ``None`` if that is unknown; then, only
+    offsets whose client has said so expire. All times are in ms since 1970."""
+
+    now_ms: int
+    retention: Retention | None
+    since_ms: int | None
+
+    def is_over(self, offset: CommittedOffset) -> bool:
+        if self.retention is None or (self.since_ms is None and offset.expires_at_ms < 0):
+            return False
+        return offset.is_expired(self.now_ms, self.retention, self.since_ms or 0)
+
+
+class OffsetExpiry:
+    """Examines groups at rest, each as often as a group at rest is read as a whole. For use on the handler's thread."""
+
+    def __init__(self, store: Store, executor: Executor, options: CoordinatorOptions) -> None:
+        self._store = store
+        self._executor = executor
+        self._interval_ms = options.whole_look_interval_ms
+
+    def is_due(self, memory: GroupMemory) -> bool:
+        """Returns whether the group is to be examined now. The first pass over a group only starts the interval."""
+        now, examined = self._store.clock.monotonic(), memory.offsets_examined
+        if examined is not None and now < examined + self._interval_ms / 1000 * spread(memory.group):
+            return False
+        memory.offsets_examined = now
+        return examined is not None
+
+    def examine(self, memory: GroupMemory, observation: Observation) -> None:
+        """Removes the group's offsets that have expired or belong to a topic that was deleted, and sets
+        ``memory.nothing_kept`` if the group is to be removed. ``observation`` must be of a group at rest. Raises
+        :class:`StoreError`."""
+        group = observation.group
+        (listing,) = read_each(self._store, [GetChildren(layout.offsets(group))])
+        if listing is not None and not isinstance(listing, tuple):
+            return  # its ACL forbids reading it
+        names = [name for name in listing or () if is_legal(name)]
+        ops, kept = self._examined(observation, names)
+        if ops:
+            log.info("removing or marking offsets that nobody needs group=%s writes=%d", group, len(ops))
+            try:
+                self._executor.write(in_parts(ops))
+            except MultiFailed as error:  # it was committed again meanwhile
+                log.info("could not remove expired offsets group=%s reason=%s", group, error)
+                return
+        memory.nothing_kept = not kept and self._is_bare(observation)
+
+    def _examined(self, observation: Observation, names: Sequence[str]) -> tuple[list[Op], bool]:
+        """Returns what to write, and whether any offset is left."""
+        group, settings, target = observation.group, observation.settings, observation.assignment
+        subscriptions = list({id(one.subscription): one.subscription for one in observation.members.values()}.values())
+        subscribed = {name for name in names if any(not one.knows(name) or one.wants(name) for one in subscriptions)}
+        asked = [name for name in names if name not in subscribed or name not in observation.topics]
+        if not asked:
+            return [], bool(names)
+        stored = dict(zip(asked, self._store.read_many(identity_reads(group, asked)), strict=True))
+        owners = owners_of_offsets(self._store, stored)
+        offsets = read_kept(self._store, group, asked)
+        since_ms = 0 if observation.members else (target.timestamp_ms if target is not None else None)
+        now_ms = round(self._store.clock.time() * 1000)
+        own_ms = settings.offsets_retention_ms
+        kept_for = (
+            retention_in(read_each(self._store, [GetData(layout.RETENTION)])) if own_ms is None else Retention(own_ms)
+        )
+        expiration = Expiration(now_ms, kept_for, since_ms)
+        ops, kept = list[Op](), len(asked) < len(names)
+        for name in asked:
+            node = stored[name]
+            if not isinstance(node, Node):
+                continue
+            if owners[name] is Owner.REPLACED:
+                ops += self._of_another(observation, name)
+                continue
+            found, left = of_topic(
+                group, name, node, owners[name], offsets[name], expiration, is_subscribed=name in subscribed
+            )
+            ops += found
+            kept = kept or left
+        return ops, kept
+
+    def _of_another(self, observation: Observation, name: str) -> list[Op]:
+        """Returns the writes that give the present topic what an earlier topic of the same name has left behind, as a
+        start of the topic would."""
+        if name not in observation.topics:
+            return []
+        numbers = observation.topics[name].partitions
+        start = read_start_offsets(self._store, observation.group, PartitionSet({name: numbers}), observation.topics)
+        return [*start.remove.get(name, ()), *start.prepare.get(name, ())]
+
+    def _is_bare(self, observation: Observation) -> bool:
+        """Returns whether a group without offsets has been empty for long enough, and nothing in it was asked for: no
+        settings, no pause, and no conversion, which records that the group is managed."""
+        group, target = observation.group, observation.assignment
+        if observation.members or observation.ledgers or observation.channels:
+            return False
+        node, children = self._store.read_many([GetData(layout.group(group)), GetChildren(layout.group(group))])
+        if not isinstance(node, Node) or node.data or not isinstance(children, tuple):
+            return False
+        since_ms = node.stat.ctime_ms if target is None else target.timestamp_ms
+        if self._store.clock.time() * 1000 < since_ms + self._interval_ms or not _OF_ITSELF.issuperset(children):
+            return False
+        return not any(Cause.TAKEN_OVER in one.causes for one in past_decisions(self._store, group))
+
+
+def of_topic(
+    group: str,
+    topic: str,
+    node: Node,
+    owner: Owner,
+    offsets: Collection[StoredOffset],
+    expiration: Expiration,
+    *,
+    is_subscribed: bool,
+) -> tuple[list[Op], bool]:
+    """Returns what to write about one topic that was not replaced, and whether any of its offsets is left. ``node`` is
+    the znode ``offsets/<topic>``. No I/O."""
+    path, about = layout.topic_offsets(group, topic), TopicOfOffsets.read(node.data)
+    is_known = not about.identity or is_identity(about.identity)
+    if owner is Owner.GONE and is_known:
+        if about.gone_since_ms is None:
+            gone = about._replace(gone_since_ms=expiration.now_ms)
+            return [SetData(path, gone.data, node.stat.version)], bool(offsets)
+        if about.gone_since_ms + GONE_FOR_MS <= expiration.now_ms:
+            return [*_removals(offsets), Delete(path, node.stat.version)], False
+    ops: list[Op] = []
+    if owner is Owner.PRESENT and about.gone_since_ms is not None:
+        ops.append(SetData(path, about._replace(gone_since_ms=None).data, node.stat.version))
+    over = [one for one in offsets if not is_subscribed and expiration.is_over(one.value)]
+    return [*ops, *_removals(over)], len(over) < len(offsets)
+
+
+def _removals(offsets: Collection[StoredOffset]) -> list[Op]:
+    return [op for one in offsets for op in one.removal]
