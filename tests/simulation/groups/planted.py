@@ -61,9 +61,7 @@ def _error_answered_by_trying_again() -> Patch:
 def _older_terms_loaded() -> Patch:
     async def load(self: Any, claimed_at: int) -> Any:
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
-            for record in batch.records:
-                if record.offset < claimed_at:
-                    yield record
+            yield term.term_of(self.partition, batch), [one for one in batch.records if one.offset < claimed_at]
 
     return LogTerm, "load", load
 
