@@ -64,11 +64,8 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm = False
         few = len(faults) <= _FEW
-        kinds = [
-            kind
-            for kind in sorted(faults - OF_OUTCOMES - OF_MEMBERS - OF_SESSIONS - {"topics"})
-            if rng.random() < 0.5 or few
-        ]
+        on_their_own = OF_OUTCOMES | OF_MEMBERS | OF_SESSIONS | {"topics"}
+        kinds = [kind for kind in sorted(faults - on_their_own) if rng.random() < 0.5 or few]
         of_outcomes = random.Random(f"outcomes {seed}")
         self.of_outcomes = [kind for kind in sorted(faults & OF_OUTCOMES) if of_outcomes.random() < 0.4 or few]
         if "forget" in kinds and "compact" in kinds:
