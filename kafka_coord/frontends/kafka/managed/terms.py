@@ -95,16 +95,6 @@ class Served:
     def _session_left_s(self, group: str, options: RegistrationOptions) -> float:
         return self.sessions.left_s(group, options.resume_key, options.session_timeout_s)
 
-    def left_ms(self, now: float) -> dict[SessionKey, int | None]:
-        """Returns ``None`` for each member that has sent a request in this term, and for each of the others what is
-        left of its session, in ms."""
-        machine, left_ms = self.term.machine, {}
-        for key, state in list(machine.members.items()):
-            left_s = max(0.0, state.deadline - machine.clock.at(now))
-            is_heard = key in self.members.members
-            left_ms[state.id.group, state.options.resume_key] = None if is_heard else round(left_s * 1000)
-        return left_ms
-
     def consumers(self, group: str) -> list[str]:
         """Returns the group's members, including those that are being registered."""
         machine = self.term.machine
@@ -233,7 +223,7 @@ class ManagedTerms:
     def left_ms(self, partition: int) -> dict[SessionKey, int | None]:
         """Returns the partition's members, as :class:`~kafka_coord.classic_groups.sessions.Heard` notes them."""
         served = self._served.get(partition)
-        return served.left_ms(self._store.clock.monotonic()) if served is not None else {}
+        return served.members.left_ms(self._store.clock.monotonic()) if served is not None else {}
 
     def end(self, partition: int) -> None:
         self._pass(partial(self._end, partition))
