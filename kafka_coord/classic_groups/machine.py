@@ -23,7 +23,7 @@
   until a rebalance begins, the member is removed or replaced, the group ends, or :class:`Released` arrives.
 
 One thread runs a :class:`Group`. It calls :meth:`Group.handle` with each event, and :meth:`Group.tick` at
-:attr:`Group.due`. ``now`` is in monotonic seconds.
+:attr:`Group.due`. ``now`` is in seconds of a clock that runs only while the group is served (ADR 39).
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from kafka_coord.classic_groups.events import (
 )
 from kafka_coord.classic_groups.heartbeat_hold import Beats, LateBeats
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
+from kafka_coord.classic_groups.sessions import LEAST_S, NOTED_AFTER_S
 from kafka_coord.model import Departure, DepartureKind
 from kafka_coord.model.departure import LEFT
 
@@ -87,6 +88,9 @@ class GroupLimits:
     to 1 MiB (``max.message.bytes``)."""
     expiry_check_s: float = 600.0
     """How often to remove expired offsets."""
+    noted_after_s: float = NOTED_AFTER_S
+    least_session_s: float = LEAST_S
+    """See :mod:`~kafka_coord.classic_groups.sessions`. These two are not settings."""
 
 
 class Group:
@@ -264,7 +268,7 @@ class Group:
             self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # answers an earlier request from the same member
         member.protocols = join.protocols
         member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
-        member.join_token = join.token
+        member.join_token, member.is_heard = join.token, True
         member.beats.joined(now)
 
     def _static_return(self, join: Join, now: float) -> None:
@@ -649,7 +653,7 @@ class Group:
         return member.is_new or not member.waits
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:
-        member.expires_at = now + member.session_timeout_s
+        member.expires_at, member.is_heard = now + member.session_timeout_s, True
         member.beats.quiet_since = now
 
     def _answer(self, token: object, error: Error) -> None:

@@ -37,7 +37,8 @@ class Protocol:
 class MemberMetadata:
     """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that stays
     silent is removed at ``expires_at``. ``is_new`` is true until the member's first join has been answered.
-    ``committed_on`` is the number of the newest connection on which it has committed."""
+    ``is_heard`` is false for a member of an earlier term until this term hears it. ``committed_on`` is the number of
+    the newest connection on which it has committed."""
 
     member_id: str
     instance_id: str | None
@@ -53,6 +54,7 @@ class MemberMetadata:
     expires_at: float = 0.0
     beats: Beats = field(default_factory=Beats)
     is_new: bool = True
+    is_heard: bool = True
     committed_on: int = 0
 
     def metadata(self, protocol: str | None) -> bytes:

@@ -13,13 +13,16 @@ from functools import lru_cache, partial
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.machine import Group, GroupLimits
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
+from kafka_coord.classic_groups.sessions import LONGEST_STEP_S, Heard, Key, Sessions
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import RIGHTS, NotProven, Refused, RightMissing, TermEnded
 from kafka_coord.grouplog.records import (
+    Entry,
     GroupEntry,
     OffsetEntry,
     group_record,
     group_removal,
+    heard_records,
     offset_records,
     read_record,
 )
@@ -38,6 +41,7 @@ _REMOVED_BYTES = 400 << 10
 """The maximum size of one batch of removals, in bytes."""
 _TOPIC_BYTES = 300
 """An upper bound on the size of a topic's name with its overhead, in bytes."""
+_ATTENDS_S = LONGEST_STEP_S / 2
 _EXAMINED_AT_ONCE = 1_000
 _READ_AT_ONCE = 2_000
 
@@ -100,6 +104,14 @@ class GroupMetadataManager:
         """The partitions that could not be claimed or loaded because of :attr:`missing_right`."""
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
+        self.sessions: dict[int, Sessions] = {}
+        """What remains of the sessions of earlier terms' members, by partition."""
+        self.other_members: Callable[[int], Mapping[Key, int | None]] = lambda _partition: {}
+        """Returns the members of the partition's groups that are not in the log, as :class:`Heard` notes members."""
+        self._noting: dict[int, asyncio.Task[None]] = {}
+        """The tasks that note which members were heard, by partition."""
+        self._proving: dict[int, asyncio.Task[Error]] = {}
+        self._attending: asyncio.TimerHandle | None = None
         self._given_up: set[int] = set()
         """The partitions whose terms this instance is ending of its own accord."""
 
@@ -183,22 +195,26 @@ class GroupMetadataManager:
         except BaseException:
             broker.close()
             raise
-        self._install(loaded)
         term.figures.loaded_records, term.figures.load_s = loaded.records, clock() - began
         term.serve()
-        self.terms[partition] = term
+        self._install(loaded, term.now())
+        self.terms[partition], self.sessions[partition] = term, loaded.sessions
+        self._noting[partition] = asyncio.create_task(self._note_heard(term), name=f"heard-{partition}")
+        if self._attending is None:
+            self._attend()
         log.info(
             "now coordinates a partition of the groups log partition=%d term=%d records=%d groups=%d load_ms=%d",
             *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
             extra={"event": "partition_loaded"},
         )
 
-    def _install(self, loaded: _Loaded) -> None:
-        now = asyncio.get_running_loop().time()
+    def _install(self, loaded: _Loaded, now: float) -> None:
+        least_s = self.limits.least_session_s
         for group_id in {**loaded.groups, **loaded.offsets}:
             metadata = loaded.groups.get(group_id) or GroupMetadata(group_id)
             for member in metadata.members.values():
-                member.expires_at = now + member.session_timeout_s
+                left_s = loaded.sessions.left_s(group_id, member.member_id, member.session_timeout_s, least_s)
+                member.expires_at, member.is_heard = now + left_s, False
             self._add(group_id, metadata)
         self.offsets_cache |= loaded.offsets
 
@@ -211,11 +227,66 @@ class GroupMetadataManager:
             extra={"event": "partition_lost"},
         )
         self.terms.pop(partition, None)
+        self.sessions.pop(partition, None)
+        for tasks in (self._noting, self._proving):
+            if partition in tasks:
+                tasks.pop(partition).cancel()
+        if self._attending is not None and not self.terms:
+            self._attending.cancel()
+            self._attending = None
         broker.close()
         self._on_term_end(partition)
         for group_id in self.groups_of.pop(partition, ()):
             del self.groups_cache[group_id]
             self.offsets_cache.pop(group_id, None)
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def now(self, group_id: str) -> float:
+        """Returns the time on the clock of the group's term, on which the members' sessions run."""
+        term = self.terms.get(partition_of(group_id))
+        return asyncio.get_running_loop().time() if term is None else term.now()
+
+    def monotonic(self, group_id: str, at: float) -> float:
+        """Returns the event loop's time at which :meth:`now` will probably return ``at``."""
+        term = self.terms.get(partition_of(group_id))
+        if term is None:
+            return at
+        again_at = asyncio.get_running_loop().time() + _ATTENDS_S
+        return max(term.monotonic(at), again_at) if term.is_unproven else term.monotonic(at)
+
+    def _attend(self) -> None:
+        """Keeps the terms' clocks going, and tries to prove the terms that could not be proven."""
+        for partition, term in self.terms.items():
+            term.now()
+            if term.is_unproven and partition not in self._proving:
+                task = self._proving[partition] = asyncio.create_task(_proven(term))
+                task.add_done_callback(lambda _task, of=partition: self._proving.pop(of, None))  # type: ignore[misc]
+        self._attending = asyncio.get_running_loop().call_later(_ATTENDS_S, self._attend)
+
+    async def _note_heard(self, term: LogTerm) -> None:
+        """Writes down once which members of earlier terms the term has heard."""
+        while True:
+            await asyncio.sleep(self.limits.noted_after_s)
+            try:
+                await _all(term.append_in_order([([one], lambda: None) for one in heard_records(self._heard(term))]))
+            except TermEnded:
+                return
+            except Refused as error:
+                log.info("cannot write down yet which members were heard: %s; retrying", error)
+            else:
+                return
+
+    def _heard(self, term: LogTerm) -> Heard:
+        now = term.now()
+        left_ms = dict(self.other_members(term.partition))
+        for group_id in self.groups_of.get(term.partition, ()):
+            for member in self.groups_cache[group_id].metadata.members.values():
+                is_heard, left_s = member.is_heard, max(0.0, member.expires_at - now)
+                left_ms[group_id, member.member_id] = None if is_heard else round(left_s * 1000)
+        return Heard(term.term, left_ms)
+
+    # --- rights ------------------------------------------------------------------------------------------------------
 
     def note_outcome(self, code: int) -> None:
         """Reports once that the broker denies this instance a right, and once that it does so no longer."""
@@ -440,32 +511,41 @@ class _Part:
 
 @dataclass(slots=True)
 class _Loaded:
-    """The groups and offsets read from a partition."""
+    """The groups, offsets and sessions read from a partition."""
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
+    sessions: Sessions = field(default_factory=Sessions)
     records: int = 0
+
+    def read(self, entry: Entry) -> None:
+        match entry:
+            case OffsetEntry(group, topic, partition, None):
+                self.offsets.get(group, {}).pop((topic, partition), None)
+            case OffsetEntry(group, topic, partition, CommittedOffset() as value):
+                self.offsets.setdefault(group, {})[topic, partition] = value
+            case GroupEntry(group, None):
+                self.groups.pop(group, None)
+            case GroupEntry(group, GroupMetadata() as found):
+                self.groups[group] = found
+            case Heard():
+                self.sessions.noted(entry)
 
 
 async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
     loaded = _Loaded()
-    async for record in term.load(claimed_at):
-        loaded.records += 1
-        try:
-            entry = read_record(record)
-        except BadMessage as error:
-            log.warning("ignored an unreadable record in the groups log partition=%d reason=%s", term.partition, error)
-            continue
-        match entry:
-            case OffsetEntry(group, topic, partition, None):
-                loaded.offsets.get(group, {}).pop((topic, partition), None)
-            case OffsetEntry(group, topic, partition, CommittedOffset() as value):
-                loaded.offsets.setdefault(group, {})[topic, partition] = value
-            case GroupEntry(group, None):
-                loaded.groups.pop(group, None)
-            case GroupEntry(group, GroupMetadata() as found):
-                loaded.groups[group] = found
-        if loaded.records % _READ_AT_ONCE == 0:
-            await asyncio.sleep(0)  # lets other tasks run
+    async for of_term, records in term.load(claimed_at):
+        if records:
+            loaded.sessions.passed(of_term, records[-1].timestamp_ms)
+        for record in records:
+            loaded.records += 1
+            try:
+                loaded.read(read_record(record))
+            except BadMessage as error:
+                log.warning(
+                    "ignored an unreadable record in the groups log partition=%d reason=%s", term.partition, error
+                )
+            if loaded.records % _READ_AT_ONCE == 0:
+                await asyncio.sleep(0)  # lets other tasks run
     loaded.offsets = {group: offsets for group, offsets in loaded.offsets.items() if offsets}
     return loaded

@@ -1,8 +1,8 @@
 """Encodes and decodes the records of the groups log, in the formats of Kafka's ``__consumer_offsets``.
 
 A key begins with its version (int16): 0 and 1 stand for a committed offset, and 2 for a group. Versions above 99 belong
-to this project: 100 for a claim, and 101 for a keep-alive. A value also begins with its version. A record without a
-value is a tombstone.
+to this project: 100 for a claim, 101 for a keep-alive, and 102 for the members that a term has heard. A value also
+begins with its version. A record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.classic_groups.sessions import Heard, Key
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
-OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY = 1, 2, 100, 101
+OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY, HEARD_KEY = 1, 2, 100, 101, 102
 OFFSET_VALUE, TAGGED_OFFSET_VALUE, GROUP_VALUE, TAGGED_GROUP_VALUE = 3, 4, 3, 4
 """The versions of the values. Only values with tags, such as topic ids, get the newer versions."""
 _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
@@ -37,6 +38,10 @@ _TAGS = bytes((1, 0, 16))
 MAX_DEPARTED = 100
 """How many members that have gone a group's record names, so that it stays small."""
 _ID_BYTES = 16
+_NOTE_BYTES = 400 << 10
+"""The maximum size of one record of the members that a term has heard, in bytes, apart from its last member."""
+_LEFT_BYTES = 30
+"""An upper bound on the size of what is noted about a member, without the names."""
 _NO_ID = bytes(8)
 """The first half of the id of a topic from before Kafka 2.8. The second half is the czxid of its znode."""
 
@@ -64,7 +69,7 @@ class Claim:
     nonce: str
 
 
-Entry = OffsetEntry | GroupEntry | Claim | None
+Entry = OffsetEntry | GroupEntry | Claim | Heard | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
@@ -168,6 +173,39 @@ def claim_record(claim: Claim) -> LogRecord:
     return LogRecord(_VERSION.pack(CLAIM_KEY), json.dumps(value).encode())
 
 
+def heard_records(heard: Heard) -> list[LogRecord]:
+    """Encodes a note, in several records if it is long. A later term's note replaces as many of them as it has itself;
+    the others then no longer count, because they are of an older term."""
+    parts: list[list[tuple[Key, int | None]]] = [[]]
+    size = 0
+    for key, left_ms in heard.left_ms.items():
+        size += len(json.dumps(key)) + _LEFT_BYTES
+        if size > _NOTE_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append((key, left_ms))
+    return [_heard_record(number, heard.term, part) for number, part in enumerate(parts)]
+
+
+def _heard_record(number: int, term: int, members: Sequence[tuple[Key, int | None]]) -> LogRecord:
+    groups: dict[str, dict[str, int | None]] = {}
+    for (group, member_id), left_ms in members:
+        groups.setdefault(group, {})[member_id] = left_ms
+    value = {"version": 1, "term": term, "left_ms": groups}
+    return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), json.dumps(value).encode())
+
+
+def _read_heard(value: bytes) -> Heard:
+    said = json.loads(value)
+    groups = said["left_ms"].items()
+    left_ms = {
+        (str(group), str(member_id)): None if left is None else int(left)
+        for group, members in groups
+        for member_id, left in members.items()
+    }
+    return Heard(int(said["term"]), left_ms)
+
+
 def keep_alive_record() -> LogRecord:
     """Returns a keep-alive. Its value is just a version, which Kafka ignores; Kafka's formatters would fail on an empty
     value."""
@@ -193,6 +231,11 @@ def read_record(record: LogRecord) -> Entry:
             return Claim(int(said["term"]), str(said["instance"]), str(said["nonce"]))
         except (ValueError, KeyError, TypeError) as error:
             raise BadMessage(f"offset {record.offset}: cannot read the claim: {error}") from None
+    if kind == HEARD_KEY and value is not None:
+        try:
+            return _read_heard(value)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadMessage(f"offset {record.offset}: cannot read which members were heard: {error}") from None
     return None
 
 

@@ -37,6 +37,7 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.classic_groups.sessions import AttentiveClock
 from kafka_coord.errors import BrokerError, StoreError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import (
@@ -176,6 +177,10 @@ class LogTerm:
         """When the last successful append was sent, and the last request that proved the term."""
         self.is_refused = False
         """Whether the broker currently refuses everything that is appended, whatever its size."""
+        self.is_unproven = False
+        """Whether the term waits for a proof because appends are refused, or could not get one. Meanwhile, clients get
+        no answers from memory."""
+        self._clock = AttentiveClock(self._loop.time())
         self.ended = ""
         self.figures = TermFigures()
 
@@ -202,9 +207,10 @@ class LogTerm:
                 return offset
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")
 
-    async def load(self, claimed_at: int) -> AsyncIterator[LogRecord]:
-        """Yields all records before the claim, except those that an older term wrote after a newer claim. Raises
-        :class:`TermEnded` if the log contains a newer term, which means that the znode was lost."""
+    async def load(self, claimed_at: int) -> AsyncIterator[tuple[int, Sequence[LogRecord]]]:
+        """Yields all records before the claim, batch by batch, each with the term that wrote it, except those that an
+        older term wrote after a newer claim. Raises :class:`TermEnded` if the log contains a newer term, which means
+        that the znode was lost."""
         newest = -1
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
             term = term_of(self.partition, batch)
@@ -213,9 +219,7 @@ class LogTerm:
             newest = term
             if newest > self.term:
                 raise TermEnded(f"partition {self.partition}: the log contains term {newest}, newer than {self.term}")
-            for record in batch.records:
-                if record.offset < claimed_at:
-                    yield record
+            yield term, [record for record in batch.records if record.offset < claimed_at]
 
     async def outlast(self, claim_answered_at: float) -> None:
         """Waits until no older term may still serve reads from memory, because such reads would miss this term's
@@ -224,8 +228,22 @@ class LogTerm:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
+    def now(self) -> float:
+        """Returns the time on the term's clock, which runs only while the term serves its groups: not while the event
+        loop is stalled, and not while the term cannot be proven. Call this method at least every
+        :data:`~kafka_coord.classic_groups.sessions.LONGEST_STEP_S` seconds, as longer pauses count as stalls."""
+        now = self._loop.time()
+        self._clock.step_began(now, leads=not self.is_unproven)
+        return self._clock.at(now)
+
+    def monotonic(self, at: float) -> float:
+        """Returns the time of the event loop at which :meth:`now` will return ``at``, unless the clock stands still
+        before then."""
+        return self._clock.monotonic(at)
+
     def serve(self) -> None:
-        """Starts writing queued appends to the log."""
+        """Starts the clock, and starts writing queued appends to the log."""
+        self._clock = AttentiveClock(self._loop.time())
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
         self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
@@ -281,9 +299,11 @@ class LogTerm:
         try:
             await self.append([keep_alive_record()])
         except Refused as refused:
+            self.is_unproven = True
             async with self._checking:  # one check serves everyone who called before it was sent
                 if self.proven_at < called_at and not await self._check_znode():
                     raise NotProven(f"{refused}, and ZooKeeper does not answer") from None
+                self.is_unproven = False
             if self.ended:
                 raise TermEnded(self.ended) from None
 
@@ -386,7 +406,7 @@ class LogTerm:
             raise TermEnded(self.ended)
         self._next_offset += len(records)
         self._appended_at = self.proven_at = sent_at
-        self.is_refused = False
+        self.is_refused = self.is_unproven = False
         self.figures.appends += 1
         self.figures.records += len(records)
         self.figures.append_s += self._loop.time() - sent_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata, Protocol
+from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.grouplog.records import (
     Claim,
     CommittedOffset,
@@ -12,6 +13,7 @@ from kafka_coord.grouplog.records import (
     claim_record,
     group_record,
     group_removal,
+    heard_records,
     keep_alive_record,
 )
 from kafka_coord.grouplog.term import producer_of
@@ -71,6 +73,13 @@ def log() -> Log:
     made.claim(5)
     made.append(5, offset(9, 30))
     return made
+
+
+def test_a_note_of_who_was_heard_names_the_term_that_writes_it(log: Log) -> None:
+    log.append(5, *heard_records(Heard(5, {("g", "m0"): None})))
+    assert log.report().violations == []
+    log.append(5, *heard_records(Heard(4, {("g", "m0"): None})))
+    assert [one.rule for one in log.report().violations] == [LogRule.WRONG_HEARD]
 
 
 def test_the_log_that_a_coordinator_writes_is_clean(log: Log) -> None:

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, group_record, read_record, topic_id_bytes
+from kafka_coord.classic_groups.sessions import Heard
+from kafka_coord.grouplog.records import (
+    GroupEntry,
+    OffsetEntry,
+    group_record,
+    heard_records,
+    read_record,
+    topic_id_bytes,
+)
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind
 from kafka_coord.model.departure import LEFT
 from kafka_coord.wire.batches import LogRecord
@@ -72,6 +81,28 @@ def test_the_record_of_a_group_contains_the_topic_ids_of_its_generation():
         assert isinstance(entry, GroupEntry)
         assert entry.value is not None
         assert entry.value.topic_ids == topic_ids
+
+
+@pytest.mark.parametrize("left_ms", [{}, {("delays", "a"): None, ("delays", "b"): 31_000, ("g", "a"): 0}])
+def test_a_note_of_who_was_heard_is_read_as_it_was_written(left_ms: dict[tuple[str, str], int | None]):
+    (record,) = heard_records(Heard(7, left_ms))
+    assert read_record(record) == Heard(7, left_ms)
+
+
+def test_a_long_note_is_split_into_records_that_fit_in_a_batch():
+    left_ms = {("delays", f"{'x' * 200}-{number}"): number for number in range(20_000)}
+    records = heard_records(Heard(7, left_ms))
+    assert len({record.key for record in records}) == len(records) > 1
+    assert all(len(record.value or b"") < GroupLimits().append_bytes for record in records)
+    found = [one for record in records if isinstance(one := read_record(record), Heard)]
+    assert {key: left for one in found for key, left in one.left_ms.items()} == left_ms
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b'{"term": 7}', b'{"term": 7, "left_ms": {"g": {"a": "soon"}}}'])
+def test_a_note_that_cannot_be_read_is_refused(value: bytes):
+    (record,) = heard_records(Heard(7, {}))
+    with pytest.raises(BadMessage, match="cannot read which members were heard"):
+        read_record(LogRecord(record.key, value))
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 20])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.errors import BrokerError, StoreUnavailable
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.errors import REFUSALS, NotProven, NotSent, Refused, TermEnded
@@ -259,5 +261,45 @@ def test_an_append_may_be_as_large_as_the_broker_allows() -> None:
         with pytest.raises(Refused):
             made.append([record("x" * 1_000)])
         assert await outcome(made.append([record("x")])) == "written"
+
+    run(act)
+
+
+def test_the_clock_of_sessions_stands_still_while_the_term_cannot_be_proven() -> None:
+    async def act(played: Played, made: LogTerm) -> None:
+        before = made.now()
+        played.broker.codes.extend([DENIED] * 2)
+        played.znode = StoreUnavailable("ZooKeeper does not answer")
+        with pytest.raises(NotProven):
+            await made.prove()
+        stands_at = made.now()
+        await asyncio.sleep(0.1)
+        assert made.now() == stands_at < before + 0.1
+        assert made.monotonic(stands_at) == pytest.approx(asyncio.get_running_loop().time(), abs=0.01)
+        played.znode = True
+        await made.prove()
+        assert made.now() == pytest.approx(stands_at, abs=0.05)
+        await asyncio.sleep(0.02)
+        assert made.now() > stands_at
+
+    run(act)
+
+
+def test_the_clock_runs_while_appends_are_refused_and_the_znode_proves_the_term() -> None:
+    async def act(played: Played, made: LogTerm) -> None:
+        played.broker.codes.extend([DENIED] * 2)
+        await made.prove()
+        before = made.now()
+        await asyncio.sleep(0.05)
+        assert made.now() >= before + 0.05
+
+    run(act)
+
+
+def test_the_clock_of_sessions_stands_still_while_the_event_loop_is_stalled() -> None:
+    async def act(_played: Played, made: LogTerm) -> None:
+        before = made.now()
+        time.sleep(LONGEST_STEP_S + 0.7)
+        assert made.now() == pytest.approx(before + LONGEST_STEP_S, abs=0.1)
 
     run(act)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata, Protocol
+from kafka_coord.classic_groups.sessions import Heard
+from kafka_coord.cli.groups.log import _document, _what
 from kafka_coord.grouplog.records import (
     Claim,
     CommittedOffset,
@@ -11,6 +13,7 @@ from kafka_coord.grouplog.records import (
     claim_record,
     group_record,
     group_removal,
+    heard_records,
     keep_alive_record,
 )
 from kafka_coord.model import Departure, DepartureKind
@@ -146,4 +149,18 @@ def test_a_generation_says_how_each_member_went_and_by_whom() -> None:
         Cause.MEMBER_EXPIRED,
         Cause.MEMBER_EVICTED,
         Cause.MEMBER_REPLACED,
+    }
+
+
+def test_a_note_of_who_was_heard_is_an_entry_of_its_own_kind() -> None:
+    (record,) = heard_records(Heard(7, {("delays", "a"): None, ("delays", "b"): 31_000}))
+    entry = entry_of(record)
+    assert (entry.kind, entry.group) == (EntryKind.HEARD, None)
+    assert _what(entry) == "term 7 has heard 1 member, but not b of delays (31 s left)"
+    assert _document(entry)["value"] == {
+        "term": 7,
+        "members": [
+            {"group": "delays", "member": "a", "left_ms": None},
+            {"group": "delays", "member": "b", "left_ms": 31_000},
+        ],
     }

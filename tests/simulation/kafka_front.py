@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from greenlet import GreenletExit
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.kafka.listener import claim_term
 from kafka_coord.frontends.kafka.managed.member import Request
@@ -64,8 +65,8 @@ class SimulatedTerms(ManagedTerms):
 
         self._news.wait = wait  # type: ignore[assignment, method-assign]
 
-    def _begin(self, partition: int, number: int) -> None:
-        super()._begin(partition, number)
+    def _begin(self, partition: int, number: int, sessions: Sessions) -> None:
+        super()._begin(partition, number, sessions)
         served = self._served[partition]
         step, arrived = served.step, served.members.arrived
 
@@ -158,7 +159,7 @@ class SimulatedListener:
             except StoreError:
                 return
             self.serves = True
-            self.terms.begin(PARTITION, number)
+            self.terms.begin(PARTITION, number, Sessions())
         elif self.serves and not leads:
             self.serves = False
             self.terms.end(PARTITION)

@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
+from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.opening import open_instances, read_groups_log
 from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.records import Claim, GroupEntry, OffsetEntry
@@ -54,6 +56,7 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     group        a group's generation (members, assignor, assignment), or its removal
     offset       a committed offset, or its removal
     keep-alive   the instance is still alive
+    heard        which members of earlier terms the instance has heard, written once in each term
 
     With --group, the command reads the whole partition and prints its progress on standard error. Otherwise, it reads
     only the end. Kafka compacts the log, so older records with the same key disappear.
@@ -98,6 +101,9 @@ def _value(entry: LogEntry) -> dict[str, Any]:
             return _group(group)
         case Claim(term, instance, nonce):
             return {"term": term, "instance": instance, "nonce": nonce}
+        case Heard(term, left_ms):
+            members = [{"group": group, "member": one, "left_ms": left} for (group, one), left in left_ms.items()]
+            return {"term": term, "members": members}
         case _:
             return {"problem": entry.problem} if entry.problem else {}
 
@@ -152,5 +158,10 @@ def _what(entry: LogEntry) -> str:
             return f"generation {group.generation_id}, {group.state}{named}"
         case Claim(term, instance, _):
             return f"term {term}, claimed by instance {instance}"
+        case Heard(term, left_ms):
+            others = [(group, one, left) for (group, one), left in left_ms.items() if left is not None]
+            heard = f"term {term} has heard {counted(len(left_ms) - len(others), 'member')}"
+            named = ", ".join(f"{one} of {group} ({left / 1000:.0f} s left)" for group, one, left in others)
+            return f"{heard}, but not {named}" if others else heard
         case _:
             return entry.problem or ("" if entry.kind is EntryKind.KEEP_ALIVE else "unknown kind of record")

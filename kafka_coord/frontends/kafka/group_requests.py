@@ -330,7 +330,9 @@ class GroupCoordinator:
         group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
         if group is None:
             return Error.ILLEGAL_GENERATION
-        return group.may_commit(request.member_id, request.group_instance_id, generation, _now(), connection)
+        return group.may_commit(
+            request.member_id, request.group_instance_id, generation, self._manager.now(group_id), connection
+        )
 
     def _given(self, request: Any) -> Mapping[str, str]:
         """Returns the identities of the topics that the committing member's generation was given."""
@@ -359,7 +361,7 @@ class GroupCoordinator:
         if not replaced or group is None:
             return Error.NONE
         log.info("refused a commit for topics that have been made anew group=%s topics=%s", group_id, replaced)
-        self._carry_out(group_id, group, group.handle(TopicsReplaced(), _now()))
+        self._carry_out(group_id, group, group.handle(TopicsReplaced(), self._manager.now(group_id)))
         return Error.REBALANCE_IN_PROGRESS
 
     def _committed(self, request: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
@@ -564,7 +566,7 @@ class GroupCoordinator:
         if group is None:
             return Error.UNKNOWN_MEMBER_ID, None
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
-        instructions = group.handle(event(answer), _now())
+        instructions = group.handle(event(answer), self._manager.now(group_id))
         self._carry_out(group_id, group, instructions)
         held = next((one for one in instructions if isinstance(one, Held)), None)
         if held is not None and client is not None:
@@ -578,7 +580,7 @@ class GroupCoordinator:
         self, group_id: str, group: Group, held: Held, answer: asyncio.Future[Instruction], client: Caller
     ) -> Instruction:
         def end(event: Event) -> None:
-            self._carry_out(group_id, group, group.handle(event, _now()))
+            self._carry_out(group_id, group, group.handle(event, self._manager.now(group_id)))
 
         released = Released(held.token, held.member_id)
         timer = asyncio.get_running_loop().call_later(held.limit_s, end, released)
@@ -610,12 +612,12 @@ class GroupCoordinator:
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
         group.metadata.state_since_ms = self._manager.now_ms()
         error = await self._manager.store_group(group.metadata, store.assignments, store.topic_ids)
-        self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
+        self._carry_out(group_id, group, group.handle(Stored(store, error), self._manager.now(group_id)))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
         """Sets the group's timer, unless the current one fires early enough. If it fires too early, it is simply set
         again, which is cheap."""
-        before, due = self._timers.get(group_id), group.due
+        before, due = self._timers.get(group_id), self._manager.monotonic(group_id, group.due)
         if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
             return
         if before is not None:
@@ -627,7 +629,7 @@ class GroupCoordinator:
         del self._timers[group_id]
         group = self._manager.group(group_id)
         if group is not None:
-            self._carry_out(group_id, group, group.tick(_now()))
+            self._carry_out(group_id, group, group.tick(self._manager.now(group_id)))
 
     def begin_partition(self, partition: int) -> None:
         """Starts the timers of the partition's groups, which must have been loaded."""

@@ -151,6 +151,7 @@ class KafkaListener:
             lambda asked: self._call(self.coordinator.convert, asked),
             self._limits.consumer_session_timeout_s,
         )
+        self.manager.other_members = self.managed.left_ms
         managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id, self._limits)
         self.coordinator = GroupCoordinator(
             self.manager,
@@ -420,7 +421,7 @@ class KafkaListener:
                 for member_id, member in self.manager.groups_cache[group_id].metadata.members.items()
             }
             self.coordinator.begin_partition(partition)
-            self.managed.begin(partition, self.manager.terms[partition].term)
+            self.managed.begin(partition, self.manager.terms[partition].term, self.manager.sessions[partition])
         except RightMissing as error:
             log.info("cannot coordinate a partition of the groups log partition=%d: %s; retrying", partition, error)
             await asyncio.sleep(RIGHT_CHECK_S)

@@ -14,14 +14,14 @@ from functools import partial
 
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order, look_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.coordinator.observe import decode_ledger
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus
-from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
 from kafka_coord.frontends.members.recovery import find_members
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
 from kafka_coord.frontends.members.writes import MemberZnodes, Write, Writer
@@ -69,13 +69,16 @@ class Term:
         address: Callable[[int | None], str] = lambda _connection: "-",
         *,
         offers_every_s: float = 0.1,
+        session_left_s: Callable[[str, RegistrationOptions], float | None] = lambda _group, _options: None,
     ) -> None:
         """``send`` sends an instruction to a client, and ``report`` counts an event. Neither may raise. ``address``
         returns the client's address for a connection, for log lines. The term calls ``wake``, possibly on
-        another thread, when there is work."""
+        another thread, when there is work. ``session_left_s`` returns for how many seconds the term waits for a member
+        of an earlier term, given its group and options (``None``: for a full session timeout)."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s)
+        self._session_left_s = session_left_s
         self._send, self._report, self._event_log = send, report, EventLog(address, scope.kind)
         self._arrived: list[Stimulus] = []
         self._znodes: dict[MemberId, MemberZnodes] = {}
@@ -89,8 +92,8 @@ class Term:
         self._commands_to_drop: dict[tuple[MemberId, CommandId], None] = {}
 
     def begin(self) -> tuple[str, ...]:
-        """Finds the members of earlier terms and gives each of them a full session timeout. Returns the names of all
-        groups. If it raises :class:`StoreUnavailable`, it must be called again."""
+        """Finds the members of earlier terms and gives each of them time to return. Returns the names of all groups.
+        If it raises :class:`StoreUnavailable`, it must be called again."""
         scope = self.scope
         groups: tuple[str, ...] = ()
         with suppress(NoNode):  # there is no group yet
@@ -112,7 +115,8 @@ class Term:
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
         for registration, options in members:
             if (registration.group, registration.consumer) not in self.machine.members:
-                self._handle(stimuli.MemberFound(self._track(registration), options))
+                left_s = self._session_left_s(registration.group, options)
+                self._handle(stimuli.MemberFound(self._track(registration), options, left_s))
 
     def close(self) -> None:
         self._watches.close()

@@ -15,9 +15,10 @@ from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import (
     CLAIM_KEY,
     GROUP_KEY,
+    HEARD_KEY,
     KEEP_ALIVE_KEY,
     OFFSET_KEY,
-    Claim,
+    Entry,
     GroupEntry,
     OffsetEntry,
     read_record,
@@ -37,6 +38,7 @@ class EntryKind(StrEnum):
     GROUP = "group"
     CLAIM = "claim"
     KEEP_ALIVE = "keep-alive"
+    HEARD = "heard"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
 
@@ -47,6 +49,7 @@ _KINDS = {
     GROUP_KEY: EntryKind.GROUP,
     CLAIM_KEY: EntryKind.CLAIM,
     KEEP_ALIVE_KEY: EntryKind.KEEP_ALIVE,
+    HEARD_KEY: EntryKind.HEARD,
 }
 
 
@@ -57,7 +60,7 @@ class LogEntry:
     offset: int
     timestamp_ms: int
     kind: EntryKind
-    entry: OffsetEntry | GroupEntry | Claim | None
+    entry: Entry
     problem: str = ""
 
     @property

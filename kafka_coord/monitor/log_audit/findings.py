@@ -20,6 +20,8 @@ class LogRule(StrEnum):
     """A term's batches do not begin with its claim, although compaction has not removed anything before them."""
     WRONG_CLAIM = "wrong-claim"
     """A claim names a term other than that of its batch, or is not at the beginning of its term."""
+    WRONG_HEARD = "wrong-heard"
+    """A note of which members a term has heard names another term."""
     SEQUENCE = "sequence"
     """A batch's sequence number does not match its position in its term: there is a gap, or another writer's batch,
     before it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
+from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.grouplog.records import Claim, Entry, GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.term import is_reserved, term_of
 from kafka_coord.model import CommittedOffset
@@ -112,6 +113,11 @@ class PartitionJudge:
                 self._offset_removed(record, group, (topic, partition))
             case OffsetEntry(group, topic, partition, CommittedOffset() as value):
                 self._committed(record, group, (topic, partition), value)
+            case Heard(term):
+                self._report.count("notes")
+                if term != self._term:
+                    what = f"term {self._term} wrote which members term {term} has heard"
+                    self._violated(LogRule.WRONG_HEARD, what, record)
             case GroupEntry(group, None):
                 self._group_removed(record, group)
             case GroupEntry(group, GroupMetadata() as value):

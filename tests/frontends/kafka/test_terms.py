@@ -60,7 +60,7 @@ class Claimant:
         return term
 
     async def loaded(self, term: LogTerm) -> list[LogRecord]:
-        return [record async for record in term.load(self.claimed_at)]
+        return [record async for _, records in term.load(self.claimed_at) for record in records]
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,16 @@ def test_a_waiting_resume_is_refused_when_the_membership_ends() -> None:
     assert house.one(instructions.RefuseResume).connection == 2
 
 
+@pytest.mark.parametrize(("left_s", "lasts_s"), [(None, SESSION_S), (2.0, 2.0)])
+def test_a_member_of_an_earlier_term_has_what_is_left_of_its_session(left_s: float | None, lasts_s: float) -> None:
+    house = House()
+    house.tell(stimuli.MemberFound(MemberId("delays", "c1", 7), OPTIONS, left_s))
+    house.pass_time(lasts_s - 0.5)
+    assert house.taken(instructions.WriteMember) == []
+    house.pass_time(1.0)
+    assert house.one(instructions.WriteMember).member.consumer == "c1"
+
+
 def test_a_resume_waits_while_the_members_ledger_is_unreadable() -> None:
     house = House()
     member = MemberId("delays", "c1", 7)

@@ -231,6 +231,7 @@ class Client:
         return self._frame("LeaveGroup", **_leaving(member_id, instance_id))
 
     async def _leave(self) -> None:
+        self.history.left.add(self.member_id)
         await self._ask("LeaveGroup", **_leaving(self.member_id, self.instance_id))
         self.member_id = ""
         await asyncio.sleep(self.rng.uniform(0.0, 5.0))

@@ -22,12 +22,13 @@ from tests.simulation.groups.line import Line
 from tests.simulation.groups.log import STORAGE, TIMED_OUT, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.member_faults import OF_MEMBERS, MemberFaults
+from tests.simulation.groups.session_faults import OF_SESSIONS, SessionFaults
 from tests.simulation.groups.topics import SimulatedTopic
 
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
-    "idle", "deny", "size", "unclear", "zookeeper", "topics", "evict", "return",
+    "idle", "deny", "size", "unclear", "zookeeper", "topics", "evict", "return", "outage", "alternate",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
@@ -63,13 +64,17 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm = False
         few = len(faults) <= _FEW
-        kinds = [kind for kind in sorted(faults - OF_OUTCOMES - OF_MEMBERS - {"topics"}) if rng.random() < 0.5 or few]
+        on_their_own = OF_OUTCOMES | OF_MEMBERS | OF_SESSIONS | {"topics"}
+        kinds = [kind for kind in sorted(faults - on_their_own) if rng.random() < 0.5 or few]
         of_outcomes = random.Random(f"outcomes {seed}")
         self.of_outcomes = [kind for kind in sorted(faults & OF_OUTCOMES) if of_outcomes.random() < 0.4 or few]
         if "forget" in kinds and "compact" in kinds:
             kinds.remove(rng.choice(["forget", "compact"]))
         self.kinds = kinds
         self.of_members = MemberFaults(self, faults, few=few)
+        self.of_sessions = SessionFaults(self, faults, few=few)
+        self.left: set[str] = set()
+        """The ids of the members that have asked to leave."""
         self.net = Network(self.world)
         self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
         self.topic = SimulatedTopic(self.world, seed)
@@ -110,9 +115,10 @@ class GroupHistory:
         if not self.topic.is_still:
             world.after(self.topic.rng.uniform(1.0, 5.0), self._topics)
         self.of_members.start()
+        self.of_sessions.start()
         world.after(_LOOKS_S, self._look_at_held)
         world.after(_LOOKS_S, self._look_at_named)
-        self._run(start + self.turmoil_s)
+        self._run(start + max(self.turmoil_s, self.of_sessions.takes_s))
         self._end_all()
         self._run(world.now + CALM_S)
         self._at_rest()

@@ -27,14 +27,14 @@ REGISTRY_READ_S = 0.1
 RETENTION_MS = 20_000
 EXPIRY_CHECK_S = 4.0
 WALL_START_MS = 1_700_000_000_000
-LIMITS = GroupLimits(min_session_timeout_s=1.0, initial_rebalance_delay_s=0)
+LIMITS = GroupLimits(min_session_timeout_s=1.0, initial_rebalance_delay_s=0, noted_after_s=0.5, least_session_s=1.5)
 
 
 def sent(
     records: Sequence[LogRecord], *, now_ms: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> Sent:
     """Replaces :func:`~kafka_coord.wire.batches.encode_batch`. Passes a batch on without encoding."""
-    return Sent(tuple(records), producer_id, producer_epoch, base_sequence)
+    return Sent(tuple(one._replace(timestamp_ms=now_ms) for one in records), producer_id, producer_epoch, base_sequence)
 
 
 class Network:

@@ -11,6 +11,7 @@ from typing import Any
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
@@ -61,9 +62,7 @@ def _error_answered_by_trying_again() -> Patch:
 def _older_terms_loaded() -> Patch:
     async def load(self: Any, claimed_at: int) -> Any:
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
-            for record in batch.records:
-                if record.offset < claimed_at:
-                    yield record
+            yield term.term_of(self.partition, batch), [one for one in batch.records if one.offset < claimed_at]
 
     return LogTerm, "load", load
 
@@ -279,6 +278,17 @@ def _commit_under_the_old_id_taken() -> Patch:
     return GroupCoordinator, "_given", lambda _self, _request: {}
 
 
+def _unheard_members_get_full_sessions() -> Patch:
+    def left_s(_self: Any, _group: str, _member_id: str, session_timeout_s: float, _least_s: float) -> float:
+        return session_timeout_s
+
+    return Sessions, "left_s", left_s
+
+
+def _sessions_run_in_outages() -> Patch:
+    return LogTerm, "now", lambda self: self._loop.time()
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -311,6 +321,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "offsets are keyed by the topic's name alone": _offsets_keyed_by_name_alone,
     "the offsets of a hidden topic are deleted": _hidden_offsets_deleted,
     "a commit under the old id is taken": _commit_under_the_old_id_taken,
+    "members that were not heard get full sessions": _unheard_members_get_full_sessions,
+    "sessions run while nobody is answered": _sessions_run_in_outages,
 }
 
 TELLING = {
@@ -333,6 +345,8 @@ TELLING = {
     "offsets are keyed by the topic's name alone": frozenset({"topics"}),
     "the offsets of a hidden topic are deleted": frozenset({"topics"}),
     "a commit under the old id is taken": frozenset({"topics"}),
+    "members that were not heard get full sessions": frozenset({"alternate"}),
+    "sessions run while nobody is answered": frozenset({"outage"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 from kafka_coord.channel.messages import Code
 from kafka_coord.channel.offset_details import read_offsets
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.sessions import Key as SessionKey
+from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
@@ -29,6 +31,7 @@ from kafka_coord.frontends.kafka.managed.targets import Targets
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.machine import instructions
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.grouplog.manager import Offsets, partition_of
@@ -67,15 +70,20 @@ class Served:
         topic_ids: TopicIds,
         wake: Callable[[], None],
         session_timeout_s: float,
+        sessions: Sessions,
     ) -> None:
-        """``number`` is the term, which is the version of the partition's znode."""
+        """``number`` is the term, which is the version of the partition's znode. ``sessions`` is what the groups log
+        says about the sessions of earlier terms' members."""
         fence = Check(layout.log_partition(partition), number)
         scope = TermScope(fence, number, PROTOCOLS, lambda group: partition_of(group) == partition)
         self.partition, self.due, self.woken = partition, 0.0, True
         self.has_begun = self.knows_groups = False
+        self.sessions = sessions
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
         self._to_clients: deque[instructions.ToClient] = deque()
-        self.term = Term(store, scope, partial(self._wake, wake), self._to_clients.append)
+        self.term = Term(
+            store, scope, partial(self._wake, wake), self._to_clients.append, session_left_s=self._session_left_s
+        )
         self.members = KafkaMembers(self.term.machine, topic_ids.get, session_timeout_s=session_timeout_s)
         self.committed = CommittedReader(partial(_read_offsets, store))
         self._targets = Targets(store, partial(self._wake, wake), self.members.target_read)
@@ -83,6 +91,9 @@ class Served:
     def _wake(self, wake: Callable[[], None]) -> None:
         self.woken = True
         wake()
+
+    def _session_left_s(self, group: str, options: RegistrationOptions) -> float:
+        return self.sessions.left_s(group, options.resume_key, options.session_timeout_s)
 
     def consumers(self, group: str) -> list[str]:
         """Returns the group's members, including those that are being registered."""
@@ -204,9 +215,15 @@ class ManagedTerms:
 
     # --- on the listener's event loop --------------------------------------------------------------------------------
 
-    def begin(self, partition: int, number: int) -> None:
-        """Begins the partition's term ``number``, in which this instance coordinates its groups."""
-        self._pass(partial(self._begin, partition, number))
+    def begin(self, partition: int, number: int, sessions: Sessions) -> None:
+        """Begins the partition's term ``number``, in which this instance coordinates its groups. ``sessions`` is what
+        the groups log says about the sessions of earlier terms' members."""
+        self._pass(partial(self._begin, partition, number, sessions))
+
+    def left_ms(self, partition: int) -> dict[SessionKey, int | None]:
+        """Returns the partition's members, as :class:`~kafka_coord.classic_groups.sessions.Heard` notes them."""
+        served = self._served.get(partition)
+        return served.members.left_ms(self._store.clock.monotonic()) if served is not None else {}
 
     def end(self, partition: int) -> None:
         self._pass(partial(self._end, partition))
@@ -395,7 +412,7 @@ class ManagedTerms:
             served.due = now + _REFUSED_AGAIN_S
         except Exception:
             log.exception("cannot serve managed groups partition=%d; starting over", served.partition)
-            self._begin(served.partition, served.term.scope.number)
+            self._begin(served.partition, served.term.scope.number, served.sessions)
             anew = self._served[served.partition]
             anew.due, anew.woken = now + _REFUSED_AGAIN_S, False
             anew.knows_groups = served.knows_groups  # so client-assigned groups stay available
@@ -414,11 +431,10 @@ class ManagedTerms:
         served = self._served.get(partition)
         return served.term.scope.number if served is not None and served.knows_groups else None
 
-    def _begin(self, partition: int, number: int) -> None:
+    def _begin(self, partition: int, number: int, sessions: Sessions) -> None:
         self._end(partition)
-        self._served[partition] = Served(
-            self._store, partition, number, self.groups, self._topic_ids, self._news.set, self.session_timeout_s
-        )
+        shared = self.groups, self._topic_ids, self._news.set, self.session_timeout_s
+        self._served[partition] = Served(self._store, partition, number, *shared, sessions)
 
     def _end(self, partition: int) -> None:
         served = self._served.pop(partition, None)

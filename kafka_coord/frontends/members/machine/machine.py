@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kafka_coord.classic_groups.sessions import AttentiveClock
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Instruction, MemberEvent
 from kafka_coord.frontends.members.machine.state import Delivered, MemberState
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
-from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
+from kafka_coord.frontends.members.machine.timers import Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.model import Departure, DepartureKind
 
@@ -154,8 +155,9 @@ class MembershipMachine:
 
     # --- registering and resuming ------------------------------------------------------------------------------------
 
-    def _admit(self, member: MemberId, options: RegistrationOptions) -> MemberState:
-        state = MemberState(member, options, self.now + options.session_timeout_s)
+    def _admit(self, member: MemberId, options: RegistrationOptions, left_s: float | None = None) -> MemberState:
+        left_s = options.session_timeout_s if left_s is None else left_s
+        state = MemberState(member, options, self.now + left_s)
         self.members[state.key] = state
         self._deadlines.add(state.deadline, state)
         self.emit(instructions.WatchRegistration(member))
@@ -175,7 +177,7 @@ class MembershipMachine:
         self._probe_at(member, self.now + member.probe_interval_s)
 
     def _found(self, found: stimuli.MemberFound) -> None:
-        self._admit(found.member, found.options).held_known = False
+        self._admit(found.member, found.options, found.session_left_s).held_known = False
 
     def _registration_wanted(self, wanted: stimuli.RegistrationWanted) -> None:
         self.registering[wanted.connection] = wanted

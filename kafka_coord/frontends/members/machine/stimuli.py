@@ -149,10 +149,12 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class MemberFound:
-    """A member that registered with an earlier coordinator was found."""
+    """A member that registered with an earlier coordinator was found. This term waits for it for ``session_left_s``
+    seconds, or for a full session timeout if that is ``None``."""
 
     member: MemberId
     options: RegistrationOptions
+    session_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

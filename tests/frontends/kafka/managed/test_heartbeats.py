@@ -244,6 +244,16 @@ def test_the_topic_ids_in_a_members_ledger_are_used_even_if_the_topic_was_recrea
     assert play.answers[1].ids == {(b"earlier-identity", 0)}
 
 
+def test_a_term_tells_which_members_it_has_heard_and_what_is_left_of_the_others_sessions() -> None:
+    play = Beats()
+    play.of_an_earlier_term("m1", "m2")
+    play.pass_time(10.0)
+    play.beat(5)
+    left_ms = play.members.left_ms(play.house.now)
+    assert left_ms["delays", "m1"] is None
+    assert left_ms["delays", "m2"] == pytest.approx((SESSION_S - 10.0) * 1000)
+
+
 def test_a_member_that_ends_while_it_resumes_is_unknown() -> None:
     play = Beats()
     found = MemberId("delays", "m1", 7)
