@@ -13,6 +13,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupState
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
@@ -36,21 +37,22 @@ class Converted(NamedTuple):
 
 class GroupKinds:
     """Determines the kind of each group, and converts groups. Use only on the event loop. ``manager`` keeps the
-    client-assigned groups. ``managed`` handles the managed groups, or is ``None`` if they are not served.
+    client-assigned groups. ``instances`` knows whether this instance is about to stop: its clients must then find
+    another coordinator. ``managed`` handles the managed groups, or is ``None`` if they are not served.
     ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``. ``on_elsewhere`` is
     called when a request names a group that this instance does not coordinate."""
 
     def __init__(
         self,
         manager: GroupMetadataManager,
+        instances: Instances,
         managed: ManagedGroups | None,
         is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
         on_elsewhere: Callable[[], None] = lambda: None,
     ) -> None:
         self._manager, self._managed, self._on_elsewhere = manager, managed, on_elsewhere
+        self._instances = instances
         self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
-        self.is_stopping = False
-        """Whether the instance is about to stop, so that clients must find another coordinator."""
         self._changing: set[str] = set()
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
 
@@ -59,7 +61,7 @@ class GroupKinds:
         own partitions may use an empty group id for their offsets."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
-        error = Error.NOT_COORDINATOR if self.is_stopping else self._manager.availability(group_id)
+        error = Error.NOT_COORDINATOR if self._instances.is_stopping else self._manager.availability(group_id)
         if error is Error.NOT_COORDINATOR:
             self._on_elsewhere()
         is_unknown = self._managed is not None and not self._managed.knows(group_id)

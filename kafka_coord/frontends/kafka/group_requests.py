@@ -92,7 +92,7 @@ class GroupCoordinator:
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
         self._on_elsewhere = on_elsewhere
-        self.kinds = GroupKinds(manager, managed, is_managed_by_name, on_elsewhere)
+        self.kinds = GroupKinds(manager, instances, managed, is_managed_by_name, on_elsewhere)
         views = GroupViews(manager, self.kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -642,7 +642,7 @@ class GroupCoordinator:
         """Stops coordinating, as planned: answers new requests with NOT_COORDINATOR, lets what is being written to the
         groups log finish within :data:`WRITTEN_WITHIN_S`, and then ends all terms, which answers the requests that are
         held or wait for a rebalance."""
-        self.kinds.is_stopping = self._instances.is_stopping = True
+        self._instances.is_stopping = True
         late = _now() + WRITTEN_WITHIN_S
         while (self._manager.is_writing() or self._tasks) and _now() < late:
             await asyncio.sleep(_WRITTEN_CHECK_S)

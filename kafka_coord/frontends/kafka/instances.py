@@ -58,7 +58,7 @@ class Instances:
         self._connection: BrokerConnection | None = None
         self.broker_id = broker_id
         self.is_stopping = False
-        """Whether this instance is about to stop, so that it does not name itself any more."""
+        """Whether this instance is about to stop, so that it names itself no more, and coordinates no group."""
         self.is_known = False
         """Whether the broker beside this instance has answered, and lists itself among the running brokers."""
         self._advertised: dict[int, Node] = {}
@@ -105,7 +105,11 @@ class Instances:
         as they are: every running broker has an instance, at the address that the broker advertises. They also stay as
         they are until the registrations have been read."""
         if self._rewrites:
-            return {broker_id: address for broker_id, address in self._registered().items() if address is not None}
+            return {
+                broker_id: address
+                for broker_id, address in self._registered().items()
+                if address is not None and not (broker_id == self.broker_id and self.is_stopping)
+            }
         nodes = {broker_id: self.node(*node) for broker_id, node in self._advertised.items()}
         if not self._registered() or None not in nodes.values():
             return None

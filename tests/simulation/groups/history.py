@@ -344,8 +344,8 @@ class GroupHistory:
         self.log.compact()
 
     def _znode(self) -> None:
-        """Decreases the znode's version, as if it had been deleted and created again."""
-        self.znode.version = max(0, self.znode.version - self.rng.randint(1, 4))
+        """Deletes the znode and creates it again, with a lower version."""
+        self.znode.make_anew(max(0, self.znode.version - self.rng.randint(1, 4)))
 
     def _forget(self) -> None:
         self.log.forget_producers()

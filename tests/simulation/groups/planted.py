@@ -20,6 +20,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
 from kafka_coord.grouplog.topics import Topics
+from tests.simulation.groups.instances import Znode
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
 Patch = tuple[Any, str, Any]
@@ -81,7 +82,7 @@ def _answered_before_it_is_written() -> Patch:
 
 
 def _serves_after_its_term() -> Patch:
-    return GroupMetadataManager, "_term_ended", lambda _self, _partition, _broker, _reason: None
+    return GroupMetadataManager, "_term_ended", lambda _self, *_ended: None
 
 
 def _generation_not_compared() -> Patch:
@@ -135,9 +136,9 @@ def _read_without_proof() -> Patch:
 def _term_ends_without_telling_who_waits() -> Patch:
     original = LogTerm.end
 
-    def end(self: Any, reason: str) -> None:
+    def end(self: Any, reason: str, *, planned: bool = False) -> None:
         self._under_way = []
-        original(self, reason)
+        original(self, reason, planned=planned)
 
     return LogTerm, "end", end
 
@@ -259,7 +260,7 @@ def _names_the_dead() -> Patch:
 
 def _stops_at_once() -> Patch:
     async def stop(self: Any) -> None:
-        self.kinds.is_stopping = self._instances.is_stopping = True
+        self._instances.is_stopping = True
 
     return GroupCoordinator, "stop", stop
 
@@ -277,6 +278,10 @@ def _hidden_offsets_deleted() -> Patch:
 
 def _commit_under_the_old_id_taken() -> Patch:
     return GroupCoordinator, "_given", lambda _self, _request: {}
+
+
+def _znode_made_anew_counts() -> Patch:
+    return Znode, "is_as", lambda self, claimed: self.version == claimed.term
 
 
 PLANTED: dict[str, Callable[[], Patch]] = {
@@ -305,6 +310,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a refused assignment is handed out": _refused_assignment_is_handed_out,
     "heartbeats are answered without a proof while writes are refused": _heartbeats_without_proof,
     "a refusal counts as a proof": _refusal_counts_as_proof,
+    "a term is proven by a znode that was made anew": _znode_made_anew_counts,
     "a group whose deletion was refused stays dead": _refused_deletion_leaves_the_group_dead,
     "a dead instance is named after its session ended": _names_the_dead,
     "a planned stop does not answer what is in flight": _stops_at_once,
@@ -327,6 +333,7 @@ TELLING = {
     "a refused assignment is handed out": frozenset({"deny", "replicas", "client-kill"}),
     "heartbeats are answered without a proof while writes are refused": frozenset({"deny", "zookeeper"}),
     "a refusal counts as a proof": frozenset({"deny", "twin", "replicas"}),
+    "a term is proven by a znode that was made anew": frozenset({"deny", "twin", "znode"}),
     "a group whose deletion was refused stays dead": frozenset({"deny", "delete"}),
     "a dead instance is named after its session ended": frozenset({"die", "move"}),
     "a planned stop does not answer what is in flight": frozenset({"stop", "delay"}),
