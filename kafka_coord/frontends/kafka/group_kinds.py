@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 _OFFSETS_AT_ONCE = 2_000
 _LOOKS, _LOOK_AGAIN_S = 50, 0.1
 _KNOWN_CHECK_S = 0.02
+_CLAIMED_WITHIN_S = 1.0
 
 
 class Converted(NamedTuple):
@@ -68,11 +69,28 @@ class GroupKinds:
         waits = error is Error.NONE and (is_unknown or group_id in self._changing)
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
+    async def look_again(self, group_id: str) -> None:
+        """If this instance does not coordinate the group, finds out whether its broker leads the group's partition by
+        now, and waits until the claim has begun. Other instances may know of the move earlier and name this one; each
+        NOT_COORDINATOR is a warning in a client's log, and librdkafka gives up a commit after the second."""
+        loop = asyncio.get_running_loop()
+        late = loop.time() + _CLAIMED_WITHIN_S
+        if not self._is_elsewhere(group_id) or not await self._instances.may_lead(partition_of(group_id)):
+            return
+        while self._is_elsewhere(group_id) and loop.time() < late:
+            self._on_elsewhere()
+            await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_elsewhere(self, group_id: str) -> bool:
+        return not self._instances.is_stopping and self._manager.availability(group_id) is Error.NOT_COORDINATOR
+
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
         """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
         among them are known."""
         loop = asyncio.get_running_loop()
         late, named = loop.time() + within_s, [one for one in group_ids if one is not None]
+        for one in named:
+            await self.look_again(one)
         await self._manager.wait_until_loaded(named, within_s)
         managed = self._managed
         while managed is not None and loop.time() < late:

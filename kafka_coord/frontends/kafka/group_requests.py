@@ -137,7 +137,10 @@ class GroupCoordinator:
     async def _may_take_part(self, call: Call) -> Error:
         """Returns NONE if the client may use the group and this instance coordinates it, else the error."""
         group_id = call.request.group_id
-        error = await self._denied(call, Operation.READ, group_id) or self._available(group_id)
+        error = await self._denied(call, Operation.READ, group_id)
+        if error is Error.NONE and group_id:
+            await self.kinds.look_again(group_id)
+        error = error or self._available(group_id)
         return error or await self._manager.vouch(group_id)
 
     async def handle_find_coordinator(self, call: Call) -> Any:
@@ -264,6 +267,8 @@ class GroupCoordinator:
         reason = None if error else invalid(request, call.version)
         if reason is not None:
             return refused(*reason)
+        if error is Error.NONE:
+            await self.kinds.look_again(request.group_id)
         error = error or self._available(request.group_id)  # a conversion may have begun since
         error = error or await self._manager.vouch(request.group_id)
         if error is not Error.NONE:

@@ -378,6 +378,7 @@ class KafkaListener:
         try:
             await self.manager.load_groups_for_partition(partition)
             self._failing_since.pop(partition, None)
+            self.instances.tried_to_lead(partition, leads=True)
             self._unheard |= {
                 (group_id, member_id): member.expires_at
                 for group_id in self.manager.groups_of.get(partition, ())
@@ -389,6 +390,8 @@ class KafkaListener:
             log.info("cannot coordinate a partition of the groups log partition=%d: %s; retrying", partition, error)
             await asyncio.sleep(RIGHT_CHECK_S)
         except KafkaCoordError as error:
+            if isinstance(error, LeadsNoMore):
+                self.instances.tried_to_lead(partition, leads=False)
             failing_since = self._failing_since.setdefault(partition, asyncio.get_running_loop().time())
             log.log(
                 claim_failure_level(error, asyncio.get_running_loop().time() - failing_since),

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.group_kinds import GroupKinds
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.patches import DESCRIBE_CLUSTER, METADATA, Patches
 from kafka_coord.frontends.kafka.registered import Address
 from kafka_coord.frontends.kafka.routing import FETCH, LOCAL, PRODUCE
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import message
@@ -242,3 +244,56 @@ def test_versions_that_name_no_leader_pass_unread() -> None:
         assert Patches(known.addresses).get(api_key, last) is None
     everyone = instances(EVERYONE)
     assert Patches(everyone.addresses).get(FETCH, 16) is None, "nothing is read while every instance runs"
+
+
+def test_an_instance_whose_broker_refuses_to_lead_names_itself_no_more() -> None:
+    """In a move, a broker refuses appends before its own Metadata names the new leader."""
+    known = instances(EVERYONE)
+    known.tried_to_lead(OWN - 1, leads=False)
+    assert coordinator(known, OWN) is None
+    assert [coordinator(known, number) for number in (OTHER, THIRD)] == [OTHER, THIRD]
+    known.tried_to_lead(OWN - 1, leads=True)
+    assert coordinator(known, OWN) == OWN
+
+
+def test_what_the_broker_refused_is_forgotten_when_its_metadata_names_another_leader() -> None:
+    known = instances(EVERYONE)
+    known.tried_to_lead(OTHER - 1, leads=False)
+    asyncio.run(known.find_leaders())
+    assert coordinator(known, OTHER) == OTHER
+
+
+class _Manager:
+    """A manager that begins a claim as soon as somebody looks for it."""
+
+    def __init__(self) -> None:
+        self.error, self.looks = Error.NOT_COORDINATOR, 0
+
+    def availability(self, _group_id: str) -> Error:
+        return self.error
+
+    def look(self) -> None:
+        self.looks += 1
+        self.error = Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def looked(known: Instances, broker_id: int) -> _Manager:
+    """Asks an instance that does not know of a move about a group, whose partition the broker leads now."""
+    manager = _Manager()
+    kinds = GroupKinds(manager, known, None, on_elsewhere=manager.look)  # type: ignore[arg-type]
+    group = next(name for name in map(str, range(1000)) if partition_of(name) == broker_id - 1)
+    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    return manager
+
+
+def test_a_request_waits_until_the_instance_knows_that_its_broker_leads_the_group_now() -> None:
+    known = instances(EVERYONE)
+    known.leaders = {}
+    assert looked(known, OWN).error is Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_a_request_about_a_group_elsewhere_does_not_wait() -> None:
+    known = instances(EVERYONE)
+    assert looked(known, OTHER).looks == 0
+    known.is_stopping = True
+    assert looked(known, OWN).looks == 0

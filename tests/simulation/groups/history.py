@@ -393,6 +393,7 @@ class GroupHistory:
         self.topic.show()
         self.calm = True
         self.net.loss = self.net.delay = 0.0
+        self.net.idle_s = self.net.lifetime_s = math.inf  # a close may cross an append, which ends a term
         self.net.without_zookeeper = self.log.denies = False
         self.log.most_records, self.log.unclear = 1 << 30, None
         self.log.have_replicas(True)

@@ -20,7 +20,6 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
 from kafka_coord.grouplog.topics import Topics
-from tests.simulation.groups.instances import Znode
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
 Patch = tuple[Any, str, Any]
@@ -280,10 +279,6 @@ def _commit_under_the_old_id_taken() -> Patch:
     return GroupCoordinator, "_given", lambda _self, _request: {}
 
 
-def _znode_made_anew_counts() -> Patch:
-    return Znode, "is_as", lambda self, claimed: self.version == claimed.term
-
-
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -310,7 +305,6 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a refused assignment is handed out": _refused_assignment_is_handed_out,
     "heartbeats are answered without a proof while writes are refused": _heartbeats_without_proof,
     "a refusal counts as a proof": _refusal_counts_as_proof,
-    "a term is proven by a znode that was made anew": _znode_made_anew_counts,
     "a group whose deletion was refused stays dead": _refused_deletion_leaves_the_group_dead,
     "a dead instance is named after its session ended": _names_the_dead,
     "a planned stop does not answer what is in flight": _stops_at_once,
@@ -333,7 +327,6 @@ TELLING = {
     "a refused assignment is handed out": frozenset({"deny", "replicas", "client-kill"}),
     "heartbeats are answered without a proof while writes are refused": frozenset({"deny", "zookeeper"}),
     "a refusal counts as a proof": frozenset({"deny", "twin", "replicas"}),
-    "a term is proven by a znode that was made anew": frozenset({"deny", "twin", "znode"}),
     "a group whose deletion was refused stays dead": frozenset({"deny", "delete"}),
     "a dead instance is named after its session ended": frozenset({"die", "move"}),
     "a planned stop does not answer what is in flight": frozenset({"stop", "delay"}),
