@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _OFFSETS_AT_ONCE = 2_000
 _LOOKS, _LOOK_AGAIN_S = 50, 0.1
 _KNOWN_CHECK_S = 0.02
-_CLAIMED_WITHIN_S = 1.0
+_CLAIMED_WITHIN_S, _STOP_CHECK_S = 1.0, 0.2
 
 
 class Converted(NamedTuple):
@@ -86,17 +86,23 @@ class GroupKinds:
 
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
         """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
-        among them are known."""
+        among them are known. Waits no longer once the instance stops."""
         loop = asyncio.get_running_loop()
         late, named = loop.time() + within_s, [one for one in group_ids if one is not None]
         for one in named:
             await self.look_again(one)
-        await self._manager.wait_until_loaded(named, within_s)
+        while self._is_loading(named) and loop.time() < late:
+            await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
         managed = self._managed
-        while managed is not None and loop.time() < late:
+        while managed is not None and loop.time() < late and not self._instances.is_stopping:
             if all(managed.knows(one) or self._manager.availability(one) for one in named):
                 return
             await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_loading(self, group_ids: list[str]) -> bool:
+        if self._instances.is_stopping:
+            return False
+        return any(self._manager.availability(one) is Error.COORDINATOR_LOAD_IN_PROGRESS for one in group_ids)
 
     def managed(self, group_id: str) -> ManagedGroups | None:
         """Returns the handler of managed groups if the group is managed, else ``None``. A group that still has
