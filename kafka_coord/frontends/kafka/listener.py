@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import ssl
 import threading
 from collections.abc import Callable
@@ -67,7 +68,6 @@ EXPIRY_CHECK_S = 600.0
 """How often to remove expired offsets, in seconds (in a broker, ``offsets.retention.check.interval.ms``)."""
 RESTARTED_WITHIN_S = 10.0
 """For how long a partition may not be claimable because of a planned restart of its broker, in seconds."""
-_FAILURES_TO_TELL = 2
 OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A broker's default for ``offsets.retention.minutes``, in milliseconds."""
 
@@ -136,6 +136,8 @@ class KafkaListener:
         """Set when a check of the leaders should not wait."""
         self._broker_failures = 0
         """How many requests in a row the broker has not answered."""
+        self._tell_failure_at = math.inf
+        """When to log that the broker does not answer, unless it does so before."""
         self.clients = Clients(limits or ClientLimits())
         self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
@@ -302,7 +304,7 @@ class KafkaListener:
             log.info("cannot report a missing right: %s; retrying", failed)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads and claims them. Logs a failure only when it repeats, and then only
+        """Asks the broker which partitions it leads and claims them. Logs a failure only when it lasts, and then only
         once: a broker that stops closes its connections, and then refuses new ones."""
         try:
             await self.instances.find_leaders()
@@ -312,11 +314,15 @@ class KafkaListener:
             if isinstance(error, RightMissing):
                 self.manager.note_outcome(error.code)
             self.readiness.broker_failed(str(error))
+            now = asyncio.get_running_loop().time()
+            if not self._broker_failures:
+                self._tell_failure_at = now + RESTARTED_WITHIN_S
             self._broker_failures += 1
             if is_refused(error.__cause__):
                 self._broker_refuses()
                 return
-            if self._broker_failures == _FAILURES_TO_TELL:
+            if now >= self._tell_failure_at:
+                self._tell_failure_at = math.inf
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
             if not self._is_refusing:
                 await self._listen()
