@@ -13,6 +13,8 @@ MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS = 10, 18, 19
 TOO_LARGE = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
 RIGHTS = frozenset({29, 30, 31, 53})
 """TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+_NOT_LEADER = 6
+"""The code of NOT_LEADER_OR_FOLLOWER."""
 REFUSALS = TOO_LARGE | {NOT_ENOUGH_REPLICAS} | RIGHTS
 """All codes after which the broker has certainly appended nothing: it checks rights before it looks at the records
 (``KafkaApis.handleProduceRequest``), the number of replicas before it appends (``Partition.appendRecordsToLeader``),
@@ -22,6 +24,10 @@ the records may be in the log, and a later batch with the same sequence numbers 
 
 class TermEnded(KafkaCoordError):
     """This instance must no longer write to the partition, and it is unknown whether its last append was written."""
+
+
+class LeadsNoMore(BrokerError):
+    """Another broker leads the partition, as after a planned stop of this one, or soon will."""
 
 
 class NotSent(BrokerError):
@@ -55,3 +61,10 @@ class RightMissing(BrokerError):
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(f"{reason}: {named(code)}")
         self.code = code
+
+
+def failure(what: str, code: int) -> BrokerError:
+    """Returns the error for a request that the broker answered with ``code``. ``what`` says what could not be done."""
+    if code in RIGHTS:
+        return RightMissing(what, code)
+    return (LeadsNoMore if code == _NOT_LEADER else BrokerError)(f"{what}: {named(code)}")

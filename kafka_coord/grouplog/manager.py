@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.machine import Group, GroupLimits
@@ -35,8 +36,6 @@ from kafka_coord.wire.errors import BadMessage
 
 log = logging.getLogger(__name__)
 
-_LEADS_NO_MORE = named(6)
-"""The broker's answer when another broker leads the partition, as after a planned stop."""
 _REMOVED_BYTES = 400 << 10
 """The maximum size of one batch of removals, in bytes."""
 _TOPIC_BYTES = 300
@@ -47,10 +46,19 @@ _READ_AT_ONCE = 2_000
 
 Offsets = dict[tuple[str, int], CommittedOffset]
 """Committed offsets by topic and partition."""
-Claiming = Callable[[int], Awaitable[int]]
-"""Sets the znode of a partition by compare-and-set, and returns its new version, which is the term."""
-Checking = Callable[[int, int], Awaitable[bool]]
-"""Checks in a ZooKeeper multi whether the znode of a partition still has the given version. Raises
+
+
+class Claimed(NamedTuple):
+    """A term as ZooKeeper knows it: the version of the partition's znode after the claim, and the znode's czxid."""
+
+    term: int
+    czxid: int
+
+
+Claiming = Callable[[int], Awaitable[Claimed]]
+"""Sets the znode of a partition by compare-and-set."""
+Checking = Callable[[int, Claimed], Awaitable[bool]]
+"""Checks, ordered with all writes to ZooKeeper, whether the znode of a partition is still as it was claimed. Raises
 :class:`~kafka_coord.errors.StoreError` if that cannot be found out."""
 
 
@@ -112,8 +120,6 @@ class GroupMetadataManager:
         """The tasks that note which members were heard, by partition."""
         self._proving: dict[int, asyncio.Task[Error]] = {}
         self._attending: asyncio.TimerHandle | None = None
-        self._given_up: set[int] = set()
-        """The partitions whose terms this instance is ending of its own accord."""
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -178,13 +184,13 @@ class GroupMetadataManager:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            number = await self._claiming(partition)
-            while is_reserved(number):
-                number = await self._claiming(partition)
+            claimed = await self._claiming(partition)
+            while is_reserved(claimed.term):
+                claimed = await self._claiming(partition)
             on_end = partial(self._term_ended, partition, broker)
-            check = partial(self._checking, partition, number)
+            check = partial(self._checking, partition, claimed)
             term = LogTerm(
-                *(broker, partition, number, self._instance, self.now_ms, on_end, check),
+                *(broker, partition, claimed.term, self._instance, self.now_ms, on_end, check),
                 on_outcome=self.note_outcome,
                 most_bytes=lambda: self.limits.append_bytes,
             )
@@ -218,9 +224,9 @@ class GroupMetadataManager:
             self._add(group_id, metadata)
         self.offsets_cache |= loaded.offsets
 
-    def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
+    def _term_ended(self, partition: int, broker: BrokerConnection, reason: str, planned: bool) -> None:
         log.log(
-            logging.INFO if partition in self._given_up or _LEADS_NO_MORE in reason else logging.WARNING,
+            logging.INFO if planned else logging.WARNING,
             "no longer coordinates a partition of the groups log partition=%d reason=%s",
             partition,
             reason,
@@ -307,9 +313,7 @@ class GroupMetadataManager:
         self._not_claimed.discard(partition)
         term = self.terms.get(partition)
         if term is not None:
-            self._given_up.add(partition)
-            term.end(reason)
-            self._given_up.discard(partition)
+            term.end(reason, planned=True)
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from kafka_coord.classic_groups.errors import named
-from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import RIGHTS, RightMissing
+from kafka_coord.grouplog.errors import failure
 from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
@@ -43,7 +41,9 @@ class PartitionReader:
         result = answer.topics[0].partitions[0]
         if result.error_code:
             where = "first" if which == _EARLIEST else "end"
-            raise _failure(f"partition {self._partition}: cannot look up the {where} offset of the log", result)
+            raise failure(
+                f"partition {self._partition}: cannot look up the {where} offset of the log", result.error_code
+            )
         return int(result.offset)
 
     async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
@@ -54,7 +54,7 @@ class PartitionReader:
         while at < end:
             result = await self._fetch(at)
             if result.error_code:
-                raise _failure(f"partition {self._partition}: the broker refused the read", result)
+                raise failure(f"partition {self._partition}: the broker refused the read", result.error_code)
             before = at
             for batch in decode_batches(result.records or b""):
                 if batch.end <= at:
@@ -75,8 +75,3 @@ class PartitionReader:
         request = form(replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES, topics=(topic,))
         answer = await self._broker.ask("Fetch", _FETCH, request)
         return answer.responses[0].partitions[0]
-
-
-def _failure(what: str, result: Any) -> BrokerError:
-    code = result.error_code
-    return RightMissing(what, code) if code in RIGHTS else BrokerError(f"{what}: {named(code)}")

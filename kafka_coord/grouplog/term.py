@@ -43,11 +43,13 @@ from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import (
     MESSAGE_TOO_LARGE,
     REFUSALS,
+    LeadsNoMore,
     NotProven,
     NotSent,
     Refused,
     RightMissing,
     TermEnded,
+    failure,
 )
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
@@ -85,7 +87,7 @@ _CHECK_S = 2.0
 """How long ZooKeeper may take to check the term."""
 
 Checking = Callable[[], Awaitable[bool]]
-"""Checks in a ZooKeeper multi whether the partition's znode still has the term as its version. Raises
+"""Checks whether the partition's znode is still as it was claimed, ordered with all writes to ZooKeeper. Raises
 :class:`StoreError` if that cannot be found out."""
 Apply = Callable[[], None]
 
@@ -141,7 +143,7 @@ class TermFigures:
 
 class LogTerm:
     """The right to write to one partition, from :meth:`claim` until the term ends. ``on_end`` is then called once, with
-    the reason."""
+    the reason and whether the end was planned."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class LogTerm:
         term: int,
         instance: str,
         now_ms: Callable[[], int],
-        on_end: Callable[[str], None],
+        on_end: Callable[[str, bool], None],
         check: Checking,
         on_outcome: Callable[[int], None] = lambda _code: None,
         topic: str = TOPIC,
@@ -323,7 +325,8 @@ class LogTerm:
         self.proven_at = max(self.proven_at, sent_at)
         return True
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, planned: bool = False) -> None:
+        """Ends the term. ``planned`` says that its partition has moved, or that this instance gives it up."""
         if self.ended:
             return
         self.ended = f"partition {self.partition}: term {self.term} has ended: {reason}"
@@ -337,7 +340,7 @@ class LogTerm:
                 append.done.set_exception(TermEnded(self.ended))
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
-        self._on_end(reason)
+        self._on_end(reason, planned)
 
     async def _write(self) -> None:
         """Writes the queued records in batches, with one request in flight at a time."""
@@ -355,7 +358,7 @@ class LogTerm:
                         await self._append_batch([keep_alive_record()])
                 self._under_way = []
         except (BrokerError, TermEnded, BadMessage) as error:
-            self.end(str(error))
+            self.end(str(error), planned=isinstance(error, LeadsNoMore))
         except Exception as error:
             log.exception("cannot write to the groups log partition=%d term=%d", self.partition, self.term)
             self.end(f"{type(error).__name__}: {error}")
@@ -437,8 +440,8 @@ class LogTerm:
                 "catches up)"
             )
         if result.error_code:
-            reason = f"partition {self.partition}: the broker refused the write: {named(result.error_code)}"
-            raise (Refused(reason, result.error_code) if result.error_code in REFUSALS else BrokerError(reason))
+            what, code = f"partition {self.partition}: the broker refused the write", result.error_code
+            raise Refused(f"{what}: {named(code)}", code) if code in REFUSALS else failure(what, code)
         return int(result.base_offset)
 
     async def _send(self, request: Any) -> Any:

@@ -141,7 +141,7 @@ class _Front:
         protocol.connection_made(_Transport())
 
 
-async def _never(*numbers: int) -> Any:
+async def _never(*numbers: object) -> Any:
     raise AssertionError(numbers)
 
 

@@ -82,10 +82,11 @@ class Played:
         self.znode: bool | Exception = True
         self.checks = 0
         self.ended: list[str] = []
+        self.planned: list[bool] = []
         self.outcomes: list[int] = []
 
     async def begin(self) -> LogTerm:
-        told = self.ended.append, self._check
+        told = self._ended, self._check
         made = LogTerm(self.broker, 0, 5, "one", lambda: 0, *told, on_outcome=self.outcomes.append)  # type: ignore[arg-type]
         await made.claim()
         made.serve()
@@ -93,6 +94,10 @@ class Played:
         self.broker.log.clear()
         made._next_offset = 0
         return made
+
+    def _ended(self, reason: str, planned: bool) -> None:
+        self.ended.append(reason)
+        self.planned.append(planned)
 
     async def _check(self) -> bool:
         self.checks += 1
@@ -140,6 +145,24 @@ def test_after_a_refusal_the_term_goes_on_and_uses_the_sequence_number_again(cod
         assert not made.ended
 
     assert run(act).outcomes == [code, 0]
+
+
+@pytest.mark.parametrize(("code", "planned"), [(6, True), (56, False), (47, False)])
+def test_the_end_of_a_term_says_whether_it_was_planned(code: int, planned: bool) -> None:
+    """A partition whose leadership has moved was moved by somebody, and a reason that only mentions that was not."""
+
+    async def act(played: Played, made: LogTerm) -> None:
+        played.broker.codes.append(code)
+        assert await outcome(made.append([record("a")])) == "TermEnded"
+
+    assert run(act).planned == [planned]
+
+
+def test_a_text_does_not_decide_whether_an_end_was_planned() -> None:
+    async def act(_played: Played, made: LogTerm) -> None:
+        made.end("NOT_LEADER_OR_FOLLOWER was the answer to something else")
+
+    assert run(act).planned == [False]
 
 
 @pytest.mark.parametrize("code", UNKNOWN, ids=UNKNOWN.get)

@@ -155,7 +155,7 @@ class SimulatedListener:
         """Claims the term if the instance's broker leads the partition. Otherwise, gives the term up."""
         if leads and not self.serves:
             try:
-                number = claim_term(self._store, PARTITION, self._broker_id)
+                number = claim_term(self._store, PARTITION, self._broker_id).term
             except StoreError:
                 return
             self.serves = True

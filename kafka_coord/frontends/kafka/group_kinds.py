@@ -13,6 +13,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupState
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 _OFFSETS_AT_ONCE = 2_000
 _LOOKS, _LOOK_AGAIN_S = 50, 0.1
 _KNOWN_CHECK_S = 0.02
+_CLAIMED_WITHIN_S, _STOP_CHECK_S = 1.0, 0.2
 
 
 class Converted(NamedTuple):
@@ -36,21 +38,22 @@ class Converted(NamedTuple):
 
 class GroupKinds:
     """Determines the kind of each group, and converts groups. Use only on the event loop. ``manager`` keeps the
-    client-assigned groups. ``managed`` handles the managed groups, or is ``None`` if they are not served.
+    client-assigned groups. ``instances`` knows whether this instance is about to stop: its clients must then find
+    another coordinator. ``managed`` handles the managed groups, or is ``None`` if they are not served.
     ``is_managed_by_name`` returns whether a group's name matches the setting ``managed_groups``. ``on_elsewhere`` is
     called when a request names a group that this instance does not coordinate."""
 
     def __init__(
         self,
         manager: GroupMetadataManager,
+        instances: Instances,
         managed: ManagedGroups | None,
         is_managed_by_name: Callable[[str], bool] = lambda _group_id: False,
         on_elsewhere: Callable[[], None] = lambda: None,
     ) -> None:
         self._manager, self._managed, self._on_elsewhere = manager, managed, on_elsewhere
+        self._instances = instances
         self._matches: Callable[[str], bool] = lambda group_id: is_legal(group_id) and is_managed_by_name(group_id)
-        self.is_stopping = False
-        """Whether the instance is about to stop, so that clients must find another coordinator."""
         self._changing: set[str] = set()
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
 
@@ -59,24 +62,47 @@ class GroupKinds:
         own partitions may use an empty group id for their offsets."""
         if group_id is None:
             return Error.INVALID_GROUP_ID
-        error = Error.NOT_COORDINATOR if self.is_stopping else self._manager.availability(group_id)
+        error = Error.NOT_COORDINATOR if self._instances.is_stopping else self._manager.availability(group_id)
         if error is Error.NOT_COORDINATOR:
             self._on_elsewhere()
         is_unknown = self._managed is not None and not self._managed.knows(group_id)
         waits = error is Error.NONE and (is_unknown or group_id in self._changing)
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
+    async def look_again(self, group_id: str) -> None:
+        """If this instance does not coordinate the group, finds out whether its broker leads the group's partition by
+        now, and waits until the claim has begun. Other instances may know of the move earlier and name this one; each
+        NOT_COORDINATOR is a warning in a client's log, and librdkafka gives up a commit after the second."""
+        loop = asyncio.get_running_loop()
+        late = loop.time() + _CLAIMED_WITHIN_S
+        if not self._is_elsewhere(group_id) or not await self._instances.may_lead(partition_of(group_id)):
+            return
+        while self._is_elsewhere(group_id) and loop.time() < late:
+            self._on_elsewhere()
+            await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_elsewhere(self, group_id: str) -> bool:
+        return not self._instances.is_stopping and self._manager.availability(group_id) is Error.NOT_COORDINATOR
+
     async def wait_until_loaded(self, group_ids: Iterable[str | None], within_s: float) -> None:
         """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
-        among them are known."""
+        among them are known. Waits no longer once the instance stops."""
         loop = asyncio.get_running_loop()
         late, named = loop.time() + within_s, [one for one in group_ids if one is not None]
-        await self._manager.wait_until_loaded(named, within_s)
+        for one in named:
+            await self.look_again(one)
+        while self._is_loading(named) and loop.time() < late:
+            await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
         managed = self._managed
-        while managed is not None and loop.time() < late:
+        while managed is not None and loop.time() < late and not self._instances.is_stopping:
             if all(managed.knows(one) or self._manager.availability(one) for one in named):
                 return
             await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_loading(self, group_ids: list[str]) -> bool:
+        if self._instances.is_stopping:
+            return False
+        return any(self._manager.availability(one) is Error.COORDINATOR_LOAD_IN_PROGRESS for one in group_ids)
 
     def managed(self, group_id: str) -> ManagedGroups | None:
         """Returns the handler of managed groups if the group is managed, else ``None``. A group that still has

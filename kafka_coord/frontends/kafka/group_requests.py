@@ -92,7 +92,7 @@ class GroupCoordinator:
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
         self._on_elsewhere = on_elsewhere
-        self.kinds = GroupKinds(manager, managed, is_managed_by_name, on_elsewhere)
+        self.kinds = GroupKinds(manager, instances, managed, is_managed_by_name, on_elsewhere)
         views = GroupViews(manager, self.kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +137,10 @@ class GroupCoordinator:
     async def _may_take_part(self, call: Call) -> Error:
         """Returns NONE if the client may use the group and this instance coordinates it, else the error."""
         group_id = call.request.group_id
-        error = await self._denied(call, Operation.READ, group_id) or self._available(group_id)
+        error = await self._denied(call, Operation.READ, group_id)
+        if error is Error.NONE and group_id:
+            await self.kinds.look_again(group_id)
+        error = error or self._available(group_id)
         return error or await self._manager.vouch(group_id)
 
     async def handle_find_coordinator(self, call: Call) -> Any:
@@ -265,6 +268,8 @@ class GroupCoordinator:
         reason = None if error else invalid(request, call.version)
         if reason is not None:
             return refused(*reason)
+        if error is Error.NONE:
+            await self.kinds.look_again(request.group_id)
         error = error or self._available(request.group_id)  # a conversion may have begun since
         error = error or await self._manager.vouch(request.group_id)
         if error is not Error.NONE:
@@ -649,7 +654,7 @@ class GroupCoordinator:
         """Stops coordinating, as planned: answers new requests with NOT_COORDINATOR, lets what is being written to the
         groups log finish within :data:`WRITTEN_WITHIN_S`, and then ends all terms, which answers the requests that are
         held or wait for a rebalance."""
-        self.kinds.is_stopping = self._instances.is_stopping = True
+        self._instances.is_stopping = True
         late = _now() + WRITTEN_WITHIN_S
         while (self._manager.is_writing() or self._tasks) and _now() < late:
             await asyncio.sleep(_WRITTEN_CHECK_S)

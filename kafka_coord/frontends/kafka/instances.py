@@ -58,13 +58,15 @@ class Instances:
         self._connection: BrokerConnection | None = None
         self.broker_id = broker_id
         self.is_stopping = False
-        """Whether this instance is about to stop, so that it does not name itself any more."""
+        """Whether this instance is about to stop, so that it names itself no more, and coordinates no group."""
         self.is_known = False
         """Whether the broker beside this instance has answered, and lists itself among the running brokers."""
         self._advertised: dict[int, Node] = {}
         """The running brokers, with the addresses that they advertise."""
         self.leaders: dict[int, int] = {}
         """The id of the broker that leads each partition of the log."""
+        self._not_led: set[int] = set()
+        """The partitions that the broker beside this instance does not lead, although its Metadata says so."""
         self._leaders_at = -_FRESH_FOR_S
         self._asking = asyncio.Lock()
         """Held while clients wait for the leaders, so that they share one request."""
@@ -106,7 +108,11 @@ class Instances:
         as they are: every running broker has an instance, at the address that the broker advertises. They also stay as
         they are until the registrations have been read."""
         if self._rewrites:
-            return {broker_id: address for broker_id, address in self._registered().items() if address is not None}
+            return {
+                broker_id: address
+                for broker_id, address in self._registered().items()
+                if address is not None and not (broker_id == self.broker_id and self.is_stopping)
+            }
         nodes = {broker_id: self.node(*node) for broker_id, node in self._advertised.items()}
         if not self._registered() or None not in nodes.values():
             return None
@@ -121,6 +127,7 @@ class Instances:
         if topic.error_code in RIGHTS:
             raise RightMissing(f"cannot describe topic {TOPIC}", topic.error_code)
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
+        self._not_led = {one for one in self._not_led if self.leaders.get(one) == self.broker_id}
         self.lagging_replicas = sum(len(one.replica_nodes) - len(one.isr_nodes) for one in topic.partitions)
         if not topic.partitions and not self.leaders:
             await self._make_topic(answer.controller_id)
@@ -161,8 +168,21 @@ class Instances:
 
     def named(self, partition: int) -> Node | None:
         """Like :meth:`coordinator_of`, from what is known."""
-        node = self._advertised.get(self.leaders.get(partition, -1))
+        node = None if partition in self._not_led else self._advertised.get(self.leaders.get(partition, -1))
         return None if node is None else self.node(*node)
+
+    def tried_to_lead(self, partition: int, *, leads: bool) -> None:
+        """The broker beside this instance, whose Metadata names itself as the leader, has said whether it leads the
+        partition. In a move, it hears from the controller of its own partitions earlier than of all others."""
+        (self._not_led.discard if leads else self._not_led.add)(partition)
+
+    async def may_lead(self, partition: int) -> bool:
+        """Returns whether the broker beside this instance leads the partition now, as far as it says so soon."""
+        try:
+            node = await self.coordinator_of(partition)
+        except BrokerError:
+            return False
+        return node is not None and node[0] == self.broker_id
 
     async def learn(self, highest: Mapping[str, int]) -> None:
         """Refreshes cached partition counts that are too old. ``highest`` maps each topic to the highest

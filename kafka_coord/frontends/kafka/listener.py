@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import ssl
 import threading
 from collections.abc import Callable, Mapping
@@ -41,8 +42,8 @@ from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
-from kafka_coord.grouplog.errors import RightMissing
-from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.errors import LeadsNoMore, NotSent, RightMissing
+from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention
@@ -70,7 +71,8 @@ SETTINGS_CHECK_SOON_S = 1.0
 """How long to wait before the broker is asked for its settings again, in seconds, if that failed."""
 _SETTINGS_WITHIN_S = 5.0
 """How long the first terms wait for the broker's settings, in seconds."""
-_FAILURES_TO_TELL = 2
+RESTARTED_WITHIN_S = 10.0
+"""For how long a partition may not be claimable because of a planned restart of its broker, in seconds."""
 
 
 class KafkaListener:
@@ -133,6 +135,8 @@ class KafkaListener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
+        self._failing_since: dict[int, float] = {}
+        """When the first claim of each partition failed that its broker leads and that could not be claimed since."""
         self._reported_right = False
         self._unheard: dict[tuple[str, str], float] = {}
         """The members of loaded groups that have not been heard yet, by group and member id, with the times at which
@@ -143,6 +147,8 @@ class KafkaListener:
         """Set once the broker has been asked for its settings."""
         self._broker_failures = 0
         """How many requests in a row the broker has not answered."""
+        self._tell_failure_at = math.inf
+        """When to log that the broker does not answer, unless it does so before."""
         self.clients = Clients(limits or ClientLimits())
         self.clients.limits.allow_descriptors()
         self.managed = ManagedTerms(
@@ -314,7 +320,7 @@ class KafkaListener:
             log.info("cannot report a missing right: %s; retrying", failed)
 
     async def _refresh_leaders(self) -> None:
-        """Asks the broker which partitions it leads and claims them. Logs a failure only when it repeats, and then only
+        """Asks the broker which partitions it leads and claims them. Logs a failure only when it lasts, and then only
         once: a broker that stops closes its connections, and then refuses new ones."""
         try:
             await self.instances.find_leaders()
@@ -324,11 +330,15 @@ class KafkaListener:
             if isinstance(error, RightMissing):
                 self.manager.note_outcome(error.code)
             self.readiness.broker_failed(str(error))
+            now = asyncio.get_running_loop().time()
+            if not self._broker_failures:
+                self._tell_failure_at = now + RESTARTED_WITHIN_S
             self._broker_failures += 1
             if is_refused(error.__cause__):
                 self._broker_refuses()
                 return
-            if self._broker_failures == _FAILURES_TO_TELL:
+            if now >= self._tell_failure_at:
+                self._tell_failure_at = math.inf
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
             if not self._is_refusing:
                 await self._listen()
@@ -387,6 +397,8 @@ class KafkaListener:
 
     def _follow_leaders(self) -> None:
         led = {partition for partition, leader in self.instances.leaders.items() if leader == self._broker_id}
+        for partition in self._failing_since.keys() - led:
+            del self._failing_since[partition]
         for partition in self.manager.terms.keys() - led:
             self.manager.resign(partition, "its broker no longer leads it")
         for partition in sorted(led - self.manager.terms.keys() - self._claims.keys()):
@@ -415,6 +427,8 @@ class KafkaListener:
                 async with asyncio.timeout(_SETTINGS_WITHIN_S):
                     await self._asked.wait()
             await self.manager.load_groups_for_partition(partition)
+            self._failing_since.pop(partition, None)
+            self.instances.tried_to_lead(partition, leads=True)
             self._unheard |= {
                 (group_id, member_id): member.expires_at
                 for group_id in self.manager.groups_of.get(partition, ())
@@ -426,8 +440,13 @@ class KafkaListener:
             log.info("cannot coordinate a partition of the groups log partition=%d: %s; retrying", partition, error)
             await asyncio.sleep(RIGHT_CHECK_S)
         except KafkaCoordError as error:
-            log.warning(
-                "cannot yet coordinate a partition of the groups log partition=%d: %s; retrying", partition, error
+            if isinstance(error, LeadsNoMore):
+                self.instances.tried_to_lead(partition, leads=False)
+            failing_since = self._failing_since.setdefault(partition, asyncio.get_running_loop().time())
+            log.log(
+                claim_failure_level(error, asyncio.get_running_loop().time() - failing_since),
+                "cannot yet coordinate a partition of the groups log partition=%d: %s; retrying",
+                *(partition, error),
             )
             await asyncio.sleep(LEADER_CHECK_S)
         except Exception:
@@ -452,11 +471,19 @@ class KafkaListener:
     def _watch_topic(self, topic: str, changed: Callable[[], None]) -> None:
         self.managed.watch_topic(topic, changed)
 
-    async def _claim(self, partition: int) -> int:
+    async def _claim(self, partition: int) -> Claimed:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)
 
-    async def _check(self, partition: int, term: int) -> bool:
-        return await asyncio.to_thread(is_current_term, self._store, partition, term)
+    async def _check(self, partition: int, claimed: Claimed) -> bool:
+        return await asyncio.to_thread(is_current_term, self._store, partition, claimed)
+
+
+def claim_failure_level(error: KafkaCoordError, for_s: float) -> int:
+    """Returns the level at which to log that a partition cannot be claimed yet, which has been so ``for_s`` seconds. In
+    a planned restart of a broker, it is told of its partitions before it leads them, or until it leads them no more, or
+    cannot be reached."""
+    is_restart = isinstance(error, LeadsNoMore | NotSent) and for_s < RESTARTED_WITHIN_S
+    return logging.INFO if is_restart else logging.WARNING
 
 
 def is_refused(error: BaseException | None) -> bool:
@@ -467,22 +494,26 @@ def is_refused(error: BaseException | None) -> bool:
     return words.count("[Errno ") > 0 and words.count("[Errno ") == words.count(f"[Errno {errno.ECONNREFUSED}]")
 
 
-def is_current_term(store: Store, partition: int, term: int) -> bool:
-    """Returns whether the partition's znode still has the term as its version, as ZooKeeper's leader knows it: a multi
-    is ordered with all writes, and a plain read is not. Raises :class:`StoreError` if that cannot be found out."""
+def is_current_term(store: Store, partition: int, claimed: Claimed) -> bool:
+    """Returns whether the partition's znode is still as it was claimed, as ZooKeeper's leader knows it: a multi is
+    ordered with all writes, and a plain read is not. A znode that was deleted and created again can have the same
+    version, but not the same czxid. The read after the multi sees at least what the multi saw. Raises
+    :class:`StoreError` if that cannot be found out."""
     if store.session.state is not SessionState.CONNECTED:
         raise StoreUnavailable("the session is not connected")  # do not wait until it is
+    path = layout.log_partition(partition)
     try:
-        multi_fenced(store, Check(layout.log_partition(partition), term), ())
+        multi_fenced(store, Check(path, claimed.term), ())
     except Fenced:
         return False
-    return True
+    stat = store.exists(path)
+    return stat is not None and Claimed(stat.version, stat.czxid) == claimed
 
 
-def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> int:
-    """Claims a term by compare-and-set on the partition's znode. Returns the znode's new version, which is the term.
-    The znode's value names the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another
-    instance was faster, and :class:`StoreUnavailable`."""
+def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> Claimed:
+    """Claims a term by compare-and-set on the partition's znode. The znode's new version is the term, and its value
+    names the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another instance was faster,
+    and :class:`StoreUnavailable`."""
     path = layout.log_partition(partition)
     value: dict[str, object] = {"version": fields.VERSION, "broker": broker_id}
     data = fields.dump(value | ({"managed_groups": managed_groups} if managed_groups else {}))
@@ -493,4 +524,5 @@ def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str
         with contextlib.suppress(NodeExists):
             store.create(path, b"")
         version = store.get(path).stat.version
-    return store.set(path, data, version).version
+    stat = store.set(path, data, version)
+    return Claimed(stat.version, stat.czxid)

@@ -1,17 +1,21 @@
 """Changes some of the broker's responses on their way to a client. Does no I/O.
 
-ApiVersions always advertises this instance's own versions of the requests that it answers. Metadata and DescribeCluster
-never name a broker whose instance is not running. While every instance runs at the address that its broker advertises,
-these responses pass unchanged. With ``--kafka-rewrite``, they contain the instances' addresses instead of the brokers',
-and ApiVersions omits all versions whose responses contain addresses that this instance cannot rewrite.
+ApiVersions always advertises this instance's own versions of the requests that it answers. Metadata, DescribeCluster,
+and the new leaders in Produce and Fetch (KIP-951) never name a broker whose instance is not running. While every
+instance runs at the address that its broker advertises, these responses pass unchanged.
+
+With ``--kafka-rewrite``, they contain the instances' addresses instead of the brokers', and ApiVersions omits the
+versions of Produce and Fetch that name leaders: each of these responses would have to be read as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from kafka_coord.frontends.kafka.routing import GROUPS_OF_LATER, LOCAL
+from kafka_coord.frontends.kafka.routing import FETCH, GROUPS_OF_LATER, LOCAL, PRODUCE
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, answer_start
 from kafka_coord.wire.messages import Message, message
@@ -28,14 +32,21 @@ Addresses = Callable[[], Mapping[int, tuple[str, int]] | None]
 """Returns the host and port of the running instance beside each broker, by broker id, or ``None`` if the brokers'
 responses need no change."""
 MOST_WITH_REWRITE = {
-    0: 9,  # Produce 10 returns addresses of new leaders (KIP-951)
-    1: 15,  # so does Fetch 16
+    PRODUCE: 9,
+    FETCH: 15,
     METADATA: message("MetadataResponse").versions.last,
     DESCRIBE_CLUSTER: message("DescribeClusterResponse").versions.last,
 }
 
-_NAMING = {METADATA: ("MetadataResponse", "node_id"), DESCRIBE_CLUSTER: ("DescribeClusterResponse", "broker_id")}
-"""The responses that name brokers, and the field of a broker's id."""
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """A response that names brokers in the versions from ``first`` on. ``rename`` puts the instances' addresses into
+    it, and returns whether it has changed anything."""
+
+    name: str
+    first: int
+    rename: Callable[[Any, Mapping[int, tuple[str, int]]], bool]
 
 
 class Patches:
@@ -49,15 +60,15 @@ class Patches:
         """Returns the patch for a response that is about to be passed on, or ``None`` if it passes unchanged."""
         if api_key == API_VERSIONS:
             return self._api_versions
-        if api_key not in _NAMING:
+        naming = _NAMING.get(api_key)
+        if naming is None or version < naming.first:
             return None
-        name, id_field = _NAMING[api_key]
         known = self._addresses()
-        if not self._rewrites and version not in message(name).versions:
+        if not self._rewrites and version not in message(naming.name).versions:
             return None  # a version that this instance cannot change
         if known is None:
             return None
-        return lambda frame, version: _with_instances(name, id_field, frame, version, known)
+        return lambda frame, version: _with_instances(naming, frame, version, known)
 
     def _api_versions(self, frame: bytes, version: int) -> bytes:
         return patch_api_versions(frame, version, MOST_WITH_REWRITE if self._rewrites else None)
@@ -86,27 +97,58 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
     return _encoded(form, answer, version, frame[:start])
 
 
-def _with_instances(
-    name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
-) -> bytes:
-    """Returns the response with the instances' addresses instead of the brokers'. Omits brokers without an instance:
-    clients that connect to them would bypass the instances, or reach nobody. As in Kafka, a partition whose leader is
-    omitted has no leader."""
-    form = message(name)
+def _with_instances(naming: _Naming, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]) -> bytes:
+    """Returns the response with the instances' addresses instead of the brokers'."""
+    form = message(naming.name)
     if version not in form.versions:
-        raise BadMessage(f"cannot replace the brokers' addresses in {name}: version {version} is not supported")
+        raise BadMessage(f"cannot replace the brokers' addresses in {naming.name}: version {version} is not supported")
     start = answer_start(form, version)
     answer = form.decode(frame, version, start)
-    brokers = [broker for broker in answer.brokers if getattr(broker, id_field) in addresses]
-    for broker in brokers:
-        broker.host, broker.port = addresses[getattr(broker, id_field)]
-    answer.brokers = tuple(brokers)
+    return _encoded(form, answer, version, frame[:start]) if naming.rename(answer, addresses) else frame
+
+
+def _rename_brokers(id_field: str, answer: Any, addresses: Mapping[int, tuple[str, int]]) -> bool:
+    """Omits brokers without an instance: clients that connect to them would bypass the instances, or reach nobody. As
+    in Kafka, a partition whose leader is omitted has no leader."""
+    answer.brokers = _renamed(answer.brokers, id_field, addresses)
     for topic in getattr(answer, "topics", ()):
         for partition in topic.partitions:
             if partition.leader_id >= 0 and partition.leader_id not in addresses:
                 partition.leader_id, partition.error_code = _NO_LEADER, partition.error_code or _LEADER_NOT_AVAILABLE
-    return _encoded(form, answer, version, frame[:start])
+    return True
+
+
+def _rename_leaders(partitions: str, answer: Any, addresses: Mapping[int, tuple[str, int]]) -> bool:
+    """As :func:`_rename_brokers`, for the leaders that a response names because they have changed. A client that is not
+    told the new leader asks for it, as with a broker before 3.7."""
+    unnamed = [
+        partition
+        for topic in answer.responses
+        for partition in getattr(topic, partitions)
+        if partition.current_leader.leader_id >= 0 and partition.current_leader.leader_id not in addresses
+    ]
+    for partition in unnamed:
+        partition.current_leader.leader_id = partition.current_leader.leader_epoch = _NO_LEADER
+    named = answer.node_endpoints
+    answer.node_endpoints = _renamed(named, "node_id", addresses)
+    return bool(unnamed or named)
+
+
+def _renamed(nodes: Iterable[Any], id_field: str, addresses: Mapping[int, tuple[str, int]]) -> tuple[Any, ...]:
+    known = [node for node in nodes if getattr(node, id_field) in addresses]
+    for node in known:
+        node.host, node.port = addresses[getattr(node, id_field)]
+    return tuple(known)
 
 
 def _encoded(form: Message, answer: Any, version: int, start: bytes) -> bytes:
     return bytes(form.encode(answer, version, bytearray(start)))
+
+
+_NAMING = {
+    METADATA: _Naming("MetadataResponse", 0, partial(_rename_brokers, "node_id")),
+    DESCRIBE_CLUSTER: _Naming("DescribeClusterResponse", 0, partial(_rename_brokers, "broker_id")),
+    PRODUCE: _Naming("ProduceResponse", 10, partial(_rename_leaders, "partition_responses")),
+    FETCH: _Naming("FetchResponse", 16, partial(_rename_leaders, "partitions")),
+}
+"""The responses that name brokers, by API key."""

@@ -1,4 +1,4 @@
-"""Kafka's own command line tools, from its jars, all in one JVM."""
+"""Kafka's own command line tools and its Java client, from its jars, all in one JVM."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
@@ -52,6 +53,37 @@ class KafkaTools:
         told = str(printed.toString())
         assert "Error:" not in told, told
         return told
+
+    def consumer(self, topic: str, **settings: str) -> JavaConsumer:
+        """Starts a consumer. ``settings`` have an underscore for each dot."""
+        jvm = self._gateway.jvm
+        given = jvm.java.util.Properties()
+        as_bytes = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+        settings |= {"key_deserializer": as_bytes, "value_deserializer": as_bytes}
+        for name, value in settings.items():
+            given.setProperty(name.replace("_", "."), value)
+        made = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(given)
+        made.subscribe(jvm.java.util.List.of(topic))
+        return JavaConsumer(made, jvm.java.time.Duration.ofMillis(100))
+
+
+class JavaConsumer:
+    """A ``KafkaConsumer`` of Java, in the tools' JVM."""
+
+    def __init__(self, consumer: Any, pause: Any) -> None:
+        self._consumer, self._pause = consumer, pause
+
+    def partitions(self) -> set[int]:
+        """Polls, and returns the numbers of the partitions that are assigned. Raises ``Py4JJavaError``, as after a
+        fatal error."""
+        self._consumer.poll(self._pause)
+        return {one.partition() for one in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        self._consumer.commitSync()
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def brokers_archive() -> tuple[str, ...]:

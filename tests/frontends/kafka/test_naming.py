@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.group_kinds import GroupKinds
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.patches import DESCRIBE_CLUSTER, METADATA, Patches
 from kafka_coord.frontends.kafka.registered import Address
-from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.frontends.kafka.routing import FETCH, LOCAL, PRODUCE
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import message
@@ -142,3 +144,156 @@ def test_no_other_answer_is_changed() -> None:
         *(18, METADATA, DESCRIBE_CLUSTER)
     }
     assert 10 in LOCAL, "FindCoordinator is answered here"
+
+
+def test_an_instance_that_stops_is_left_out_of_the_brokers_answers_also_with_rewriting() -> None:
+    for rewrites in (False, True):
+        known = instances(EVERYONE, rewrites=rewrites)
+        known.is_stopping = True
+        found = patched(known, METADATA, "MetadataResponse", metadata("read"), 9, rewrites=rewrites)
+        assert [one.node_id for one in found.brokers] == [OTHER, THIRD]
+
+
+def _endpoints(form: Any) -> tuple[Any, ...]:
+    endpoint = form.struct("NodeEndpoint")
+    return tuple(endpoint(node_id=number, host=host, port=port) for number, (host, port) in ADVERTISED.items())
+
+
+def produced() -> Any:
+    """An answer as a broker gives it that has just lost its partitions to the others (KIP-951)."""
+    form = message("ProduceResponse")
+    part, leader = form.struct("PartitionProduceResponse"), form.struct("LeaderIdAndEpoch")
+    parts = [
+        part(index=number, error_code=6, base_offset=-1, current_leader=leader(leader_id=number, leader_epoch=9))
+        for number in ADVERTISED
+    ]
+    parts.append(part(index=0, base_offset=17))
+    topic = form.struct("TopicProduceResponse")(name="read", partition_responses=tuple(parts))
+    return form(responses=(topic,), node_endpoints=_endpoints(form))
+
+
+def fetched() -> Any:
+    form = message("FetchResponse")
+    part, leader = form.struct("PartitionData"), form.struct("LeaderIdAndEpoch")
+    parts = [
+        part(
+            partition_index=number,
+            error_code=6,
+            high_watermark=-1,
+            current_leader=leader(leader_id=number, leader_epoch=9),
+            records=b"",
+        )
+        for number in ADVERTISED
+    ]
+    parts.append(part(partition_index=0, high_watermark=17, records=b"records" * 1000))
+    topic = form.struct("FetchableTopicResponse")(topic_id=bytes(range(16)), partitions=tuple(parts))
+    return form(responses=(topic,), node_endpoints=_endpoints(form))
+
+
+LEADING = [
+    *((PRODUCE, "ProduceResponse", produced, version, "partition_responses") for version in (10, 11)),
+    *((FETCH, "FetchResponse", fetched, version, "partitions") for version in (16, 17)),
+]
+
+
+@pytest.mark.parametrize(("api_key", "name", "answer", "version", "partitions"), LEADING)
+def test_new_leaders_are_named_where_their_instances_are(
+    api_key: int, name: str, answer: Any, version: int, partitions: str
+) -> None:
+    """Produce and Fetch name new leaders. A client connects to them without asking anybody else."""
+    known = instances({OWN: ("a", 1), THIRD: ("c", 3)}, rewrites=True)
+    found = patched(known, api_key, name, answer(), version, rewrites=True)
+    assert {one.node_id: (one.host, one.port) for one in found.node_endpoints} == {OWN: ("a", 1), THIRD: ("c", 3)}
+    leaders = [one.current_leader for one in getattr(found.responses[0], partitions)]
+    assert [(one.leader_id, one.leader_epoch) for one in leaders] == [(OWN, 9), (-1, -1), (THIRD, 9), (-1, -1)]
+
+
+@pytest.mark.parametrize(("api_key", "name", "answer", "version", "partitions"), LEADING)
+def test_a_new_leader_without_an_instance_is_not_named(
+    api_key: int, name: str, answer: Any, version: int, partitions: str
+) -> None:
+    known = instances({OWN: ADVERTISED[OWN], THIRD: ADVERTISED[THIRD]})
+    before = answer()
+    found = patched(known, api_key, name, answer(), version)
+    assert {one.node_id: (one.host, one.port) for one in found.node_endpoints} == {
+        OWN: ADVERTISED[OWN],
+        THIRD: ADVERTISED[THIRD],
+    }
+    changed, unchanged = (getattr(one.responses[0], partitions) for one in (found, before))
+    assert [changed[at] for at in (0, 2, 3)] == [unchanged[at] for at in (0, 2, 3)]
+    assert (changed[1].error_code, changed[1].current_leader.leader_id) == (6, -1)
+
+
+@pytest.mark.parametrize(("api_key", "name", "answer", "version", "partitions"), LEADING)
+def test_an_answer_that_names_no_leader_keeps_its_bytes(
+    api_key: int, name: str, answer: Any, version: int, partitions: str
+) -> None:
+    known = instances({OWN: ADVERTISED[OWN]})
+    plain, form = answer(), message(name)
+    plain.node_endpoints = ()
+    setattr(plain.responses[0], partitions, getattr(plain.responses[0], partitions)[-1:])
+    frame = bytes(form.encode(plain, version, bytearray(answer_start(form, version))))
+    patch = Patches(known.addresses).get(api_key, version)
+    assert patch is not None
+    assert patch(frame, version) is frame
+
+
+def test_versions_that_name_no_leader_pass_unread() -> None:
+    known = instances({OWN: ADVERTISED[OWN]})
+    for api_key, last in ((PRODUCE, 9), (FETCH, 15)):
+        assert Patches(known.addresses).get(api_key, last) is None
+    everyone = instances(EVERYONE)
+    assert Patches(everyone.addresses).get(FETCH, 16) is None, "nothing is read while every instance runs"
+
+
+def test_an_instance_whose_broker_refuses_to_lead_names_itself_no_more() -> None:
+    """In a move, a broker refuses appends before its own Metadata names the new leader."""
+    known = instances(EVERYONE)
+    known.tried_to_lead(OWN - 1, leads=False)
+    assert coordinator(known, OWN) is None
+    assert [coordinator(known, number) for number in (OTHER, THIRD)] == [OTHER, THIRD]
+    known.tried_to_lead(OWN - 1, leads=True)
+    assert coordinator(known, OWN) == OWN
+
+
+def test_what_the_broker_refused_is_forgotten_when_its_metadata_names_another_leader() -> None:
+    known = instances(EVERYONE)
+    known.tried_to_lead(OTHER - 1, leads=False)
+    asyncio.run(known.find_leaders())
+    assert coordinator(known, OTHER) == OTHER
+
+
+class _Manager:
+    """A manager that begins a claim as soon as somebody looks for it."""
+
+    def __init__(self) -> None:
+        self.error, self.looks = Error.NOT_COORDINATOR, 0
+
+    def availability(self, _group_id: str) -> Error:
+        return self.error
+
+    def look(self) -> None:
+        self.looks += 1
+        self.error = Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def looked(known: Instances, broker_id: int) -> _Manager:
+    """Asks an instance that does not know of a move about a group, whose partition the broker leads now."""
+    manager = _Manager()
+    kinds = GroupKinds(manager, known, None, on_elsewhere=manager.look)  # type: ignore[arg-type]
+    group = next(name for name in map(str, range(1000)) if partition_of(name) == broker_id - 1)
+    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    return manager
+
+
+def test_a_request_waits_until_the_instance_knows_that_its_broker_leads_the_group_now() -> None:
+    known = instances(EVERYONE)
+    known.leaders = {}
+    assert looked(known, OWN).error is Error.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_a_request_about_a_group_elsewhere_does_not_wait() -> None:
+    known = instances(EVERYONE)
+    assert looked(known, OTHER).looks == 0
+    known.is_stopping = True
+    assert looked(known, OWN).looks == 0

@@ -76,7 +76,7 @@ def test_everything_in_flight_is_answered_before_the_connections_close(
 
 def test_while_it_stops_it_names_itself_no_more(front: Front, stopping: KafkaListener) -> None:
     """Its connections live until their requests are answered. Until then, requests about groups are refused."""
-    stopping.coordinator.kinds.is_stopping = stopping.instances.is_stopping = True
+    stopping.instances.is_stopping = True
     with Peer(stopping) as peer:
         found = peer.ask("FindCoordinator", 1, key=GROUP, key_type=0)
         assert found.error_code == Error.COORDINATOR_NOT_AVAILABLE

@@ -51,11 +51,12 @@ class Claimant:
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
         self.connection = BrokerConnection("127.0.0.1", log.leader.listener_port)
-        self.ended: list[str] = []
+        self.ended: list[tuple[str, bool]] = []
 
     async def claim(self, number: int) -> LogTerm:
         now_ms = lambda: time.time_ns() // 10**6  # noqa: E731
-        term = LogTerm(self.connection, 0, number, self.name, now_ms, self.ended.append, checked, topic=self.log.topic)
+        ended = lambda *how: self.ended.append(how)  # noqa: E731
+        term = LogTerm(self.connection, 0, number, self.name, now_ms, ended, checked, topic=self.log.topic)
         self.claimed_at = await term.claim()
         return term
 

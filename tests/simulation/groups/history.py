@@ -41,7 +41,7 @@ _SESSION_S = 1.5
 _NAMED_S = 1.0
 """How long after the end of its session a dead instance may still be named, in seconds: longer than the others need to
 read the change."""
-_STOPS_WITHIN_S = 2.5
+_STOPS_WITHIN_S, _STOP_LOOKS_S = 2.5, 0.01
 """How long a planned stop takes at most, in seconds, until every request has been answered."""
 _FEW = 4
 """If at most this many kinds of faults are allowed, all of them may happen. Otherwise, each history has half of them,
@@ -315,10 +315,11 @@ class GroupHistory:
     async def _stopped(self, instance: Instance, away_s: float) -> None:
         process, asked = instance.process, self.asked.values()
         self.registry.end(instance)
-        late = self.world.now + _STOPS_WITHIN_S
         await instance.coordinator.stop()
-        while any(at is process for _, at, _ in asked) and self.world.now < late:
-            await asyncio.sleep(0.01)
+        turns = round(_STOPS_WITHIN_S / _STOP_LOOKS_S)  # not a time: the process may be frozen meanwhile
+        while any(at is process for _, at, _ in asked) and turns:
+            turns -= 1
+            await asyncio.sleep(_STOP_LOOKS_S)
         left = [name for _, at, name in asked if at is process]
         if left:
             self.judge.breaks(f"{process.name} stopped without an answer to {', '.join(left)}")
@@ -350,8 +351,8 @@ class GroupHistory:
         self.log.compact()
 
     def _znode(self) -> None:
-        """Decreases the znode's version, as if it had been deleted and created again."""
-        self.znode.version = max(0, self.znode.version - self.rng.randint(1, 4))
+        """Deletes the znode and creates it again, with a lower version."""
+        self.znode.make_anew(max(0, self.znode.version - self.rng.randint(1, 4)))
 
     def _forget(self) -> None:
         self.log.forget_producers()
@@ -399,6 +400,7 @@ class GroupHistory:
         self.topic.show()
         self.calm = True
         self.net.loss = self.net.delay = 0.0
+        self.net.idle_s = self.net.lifetime_s = math.inf  # a close may cross an append, which ends a term
         self.net.without_zookeeper = self.log.denies = False
         self.log.most_records, self.log.unclear = 1 << 30, None
         self.log.have_replicas(True)

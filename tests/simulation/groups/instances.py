@@ -13,7 +13,7 @@ from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import NotSent
-from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
@@ -148,10 +148,18 @@ class Connection:
 
 
 class Znode:
-    """The znode whose version is the term."""
+    """The znode whose version is the term. ``czxid`` tells it from one that was deleted."""
 
     def __init__(self, version: int) -> None:
+        self.version, self.czxid = version, 1
+
+    def make_anew(self, version: int) -> None:
+        """Deletes it and creates it again, with so many changes since."""
         self.version = version
+        self.czxid += 1
+
+    def is_as(self, claimed: Claimed) -> bool:
+        return (self.version, self.czxid) == claimed
 
 
 class Registry:
@@ -243,15 +251,15 @@ class Instance:
     def _term_ended(self, partition: int) -> None:
         self.coordinator.end_partition(partition)
 
-    async def _check(self, _partition: int, term: int) -> bool:
+    async def _check(self, _partition: int, claimed: Claimed) -> bool:
         await asyncio.sleep(self.net.takes_s())
         if self.net.loses() or self.net.without_zookeeper:
             raise StoreUnavailable("the request was lost")
-        is_current = self.znode.version == term
+        is_current = self.znode.is_as(claimed)
         await asyncio.sleep(self.net.takes_s())
         return is_current
 
-    async def _claim(self, partition: int) -> int:
+    async def _claim(self, partition: int) -> Claimed:
         """Compares and sets in two requests, whose answers may be lost."""
         await asyncio.sleep(self.net.takes_s())
         if self.net.without_zookeeper:
@@ -262,7 +270,8 @@ class Instance:
             raise StoreUnavailable("the request was lost")
         if self.znode.version != seen:
             raise StoreUnavailable("somebody was faster")
-        self.znode.version = won = seen + 1
+        self.znode.version = seen + 1
+        won = Claimed(self.znode.version, self.znode.czxid)
         await asyncio.sleep(self.net.takes_s())
         if self.net.loses():
             raise StoreUnavailable("the answer was lost")

@@ -80,7 +80,7 @@ def _answered_before_it_is_written() -> Patch:
 
 
 def _serves_after_its_term() -> Patch:
-    return GroupMetadataManager, "_term_ended", lambda _self, _partition, _broker, _reason: None
+    return GroupMetadataManager, "_term_ended", lambda _self, *_ended: None
 
 
 def _generation_not_compared() -> Patch:
@@ -134,9 +134,9 @@ def _read_without_proof() -> Patch:
 def _term_ends_without_telling_who_waits() -> Patch:
     original = LogTerm.end
 
-    def end(self: Any, reason: str) -> None:
+    def end(self: Any, reason: str, *, planned: bool = False) -> None:
         self._under_way = []
-        original(self, reason)
+        original(self, reason, planned=planned)
 
     return LogTerm, "end", end
 
@@ -258,7 +258,7 @@ def _names_the_dead() -> Patch:
 
 def _stops_at_once() -> Patch:
     async def stop(self: Any) -> None:
-        self.kinds.is_stopping = self._instances.is_stopping = True
+        self._instances.is_stopping = True
 
     return GroupCoordinator, "stop", stop
 
