@@ -12,6 +12,8 @@ from kafka_coord.model import Subscription
 from kafka_coord.testing.fake_cluster import FakeCluster
 from tests.waiting import eventually
 
+pytest_plugins = ["kafka_coord.testing.fixtures"]
+
 
 class Member:
     """A member whose looks the test answers."""

@@ -15,7 +15,7 @@ from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.grouplog import manager as manager_module
 from kafka_coord.grouplog.errors import Refused
-from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
+from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import group_record, heard_records, read_record
 from kafka_coord.grouplog.term import TermFigures
 from kafka_coord.wire.batches import LogRecord
@@ -88,10 +88,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def in_a_term(number: int, act: Callable[[GroupMetadataManager], Awaitable[None]]) -> None:
     """Loads the log in a new term."""
 
-    async def claims(_partition: int) -> int:
-        return number
+    async def claims(_partition: int) -> Claimed:
+        return Claimed(number, 1)
 
-    async def checks(_partition: int, _number: int) -> bool:
+    async def checks(_partition: int, _claimed: Claimed) -> bool:
         raise KafkaCoordError("nothing is checked")
 
     async def run() -> None:
@@ -102,7 +102,7 @@ def in_a_term(number: int, act: Callable[[GroupMetadataManager], Awaitable[None]
         await manager.load_groups_for_partition(PARTITION)
         await act(manager)
         for term in list(manager.terms.values()):
-            manager._term_ended(term.partition, broker(), "done")
+            manager._term_ended(term.partition, broker(), "done", planned=True)
         await asyncio.sleep(0)
 
     asyncio.run(run())
