@@ -22,6 +22,19 @@ class Covering(NamedTuple):
     ops: tuple[Op, ...]
 
 
+def remembered(group: str, node: object) -> Coverage | None:
+    """Returns what the group remembers, given its znode ``offsets``: nothing if an ACL forbids reading it, and ``None``
+    if it is damaged."""
+    path = layout.offsets(group)
+    if not isinstance(node, Node):
+        return Coverage()
+    try:
+        return Coverage.from_bytes(node.data, path)
+    except MalformedValue as error:
+        log.warning("replacing what the group remembers of its subscriptions path=%s reason=%s", path, error)
+        return None
+
+
 def covering(
     group: str,
     node: object,
@@ -37,15 +50,8 @@ def covering(
     rest. If the coverage is damaged, every topic without a znode counts as one that came later, so nothing is skipped.
     If an ACL forbids reading it, nothing is written, and each such topic counts as one that existed already.
     """
-    path = layout.offsets(group)
-    known: Coverage | None = Coverage()
-    if isinstance(node, Node):
-        try:
-            known = Coverage.from_bytes(node.data, path)
-        except MalformedValue as error:
-            log.warning("replacing what the group remembers of its subscriptions path=%s reason=%s", path, error)
-            known = None
-    elif node is not None:
+    path, known = layout.offsets(group), remembered(group, node)
+    if node is not None and not isinstance(node, Node):
         return Covering({}, ())  # an ACL forbids reading it
     subscriptions = tuple({id(one.subscription): one.subscription for one in members.values()}.values())
     now = (known or Coverage()).with_also(subscriptions)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.channel.operations import decode_offset, offset_op
-from kafka_coord.coordinator.coverage import covering
+from kafka_coord.coordinator.coverage import covering, remembered
 from kafka_coord.coordinator.tolerant_reads import read_each, tree_below
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
@@ -85,8 +85,19 @@ def read_start_offsets(
     about: Mapping[str, TopicOfOffsets] = {}
     if members is not None:
         about, parent = covering(group, results[1], _names(results[0]), members, topics)
+        came_later: frozenset[str] = frozenset()
+    else:  # an operator's reset, perhaps of a topic that was created after a member has subscribed to it
+        known = remembered(group, results[1])
+        came_later = frozenset(name for name in names if known is None or known.covers(name))
     by_topic = {
-        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic], about.get(topic))
+        topic: _of_topic(
+            layout.topic_offsets(group, topic),
+            node,
+            _names(listing),
+            topics[topic],
+            about.get(topic),
+            came_later=topic in came_later,
+        )
         for topic, node, listing in zip(names, parents, children, strict=True)
     }
     offsets: dict[TopicPartition, int] = {}
@@ -134,7 +145,13 @@ class _OfTopic:
 
 
 def _of_topic(
-    path: str, node: object, below: frozenset[str], topic: TopicInfo, about: TopicOfOffsets | None
+    path: str,
+    node: object,
+    below: frozenset[str],
+    topic: TopicInfo,
+    about: TopicOfOffsets | None,
+    *,
+    came_later: bool,
 ) -> _OfTopic:
     if isinstance(node, Unreadable):
         return _OfTopic(0, unclaimed=node, below=below)
@@ -142,7 +159,8 @@ def _of_topic(
     if not isinstance(node, Node):
         if about is not None:
             return _OfTopic(count if about.first is None else about.first)
-        return _OfTopic(count, prepare=(Create(path, TopicOfOffsets(topic.identity, count).data),))
+        first = 0 if came_later else count
+        return _OfTopic(first, prepare=(Create(path, TopicOfOffsets(topic.identity, first).data),))
     found = TopicOfOffsets.read(node.data)
     first = count if found.first is None else found.first
     now = TopicOfOffsets(topic.identity, first)

@@ -17,7 +17,7 @@ from kafka_coord.model import (
     Unreadable,
 )
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Node, Op, SetData, Stat
+from kafka_coord.zk.store import Create, Node, Op, SetData, Stat
 from tests.coordinator.harness import World
 
 GROUP = "delays"
@@ -125,3 +125,17 @@ def test_partitions_beyond_the_counted_ones_and_those_of_a_topic_made_anew_came_
     (made_anew,) = start.prepare["fares"]
     assert isinstance(made_anew, SetData)
     assert made_anew.data == TopicOfOffsets(IDS["fares"], 0).data
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize(("remembers", "first"), [("fares", 0), ("flights", 1)])
+def test_a_reset_of_a_topic_that_was_never_started_keeps_what_came_later(
+    world: World, remembers: str, first: int
+) -> None:
+    store = world.store
+    store.ensure_path(layout.offsets(GROUP))
+    store.set(layout.offsets(GROUP), Coverage().with_also([Subscription.to([remembers])]).to_bytes())
+    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0}}), {"fares": topic("fares", 1)})
+    (made,) = start.prepare["fares"]
+    assert isinstance(made, Create)
+    assert made.data == TopicOfOffsets(IDS["fares"], first).data

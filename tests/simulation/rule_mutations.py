@@ -41,7 +41,7 @@ def _reset_while_held() -> Patch:
 
 def _old_offsets_of_a_new_topic() -> Patch:
     original = start_offsets._of_topic
-    return start_offsets, "_of_topic", lambda *args: replace(original(*args), remove=(), stale=False)
+    return start_offsets, "_of_topic", lambda *args, **more: replace(original(*args, **more), remove=(), stale=False)
 
 
 def _pause_not_seen() -> Patch:
