@@ -144,6 +144,8 @@ class InvariantChecker:
         """The partitions that a topic (by its czxid) had when a group started the first of them. None, if the group
         remembered a subscription to the topic before it was created."""
         self._covered: dict[str, Coverage] = {}
+        self._topics_of_offsets: dict[tuple[str, str], bytes] = {}
+        """The values of the znodes ``offsets/<topic>``, by group and topic, as of the last transaction."""
         """The groups that read a partition without a stored offset from its end. The start is fixed as soon as an
         offset is stored."""
         self.resets = 0
@@ -209,6 +211,9 @@ class InvariantChecker:
             self._one_holder(group)
         for change, match in found:
             self._of_a_consumer(match, change, transaction, served or {})
+        for change, match in found:
+            if match[2] == "offsets" and match[3] and not match[4]:
+                self._topics_of_offsets[match[1], match[3]] = change.data
         for group in sorted(touched):
             self._at_rest(group)
         if served is not None and not served and self.unsound_plan:
@@ -451,11 +456,8 @@ class InvariantChecker:
         """Checks that only offsets of deleted topics are deleted: no history lasts as long as the retention, and nobody
         else asks for it."""
         topic = self._tree.nodes.get(layout.broker_topic(partition.topic))
-        path = layout.topic_offsets(group, partition.topic)
-        before = [change.before.data for change in transaction.changes if change.path == path and change.before]
-        node = self._tree.nodes.get(path)
-        written = before[0] if before else node.data if node is not None else b""
-        czxid = self.czxids.get(TopicOfOffsets.read(written).identity)
+        before = self._topics_of_offsets.get((group, partition.topic), b"")
+        czxid = self.czxids.get(TopicOfOffsets.read(before).identity)
         is_present = topic is not None and czxid == topic.czxid
         if is_present and transaction.session and layout.ids(group) in self._tree.nodes:
             self._break(f"the offset of {partition} of {group} was deleted, although its topic exists")
