@@ -173,8 +173,8 @@ def offset_document(row: OffsetRow) -> dict[str, Any]:
         "start_offset": row.start_offset,
         "end_offset": row.end_offset,
         "lag": row.lag,
-        "unresolved": row.unresolved,
         "gone": row.gone,
+        "unresolved": row.unresolved,
     }
 
 

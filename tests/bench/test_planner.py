@@ -53,7 +53,7 @@ def test_the_decision_that_is_timed_is_one_about_this_event(event: Event):
     decided = plan(observed(inputs, before), ASSIGNORS)
     (target,) = [step.assignment for step in decided.steps if isinstance(step, SetTarget)]
     assert target.members == ASSIGNORS[STICKY].assign(inputs).members
-    word = {Event.FIRST: "joined", Event.JOINS: "joined", Event.LEAVES: "left", Event.GROWS: "grew"}[event]
+    word = {Event.FIRST: "joined", Event.JOINS: "joined", Event.LEAVES: "expired", Event.GROWS: "grew"}[event]
     assert word in target.reason
 
 

@@ -34,7 +34,7 @@ def test_offsets_as_json_have_the_shape_in_docs_operations(rebalancing: Tree, co
     committed = [one.pop("committed_at") for one in found["offsets"]]
     assert [bool(one) for one in committed] == [True, True, True, False]
     row = {"topic": "flights", "holding": "owned", "start_offset": None, "end_offset": None}
-    row |= {"lag": None, "gone": None}
+    row |= {"lag": None, "gone": None, "unresolved": None}
     assert found == {
         "group": "delays",
         "state": "Rebalancing",
@@ -92,6 +92,7 @@ def test_members_as_json(rebalancing: Tree, coord: Run) -> None:
         "owned": {"flights": "2"},
         "stopping": {"flights": "3"},
         "target": {"flights": "2"},
+        "refused": {},
     }
     assert pending.pop("since").endswith("Z")
     assert pending == {

@@ -32,6 +32,7 @@ def test_after_an_offset_out_of_range_nothing_that_still_exists_is_skipped_needl
     sought: list[int] = []
     partitions: Any = SimpleNamespace(seek=lambda _holding, offset: sought.append(offset))
     client: Any = SimpleNamespace(bounds_of=lambda _partition: (BEGIN, END))
+    never: Any = None  # no other trouble is reported
     holding: Any = SimpleNamespace(partition=TopicPartition("flights", 0), position=position)
-    FetchErrors(partitions, client, reset).handle(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
+    FetchErrors(partitions, client, reset, never).handle(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
     assert sought == [continues_at]

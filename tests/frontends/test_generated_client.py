@@ -64,6 +64,7 @@ def test_a_generated_client_finds_the_coordinator_registers_commits_resumes_hand
     one.step_until(lambda: any(kind == "ping" and frame["done"] for kind, frame in one.asked))
     assert one.ask("commit", offsets={"flights": {"0": 7}})["refused"] == []
     assert one.ask("committed", offsets={"flights": {"0": 0}})["offsets"] == {"flights": {"0": 7}}
+    assert one.ask("unresolved", awaited={}, offsets={}, refused={})["type"] == "answer"
     one.step_until(lambda: any(kind == "ping" and frame["heard"] for kind, frame in one.asked))
 
     one.close()

@@ -373,15 +373,6 @@ def test_clients_reconnect_and_commit_after_the_broker_was_killed_and_restarted(
     one.close()
 
 
-def test_a_stopping_listener_closes_its_connections_to_a_frozen_broker(
-    secured: Secured, asking: Callable[[str], Peer]
-) -> None:
-    """The last test of the module, because it stops the listener. The frozen broker does not answer a TLS shutdown."""
-    with asking("alice"), frozen(secured.broker):
-        secured.listener.close()
-    assert not secured.listener.clients.connected
-
-
 def test_whoever_only_assigns_partitions_needs_no_right_to_any_group(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -440,3 +431,12 @@ def test_a_managed_group_with_topics_that_the_client_may_not_describe_is_not_des
         assert (found.error_code, found.members) == (Error.TOPIC_AUTHORIZATION_FAILED, ())
         (every,) = member.ask("ConsumerGroupDescribe", 0, group_ids=("seen",)).groups
         assert len(every.members) == 2
+
+
+def test_a_stopping_listener_closes_its_connections_to_a_frozen_broker(
+    secured: Secured, asking: Callable[[str], Peer]
+) -> None:
+    """The last test of the module, because it stops the listener. The frozen broker does not answer a TLS shutdown."""
+    with asking("alice"), frozen(secured.broker):
+        secured.listener.close()
+    assert not secured.listener.clients.connected
