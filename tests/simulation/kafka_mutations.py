@@ -9,6 +9,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, StoreError
 from kafka_coord.frontends.kafka.managed.classic import ClassicMember
 from kafka_coord.frontends.kafka.managed.heartbeats import ConsumerGroupMember
+from kafka_coord.frontends.kafka.managed.member import KafkaMember
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import stimuli
@@ -20,14 +21,19 @@ from tests.simulation.faults import CLASSIC, CLASSIC_FAULTS, KAFKA_FAULTS, MOVE
 Patch = tuple[Any, str, Any]
 
 
-def _commits_of_any_epoch() -> Patch:
+def _reads_everything(kind: type) -> Patch:
+    """Without this, a commit counts only for partitions that its epoch was given, whatever else is accepted."""
+    return kind, "has_read", lambda *_: True
+
+
+def _commits_of_any_epoch() -> tuple[Patch, ...]:
     original = KafkaMembers.why_not
 
     def why_not(self: Any, key: Any, member_id: str, epoch: int) -> Error:
         found = original(self, key, member_id, epoch)
         return Error.NONE if found is Error.STALE_MEMBER_EPOCH else found
 
-    return KafkaMembers, "why_not", why_not
+    return (KafkaMembers, "why_not", why_not), _reads_everything(KafkaMember)
 
 
 def _commits_of_what_is_not_held() -> tuple[Patch, ...]:
@@ -36,7 +42,7 @@ def _commits_of_what_is_not_held() -> tuple[Patch, ...]:
         if member is not None:
             self.add(member, wanted)
 
-    return _commits_of_any_epoch(), (Writes, "commit_wanted", commit_wanted)
+    return *_commits_of_any_epoch(), (Writes, "commit_wanted", commit_wanted)
 
 
 def _acknowledged_when_told(kind: type) -> Patch:
@@ -104,8 +110,8 @@ def _stopped_by_any_join() -> Patch:
     return ClassicMember, "_acknowledge_stop", lambda self, _join: self.acknowledged()
 
 
-def _commits_of_any_generation() -> Patch:
-    return ClassicMember, "knows", lambda _self, _generation: True
+def _commits_of_any_generation() -> tuple[Patch, ...]:
+    return (ClassicMember, "knows", lambda _self, _generation: True), _reads_everything(ClassicMember)
 
 
 def _held_by_classic_members() -> Patch:

@@ -422,7 +422,7 @@ TELLING = {
     "the last marker of a log is never passed": frozenset({MARKERS, "grow"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
-    "a group's event bit cleared after reading": frozenset({"evict"}),
+    "a group's event bit cleared after reading": frozenset({"evict", "expire", "kill"}),
     "an acknowledgement counts as done before it is written": frozenset({"expire", "rebalance"}),
     "a new subscription without offsets": frozenset({SUBSCRIBE, "grow", "kill"}),
     "a lease counts from the arrival of a ping": frozenset({"freeze"}),

@@ -13,7 +13,7 @@ from tests.simulation.unreadable import KINDS
 
 SEEDS = 60
 KAFKA_SEEDS = 30
-CLASSIC_SEEDS = range(110, 170)
+CLASSIC_SEEDS = range(30, 90)
 CLASSIC_MOMENTS = {
     *("joined as a classic client, range", "joined as a classic client, cooperative-sticky"),
     "heartbeat of a classic client answered REBALANCE_IN_PROGRESS",
