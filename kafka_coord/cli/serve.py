@@ -184,7 +184,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
-    from kafka_coord.monitor.awaited_ends import AwaitedEnds
+    from kafka_coord.monitor.lag import BrokerLog
     from kafka_coord.monitor.lag_rings import LagRings
     from kafka_coord.monitor.remainders import remainders_of
 
@@ -197,7 +197,9 @@ def run_service(settings: Settings, broker_id: int) -> None:
         with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
             parts.callback(store.close)
             leadership_view = LeadershipView()
-            lister = AwaitedEnds(store, settings.kafka.properties)
+            # The last stable offsets: a consumer that reads uncommitted records may begin some records early, but one
+            # that reads committed records skips none of a transaction that is open now.
+            lister = BrokerLog(store, settings.kafka.properties, read_committed=True)
             renewed = _Renewed.of(settings.serve)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
             kafka = _kafka_listener(settings, broker_id, store, renewed)

@@ -273,11 +273,17 @@ class BrokerLog:
     """
 
     def __init__(
-        self, store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = _log_left_out
+        self,
+        store: Store,
+        properties: Mapping[str, str],
+        on_left_out: Callable[[Unreadable], None] = _log_left_out,
+        *,
+        read_committed: bool = False,
     ) -> None:
         self._store = store
         self._properties = properties
         self._on_left_out = on_left_out
+        self._read_committed = read_committed
         self._reader: OffsetReader | None = None
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
@@ -301,10 +307,18 @@ class BrokerLog:
         except BrokerError as error:
             return BrokerRanges({}, f"lag is unknown: {error}")
 
+    def ends(self, partitions: PartitionSet) -> Mapping[TopicPartition, int]:
+        """Like :meth:`latest`, without the note. If no end is known, connects anew next time, because the brokers may
+        have other addresses by then."""
+        found = self.latest(partitions).offsets
+        if not found:
+            self.close()
+        return found
+
     def _connected(self) -> OffsetReader:
         if self._reader is None:
             bootstrap = bootstrap_servers(self._store, self._properties, self._on_left_out)
-            self._reader = OffsetReader(bootstrap, self._properties)
+            self._reader = OffsetReader(bootstrap, self._properties, read_committed=self._read_committed)
         return self._reader
 
     def close(self) -> None:

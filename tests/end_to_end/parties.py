@@ -20,7 +20,7 @@ from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import NoNode
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.awaited_ends import AwaitedEnds
+from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.store import Store
 from tests.waiting import eventually
@@ -128,7 +128,7 @@ class Reader:
 def coordinator(zookeeper: str, broker_id: int = 101) -> Iterator[CoordinatorService]:
     """A running service without a broker, elected or not."""
     store = connect(zookeeper, session_timeout_ms=SESSION_MS)
-    lister = AwaitedEnds(store, {})
+    lister = BrokerLog(store, {}, read_committed=True)
     service = CoordinatorService(store, broker_id, {}, CoordinatorOptions(), lister=lister.ends)
     service.start()
     try:
