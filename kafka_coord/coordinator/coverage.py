@@ -16,10 +16,11 @@ log = logging.getLogger(__name__)
 
 class Covering(NamedTuple):
     """What to write before the first start. ``topics`` contains the values of the znodes ``offsets/<topic>`` that
-    ``ops`` create."""
+    ``ops`` create, and ``now`` is what the group remembers once ``ops`` are written."""
 
     topics: Mapping[str, TopicOfOffsets]
     ops: tuple[Op, ...]
+    now: Coverage
 
 
 def remembered(group: str, node: object) -> Coverage | None:
@@ -51,14 +52,14 @@ def covering(
     If an ACL forbids reading it, nothing is written, and each such topic counts as one that existed already.
     """
     path, known = layout.offsets(group), remembered(group, node)
-    if node is not None and not isinstance(node, Node):
-        return Covering({}, ())  # an ACL forbids reading it
     subscriptions = tuple({id(one.subscription): one.subscription for one in members.values()}.values())
     now = (known or Coverage()).with_also(subscriptions)
+    if node is not None and not isinstance(node, Node):
+        return Covering({}, (), now)  # an ACL forbids reading it
     if known == now:
         by_name = frozenset(name for one in now.subscriptions for name in one.topics)
         if not any(one.is_wildcard for one in now.subscriptions) and by_name <= there:
-            return Covering({}, ())
+            return Covering({}, (), now)
     added = {}
     for name, topic in topics.items():
         if name not in there and any(one.wants(name) for one in subscriptions):
@@ -69,4 +70,4 @@ def covering(
         ops.insert(0, Create(path))
     if now != known:
         ops.append(SetData(path, now.to_bytes()))
-    return Covering(added, tuple(ops))
+    return Covering(added, tuple(ops), now)

@@ -64,9 +64,7 @@ class DecisionWriter:
         if snapshot.history is not None:
             self._log.remember(memory, snapshot.history)
         decided = decide(self._store, snapshot.observation, self._assignors, memory.covered)
-        if decided.start.is_covered:
-            subscriptions = [one.subscription for one in snapshot.observation.members.values()]
-            memory.covered = memory.covered.with_also(subscriptions)
+        memory.covered = decided.start.covered or memory.covered
         decision, after = self._log.observe(memory, decided.plan, snapshot.observation)
         units: Units = ()
         if decided.plan.steps or decided.start.parent or after:

@@ -12,6 +12,7 @@ from kafka_coord.coordinator.tolerant_reads import read_each, tree_below
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     NO_OFFSET,
+    Coverage,
     Member,
     PartitionSet,
     TopicInfo,
@@ -28,13 +29,13 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 class StartOffsets:
     """The start offset of each partition, and the writes that must accompany a start.
 
-    ``parent`` creates the ``offsets`` znode, and records what the subscriptions cover; ``is_covered`` tells that this
-    was read and there is nothing to record. For each topic, ``remove``
-    deletes the offsets left by an earlier topic of the same name, and ``prepare`` creates the ``offsets/<topic>`` znode
-    or updates the topic identity in it. ``unreadable`` contains the partitions that must not be started, because a
-    guessed offset could skip records: either the partition's offset znode is unreadable, or it is unclear which topic
-    the offset belongs to. In the latter case, ``unclaimed`` lists the offset znodes by topic. ``later`` contains the
-    partitions without an offset that came into being after the group's subscription first covered their topic.
+    ``parent`` creates the ``offsets`` znode, and records what the subscriptions cover. If there is nothing to
+    record, ``covered`` is what the group remembers. For each topic, ``remove`` deletes the offsets left by an
+    earlier topic of the same name, and ``prepare`` creates the ``offsets/<topic>`` znode or updates the topic
+    identity in it. ``unreadable`` contains the partitions that must not be started, because a guessed offset could
+    skip records: either the partition's offset znode is unreadable, or it is unclear which topic the offset belongs
+    to. In the latter case, ``unclaimed`` lists the offset znodes by topic. ``later`` contains the partitions
+    without an offset that came into being after the group's subscription first covered their topic.
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class StartOffsets:
     unreadable: Mapping[TopicPartition, Unreadable] = field(default_factory=dict)
     unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     later: frozenset[TopicPartition] = frozenset()
-    is_covered: bool = False
+    covered: Coverage | None = None
 
 
 def unclaimed(written: str, identity: str) -> str:
@@ -83,9 +84,11 @@ def read_start_offsets(
     children = results[2 + len(names) : 2 + 2 * len(names)]
     parent: tuple[Op, ...] = (Create(layout.offsets(group)),) if results[0] is None else ()
     about: Mapping[str, TopicOfOffsets] = {}
+    covered: Coverage | None = None
+    came_later: frozenset[str] = frozenset()
     if members is not None:
-        about, parent = covering(group, results[1], _names(results[0]), members, topics)
-        came_later: frozenset[str] = frozenset()
+        about, parent, now = covering(group, results[1], _names(results[0]), members, topics)
+        covered = None if parent else now
     else:  # an operator's reset, perhaps of a topic that was created after a member has subscribed to it
         known = remembered(group, results[1])
         came_later = frozenset(name for name in names if known is None or known.covers(name))
@@ -120,7 +123,7 @@ def read_start_offsets(
         unreadable=unreadable,
         unclaimed={name: topic.below for name, topic in by_topic.items() if topic.unclaimed},
         later=frozenset(later),
-        is_covered=members is not None and not parent,
+        covered=covered,
     )
 
 

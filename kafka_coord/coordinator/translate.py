@@ -59,7 +59,7 @@ class Translation:
         """
         requests = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
         units: list[list[Op]] = [[unanswered_op(request) for request in requests]] if requests else []
-        if not self._plan.started:  # otherwise, the first start writes it
+        if not self._start.offsets:  # otherwise, the first start writes it
             units += in_parts(self._offsets_parent, self._store.acl_bytes)
         for step in self._plan.steps:
             added = [unit for unit in self._units(step) if unit]

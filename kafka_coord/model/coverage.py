@@ -26,7 +26,7 @@ class Coverage:
         return any(one.wants(topic) for one in self.subscriptions)
 
     def covers_all(self, subscriptions: Iterable[Subscription]) -> bool:
-        return self.with_also(subscriptions) == self
+        return interests((*self.subscriptions, *subscriptions)) == self.subscriptions
 
     def with_also(self, more: Iterable[Subscription]) -> Coverage:
         """Returns the coverage with more subscriptions. If it would become too large, returns only these."""

@@ -71,7 +71,7 @@ def test_a_topic_that_existed_and_is_newly_subscribed_counts_as_first() -> None:
 def test_a_group_at_rest_writes_nothing() -> None:
     subscription = Subscription.to(["flights"])
     found = covered(node(Coverage().with_also([subscription])), {"flights"}, subscription, topic("flights", 6))
-    assert found == Covering({}, ())
+    assert (found.topics, found.ops) == ({}, ())
 
 
 def test_a_coverage_that_cannot_be_decoded_skips_nothing_and_is_replaced() -> None:
@@ -79,7 +79,8 @@ def test_a_coverage_that_cannot_be_decoded_skips_nothing_and_is_replaced() -> No
     found = covered(node(b"{"), set(), subscription, topic("flights", 6))
     assert found.topics == {"flights": TopicOfOffsets(IDS["flights"], 0)}
     assert coverage_written(found.ops) == [Coverage().with_also([subscription])]
-    assert covered(Unreadable("/x", "no right"), set(), subscription, topic("flights", 6)) == Covering({}, ())
+    found = covered(Unreadable("/x", "no right"), set(), subscription, topic("flights", 6))
+    assert (found.topics, found.ops) == ({}, ())
 
 
 def test_what_is_remembered_has_a_limit() -> None:
