@@ -7,7 +7,7 @@ thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kafka_coord.channel.current_topics import identity_reads, replaced_topics
@@ -423,76 +423,79 @@ class ConsumerChannel:
     def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None:
         """Records that partitions start at their ends, which nobody has listed yet, and why. From then on, the elected
         instance also tries to list them. Raises :class:`MembershipLost`."""
-        for attempt in range(_ATTEMPTS):
-            paths = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in reasons}
+        paths = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in reasons}
+
+        def ops() -> Iterator[Op]:
             found = self._store.read_many([GetData(path) for path in paths.values()])
             stored = stored_offsets(self._store, self.group, reasons)
-            ops: list[Op] = []
             for (tp, path), node in zip(paths.items(), found, strict=True):
                 value = write_reason(reasons[tp])
                 if stored[tp] is None and not isinstance(node, Node):
-                    ops.append(Create(path, value))
+                    yield Create(path, value)
                 elif isinstance(node, Node) and node.data != value:
-                    ops.append(SetData(path, value))
-            if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
-                return
+                    yield SetData(path, value)
+
+        self._write_as_found(registration, ops)
 
     def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets:
         """Stores the first listed end of each partition, unless the group has an offset already. Returns the offsets
         that the group has now. Leaves out partitions of deleted topics. Raises :class:`MembershipLost`."""
-        for attempt in range(_ATTEMPTS):
+        awaited = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in ends}
+        topics = sorted({tp.topic for tp in ends})
+        kept: dict[TopicPartition, int] = {}
+
+        def ops() -> Iterator[Op]:
+            kept.clear()
             stored = stored_offsets(self._store, self.group, ends)
-            awaited = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in ends}
-            topics = sorted({tp.topic for tp in ends})
             parents = [layout.topic_offsets(self.group, topic) for topic in topics]
             stats = self._store.exists_many([*awaited.values(), *parents])
             there = {topic for topic, stat in zip(topics, stats[len(awaited) :], strict=True) if stat is not None}
-            ops: list[Op] = []
-            kept: dict[TopicPartition, int] = {}
             for tp, stat in zip(awaited, stats, strict=False):
                 offset = stored[tp]
                 if tp.topic not in there:
                     continue
                 if offset is None:
-                    ops.append(offset_op(self.group, tp, ends[tp], exists=False))
+                    yield offset_op(self.group, tp, ends[tp], exists=False)
                 kept[tp] = ends[tp] if offset is None else offset
                 if stat is not None:
-                    ops.append(Delete(awaited[tp]))
-            if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
-                self._stored.update(kept)
-                return kept
-        return {}
+                    yield Delete(awaited[tp])
+
+        self._write_as_found(registration, ops)
+        self._stored.update(kept)
+        return kept
 
     def refuse(self, registration: Registration, topics: Mapping[str, str]) -> None:
         """Records which topics the consumer is not allowed to read, each with the reason. The coordinator leaves the
         consumer out for these topics. Raises :class:`MembershipLost`."""
         path = layout.refusals(self.group, self.consumer)
         value = fields.dump(Refusals(registration.incarnation, topics).to_json())
-        for attempt in range(_ATTEMPTS):
-            # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.
-            ops: list[Op] = [Delete(path)] if self._store.exists(path) is not None else []
-            if topics:
-                ops.append(Create(path, value))
-            if self._wrote(registration, ops, last=attempt == _ATTEMPTS - 1):
-                return
 
-    def _wrote(self, registration: Registration, ops: list[Op], *, last: bool) -> bool:
-        """Writes under the token. Returns false if the znodes have changed since they were read, and the caller must
-        read them again."""
-        if not ops:
-            return True
-        try:
-            for request in chunks(ops, (), registration.fence(), self._store.acl_bytes):
-                self._write(request)
-        except (MultiFailed, NoNode) as failure:
-            cause = failure.cause if isinstance(failure, MultiFailed) else failure
-            if isinstance(cause, NoAuth):
-                raise cause from failure
-            if last or not isinstance(cause, (NoNode, NodeExists)):
-                raise
-            self._store.ensure_path(layout.unresolved(self.group))
-            return False
-        return True
+        def ops() -> Iterator[Op]:
+            # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.
+            if self._store.exists(path) is not None:
+                yield Delete(path)
+            if topics:
+                yield Create(path, value)
+
+        self._write_as_found(registration, ops)
+
+    def _write_as_found(self, registration: Registration, ops: Callable[[], Iterator[Op]]) -> None:
+        """Writes ``ops`` under the token. ``ops`` reads the znodes first, and is called again if they have changed
+        since."""
+        for attempt in range(_ATTEMPTS):
+            wanted = list(ops())
+            try:
+                for request in chunks(wanted, (), registration.fence(), self._store.acl_bytes) if wanted else ():
+                    self._write(request)
+            except (MultiFailed, NoNode) as failure:
+                cause = failure.cause if isinstance(failure, MultiFailed) else failure
+                if isinstance(cause, NoAuth):
+                    raise cause from failure
+                if attempt == _ATTEMPTS - 1 or not isinstance(cause, (NoNode, NodeExists)):
+                    raise
+                self._store.ensure_path(layout.unresolved(self.group))
+            else:
+                return
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
