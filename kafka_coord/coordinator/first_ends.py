@@ -10,12 +10,13 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from kafka_coord.channel.operations import offset_op
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import Fenced, KafkaCoordError, MultiFailed
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Delete, GetData, Node, Op, Store
+from kafka_coord.zk.store import Delete, GetData, Node, Op, Store
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +101,7 @@ class FirstEnds:
             if isinstance(offset, Node) or topic.stat.czxid > mark.stat.czxid:
                 self._write(group, tp, [done])  # someone has stored an offset, or this is a later topic of that name
             elif isinstance(parent, Node) and tp in ends:
-                value = str(ends[tp]).encode()
-                if self._write(group, tp, [Create(layout.offset(group, *tp), value), done]):
+                if self._write(group, tp, [offset_op(group, tp, ends[tp], exists=False), done]):
                     log.info(
                         "listed the first end of partition=%s offset=%d group=%s, which no member could list",
                         *(tp, ends[tp], group),

@@ -33,20 +33,14 @@ class StoredOffset:
 def read_kept(store: Store, group: str, topics: Sequence[str]) -> Mapping[str, list[StoredOffset]]:
     """Returns all offsets of the given topics, whether or not they belong to the present topics. Raises
     :class:`StoreError`."""
-    listed = store.read_many(
-        [
-            *(GetChildren(layout.topic_offsets(group, name)) for name in topics),
-            *(GetChildren(layout.topic_details(group, name)) for name in topics),
-        ]
-    )
+    listed = store.read_many([GetChildren(layout.topic_offsets(group, name)) for name in topics])
     found: dict[str, list[StoredOffset]] = {}
-    for name, partitions, details in zip(topics, listed, listed[len(topics) :], strict=False):
+    for name, partitions in zip(topics, listed, strict=True):
         numbers = [
             number
             for text in (partitions if isinstance(partitions, tuple) else ())
             if (number := fields.decimal(text, MAX_PARTITION)) is not None
         ]
-        detailed = frozenset(details if isinstance(details, tuple) else ())
         nodes = store.read_many(
             [GetData(layout.offset(group, name, number)) for number in numbers]
             + [GetData(layout.offset_details(group, name, number)) for number in numbers]
@@ -55,7 +49,7 @@ def read_kept(store: Store, group: str, topics: Sequence[str]) -> Mapping[str, l
         for number, node, more in zip(numbers, nodes, nodes[len(numbers) :], strict=False):
             path = layout.offset(group, name, number)
             if isinstance(node, Node):
-                where = layout.offset_details(group, name, number) if str(number) in detailed else None
+                where = layout.offset_details(group, name, number) if isinstance(more, Node) else None
                 found[name].append(StoredOffset(path, node.stat.version, _value(path, node, more), where))
     return found
 
