@@ -139,11 +139,10 @@ def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
     if none of them still exists: it may have been left by a coordinator that died after forgetting the last member but
     before emptying the target, so its timestamp may be older than the retention.
     """
-    target, settings, retention = inputs.target, inputs.settings, inputs.retention
-    if settings is None or retention is None:  # what is unreadable may ask for a longer retention than the default
+    target, settings = inputs.target, inputs.settings
+    if settings is None or inputs.retention is None:  # what is unreadable may ask for a longer retention
         return None
     if inputs.registered or inputs.ledgers or target is None or target.members:
         return None
-    if settings.offsets_retention_ms is not None:
-        return target.timestamp_ms + settings.offsets_retention_ms
-    return retention.expires_at_ms(target.timestamp_ms)
+    retention = settings.retention(inputs.retention)
+    return retention.expires_at_ms(target.timestamp_ms) if retention is not None else None

@@ -103,10 +103,7 @@ class OffsetExpiry:
         offsets = read_kept(self._store, group, asked)
         since_ms = 0 if observation.members else (target.timestamp_ms if target is not None else None)
         now_ms = round(self._store.clock.time() * 1000)
-        own_ms = settings.offsets_retention_ms
-        kept_for = (
-            retention_in(read_each(self._store, [GetData(layout.RETENTION)])) if own_ms is None else Retention(own_ms)
-        )
+        kept_for = settings.retention(retention_in(read_each(self._store, [GetData(layout.RETENTION)])))
         expiration = Expiration(now_ms, kept_for, since_ms)
         ops, kept = list[Op](), len(asked) < len(names)
         for name in asked:

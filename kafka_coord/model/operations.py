@@ -15,6 +15,7 @@ from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition, nested
+from kafka_coord.model.retention import Retention
 
 DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
@@ -28,6 +29,10 @@ class GroupSettings:
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
     offsets_retention_ms: int | None = None
+
+    def retention(self, of_brokers: Retention | None) -> Retention | None:
+        """Returns for how long the group's offsets are kept, given the brokers' retention (``None`` if unknown)."""
+        return of_brokers if self.offsets_retention_ms is None else Retention(self.offsets_retention_ms)
 
     def rebalance_timeout_for(self, member: Member, command: CommandType) -> int:
         """Returns how long the member may take to acknowledge a command, in ms. A member's own timeout can shorten the

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kafka_coord.model import PartitionSet, RequestType, TopicPartition, is_identity
-from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit.commands import held_by_anybody
 from kafka_coord.monitor.audit.report import Fault, Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext
@@ -61,8 +60,7 @@ def removal_faults(context: StepContext, group: GroupState) -> Iterator[Fault]:
         names = _names(target.members) if target is not None else "members that cannot be read"
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target listed {names}"
         return
-    own_ms = settings.offsets_retention_ms if settings is not None else None
-    retention = context.state.retention if own_ms is None else Retention(own_ms)
+    retention = settings.retention(context.state.retention) if settings is not None else None
     if settings is None or retention is None:
         what = "the group was removed, although its settings, and therefore its retention, cannot be read"
         yield Rule.RETENTION_BROKEN, what
