@@ -100,13 +100,15 @@ class FirstEnds:
             done = Delete(layout.awaited_end(group, *tp), mark.stat.version)
             if isinstance(offset, Node) or topic.stat.czxid > mark.stat.czxid:
                 self._write(group, tp, [done])  # someone has stored an offset, or this is a later topic of that name
-            elif isinstance(parent, Node) and tp in ends:
-                if self._write(group, tp, [offset_op(group, tp, ends[tp], exists=False), done]):
-                    log.info(
-                        "listed the first end of partition=%s offset=%d group=%s, which no member could list",
-                        *(tp, ends[tp], group),
-                        extra={"event": "first_end"},
-                    )
+                continue
+            if not isinstance(parent, Node) or tp not in ends:
+                continue
+            if self._write(group, tp, [offset_op(group, tp, ends[tp], exists=False), done]):
+                log.info(
+                    "listed the first end of partition=%s offset=%d group=%s, which no member could list",
+                    *(tp, ends[tp], group),
+                    extra={"event": "first_end"},
+                )
 
     def _write(self, group: str, partition: TopicPartition, ops: Sequence[Op]) -> bool:
         try:
