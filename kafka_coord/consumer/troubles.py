@@ -18,6 +18,7 @@ from confluent_kafka.admin import AclOperation
 from kafka_coord.consumer.log_offsets import LogOffsets
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model.sequences import grouped
 
 log = logging.getLogger(__name__)
 
@@ -199,19 +200,13 @@ class Troubles:
         told, self._told = self._told, current
         if told.keys() == current.keys():
             return
-        begun: dict[str, list[TopicPartition]] = {}
-        for partition in current.keys() - told.keys():
-            begun.setdefault(current[partition], []).append(partition)
-        for reason, partitions in begun.items():
+        for reason, partitions in grouped(current.keys() - told.keys(), current.__getitem__).items():
             log.warning(
                 "cannot read partitions=%s reason=%r; holding them without reading, and trying again",
                 *(PartitionSet.of(partitions), reason),
                 extra={"event": "consumer_unresolved"},
             )
-        ended: dict[str, list[TopicPartition]] = {}
-        for partition in told.keys() - current.keys():
-            ended.setdefault(told[partition], []).append(partition)
-        for reason, partitions in ended.items():
+        for reason, partitions in grouped(told.keys() - current.keys(), told.__getitem__).items():
             log.warning(
                 "resolved partitions=%s, which could not be read, or released them reason=%r",
                 *(PartitionSet.of(partitions), reason),

@@ -25,6 +25,7 @@ from kafka_coord.model import (
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.channel import Waiting, WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
@@ -32,7 +33,6 @@ from kafka_coord.monitor.offsets import Committed, LagTotal, OffsetRow, offset_r
 from kafka_coord.monitor.ownership import Unowned, without_member
 from kafka_coord.monitor.presence import Presence
 from kafka_coord.monitor.reading import group_of
-from kafka_coord.monitor.sequences import grouped, some
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state, group_status
 from kafka_coord.monitor.waits import waits

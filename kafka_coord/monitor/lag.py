@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model.lag import LogRange
-from kafka_coord.monitor.sequences import parts
+from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.store import Store

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import PartitionSet
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_snapshots, group_row
 from kafka_coord.monitor.offsets import LagTotal
-from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20

@@ -10,7 +10,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
-from kafka_coord.monitor.sequences import grouped
+from kafka_coord.model.sequences import grouped
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node, Read, ReadResult, Store
 

@@ -11,6 +11,7 @@ from typing import Any
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.model.sequences import parts
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import write_offsets
 from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_group
@@ -21,7 +22,6 @@ from kafka_coord.monitor.operate import held_by_nobody, record
 from kafka_coord.monitor.requests import Acting, ask
 from kafka_coord.monitor.reset import ResetRow
 from kafka_coord.monitor.scope import Scope, all_partitions
-from kafka_coord.monitor.sequences import parts
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from kafka_coord.coordinator.plan.reasons import partitions_text
 from kafka_coord.model import CommandType
+from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.moments import duration, lasting
-from kafka_coord.monitor.sequences import grouped
 from kafka_coord.monitor.snapshot import GroupSnapshot
 
 

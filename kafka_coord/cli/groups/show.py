@@ -18,6 +18,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.model import GroupKind, GroupSettings, Unreadable
 from kafka_coord.model.lag import gone_text
+from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.all_groups import list_all_groups
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group, with_offsets
@@ -36,7 +37,6 @@ from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 from kafka_coord.monitor.presence import read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.monitor.scope import Scope, parse_scope
-from kafka_coord.monitor.sequences import grouped
 from kafka_coord.zk.store import Store
 
 _T = TypeVar("_T")

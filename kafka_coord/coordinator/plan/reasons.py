@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kafka_coord.coordinator.assignors import AssignmentInputs
 from kafka_coord.model import Assignment, Cause, Departure, DepartureKind, PartitionSet, Request
 from kafka_coord.model.departure import EXPIRED
+from kafka_coord.model.sequences import grouped
 
 MAX_REASON_CHARS = 300
 
@@ -51,7 +52,8 @@ def reason_for_target(
     grace_ended = left & set(with_place)
     changes = [f"{names(joined)} joined"] if joined else []
     changes += how_they_went(left, departures or {}, grace_ended)
-    changes += [f"{names(who)} evicted ({why})" if why else f"{names(who)} evicted" for why, who in _by(evicted, out)]
+    evictions = grouped(sorted(out), evicted.__getitem__).items()
+    changes += [f"{names(who)} evicted ({why})" if why else f"{names(who)} evicted" for why, who in evictions]
     parts = [f"operator asked: {request.reason}" if request.reason else "operator asked" for request in requests]
     kinds = {Cause.OPERATOR} if parts else set()
     if changes:
@@ -91,21 +93,13 @@ def how_they_went(
     return while their place was kept."""
     words = {
         consumer: f"{departures.get(consumer, EXPIRED)}{' and did not return' * (consumer in grace_ended)}"
-        for consumer in gone
+        for consumer in sorted(gone)
     }
-    return [f"{names(consumers)} {how}" for how, consumers in sorted(_by(words, words))]
+    return [f"{names(consumers)} {how}" for how, consumers in sorted(grouped(words, words.__getitem__).items())]
 
 
 def causes_of(gone: Iterable[str], departures: Mapping[str, Departure]) -> set[Cause]:
     return {CAUSES[departures.get(consumer, EXPIRED).kind] for consumer in gone}
-
-
-def _by(words: Mapping[str, str], consumers: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Groups ``consumers`` by their words."""
-    found: dict[str, list[str]] = {}
-    for consumer in sorted(consumers):
-        found.setdefault(words[consumer], []).append(consumer)
-    return list(found.items())
 
 
 def _topic_changes(

@@ -16,12 +16,12 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
+from kafka_coord.model.sequences import grouped, parts, some
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, MemberRow
 from kafka_coord.monitor.offsets import Committed, rows_of
 from kafka_coord.monitor.ownership import Unowned
-from kafka_coord.monitor.sequences import grouped, parts, some
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 

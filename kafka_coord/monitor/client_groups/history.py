@@ -9,6 +9,7 @@ from kafka_coord.coordinator.plan.reasons import CAUSES, plural
 from kafka_coord.grouplog.records import Claim, GroupEntry
 from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet
 from kafka_coord.model.operations import Cause, Decision
+from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.client_groups.groups import owned_by
 from kafka_coord.monitor.client_groups.log import LogEntry
 from kafka_coord.wire.consumer_protocol import subscribed_topics
@@ -85,12 +86,12 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
 
 def _gone(names: Sequence[str], departed: Mapping[str, Departure]) -> list[tuple[Cause | None, str]]:
     """Says how members went. A record that another program wrote does not say it."""
-    found: dict[tuple[Cause, str], list[str]] = {}
-    for name in names:
+
+    def said(name: str) -> tuple[Cause, str]:
         how = departed.get(name)
-        said = (CAUSES[how.kind], str(how)) if how is not None else (Cause.MEMBER_LEFT, "left or timed out")
-        found.setdefault(said, []).append(name)
-    return [(cause, f"{_named(who)} {words}") for (cause, words), who in found.items()]
+        return (CAUSES[how.kind], str(how)) if how is not None else (Cause.MEMBER_LEFT, "left or timed out")
+
+    return [(cause, f"{_named(who)} {words}") for (cause, words), who in grouped(names, said).items()]
 
 
 def _named(members: Sequence[str]) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.model import TopicPartition
+from kafka_coord.model.sequences import parts, some
 from kafka_coord.monitor.copies.coordinators import GroupPositions, Position, Positions
 from kafka_coord.monitor.copies.offset_stores import OffsetStore
-from kafka_coord.monitor.sequences import parts, some
 
 _AT_ONCE = 500
 """The number of groups that are read or written between two progress reports."""

@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 from kafka_coord.grouplog.cluster import Cluster
 from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model.sequences import parts
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.copies.coordinators import Coordinators, GroupPositions, Position, Positions
 from kafka_coord.monitor.offsets import read_all_committed
 from kafka_coord.monitor.requests import ask
 from kafka_coord.monitor.resetting import IN_ONE_REQUEST
-from kafka_coord.monitor.sequences import parts
 from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.errors import NoAuth
+from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, info, ok, warning
-from kafka_coord.monitor.sequences import some
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import AclPlan, open_to_change
 from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls

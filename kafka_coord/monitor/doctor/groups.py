@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.model import Pause, Unreadable
+from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
@@ -14,7 +15,6 @@ from kafka_coord.monitor.moments import lasting
 from kafka_coord.monitor.ownership import lost
 from kafka_coord.monitor.reading import group_of
 from kafka_coord.monitor.requests import QueuedRequest
-from kafka_coord.monitor.sequences import grouped, some
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.monitor.waits import waits
 from kafka_coord.zk import layout

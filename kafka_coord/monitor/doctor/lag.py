@@ -11,11 +11,11 @@ from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plura
 from kafka_coord.model import Action, PartitionSet
 from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.model.lag import gone_text
+from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
 from kafka_coord.monitor.moments import ago, lasting
 from kafka_coord.monitor.offsets import OffsetRow
-from kafka_coord.monitor.sequences import grouped
 
 CHECK = "lag"
 NEWS_MS = 3_600_000

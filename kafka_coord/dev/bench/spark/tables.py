@@ -10,7 +10,7 @@ from kafka_coord.dev.bench.spark.soak import FLAT, MemorySample, growth
 from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, MicroBatch, Work
 from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
-from kafka_coord.monitor.sequences import grouped
+from kafka_coord.model.sequences import grouped
 
 MICRO_BATCH_BAR = 1.3
 """How many times as long as with Spark's own source a small or empty micro-batch may take."""
