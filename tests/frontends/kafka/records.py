@@ -7,8 +7,10 @@ import time
 
 from confluent_kafka import Consumer, Producer
 
+from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from tests.frontends.kafka.conftest import Front
+from tests.waiting import eventually
 
 RECORDS, PARTITIONS = 3_000, 6
 _numbers = itertools.count(1)
@@ -22,6 +24,13 @@ def filled(front: Front) -> str:
     for number in range(RECORDS):
         producer.produce(name, key=str(number), value=str(number))
     assert producer.flush(60) == 0
+    return name
+
+
+def managed_group(front: Front, topic: str, name: str) -> str:
+    """Creates a managed group: a consumer of this project joins it and leaves again. Returns its name."""
+    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=name, topics=[topic]) as own:
+        eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
     return name
 
 

@@ -18,7 +18,7 @@ from kafka_coord.monitor.groups import describe_group
 from kafka_coord.wire.consumer_protocol import assignment, encoded_subscription
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Peer, join
-from tests.frontends.kafka.records import PARTITIONS, filled
+from tests.frontends.kafka.records import PARTITIONS, filled, managed_group
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -81,10 +81,7 @@ def member(front: Front, topic: str) -> Iterator[Make]:
 @pytest.fixture
 def group(front: Front, topic: str) -> str:
     """Creates a managed group, and returns its name."""
-    name = f"mixed-{next(_numbers)}"
-    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=name, topics=[topic]) as own:
-        eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
-    return name
+    return managed_group(front, topic, f"mixed-{next(_numbers)}")
 
 
 def shared(*members: Stock, among: int = 0) -> bool:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.coordinator.service import CoordinatorService
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.java import JavaConsumer, KafkaTools
-from tests.frontends.kafka.records import PARTITIONS, filled
+from tests.frontends.kafka.records import PARTITIONS, filled, managed_group
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -34,10 +33,7 @@ def topic(front: Front, service: CoordinatorService) -> str:
 @pytest.fixture
 def group(front: Front, topic: str) -> str:
     """Creates a managed group, and returns its name."""
-    name = f"switched-{next(_numbers)}"
-    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=name, topics=[topic]) as own:
-        eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
-    return name
+    return managed_group(front, topic, f"switched-{next(_numbers)}")
 
 
 class Static:
