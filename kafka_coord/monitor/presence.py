@@ -1,9 +1,10 @@
-"""Asks an instance over HTTP when it last heard from each consumer that it serves."""
+"""Asks an instance over HTTP, such as when it last heard from each consumer that it serves."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,24 +28,32 @@ class Presence(NamedTuple):
     held_ms: int | None = None
 
 
-def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
-    """Returns the presence of each (group, consumer) that the instance serves. ``url`` is the URL of its HTTP server.
-    For HTTPS, this host must trust the server's CA. Raises ``OSError`` and :class:`MalformedValue`.
-    """
+def read_page(url: str, path: str, tls: ssl.SSLContext | None = None) -> bytes:
+    """Returns a page of an instance's HTTP server, whose URL is ``url``. Without ``tls``, this host must trust the CA
+    of an HTTPS server. Raises ``OSError`` and :class:`MalformedValue`."""
     scheme, _, address = url.partition("://")
-    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-    connection = kind(address, timeout=_TIMEOUT_S)
+    if scheme == "https":
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(address, timeout=_TIMEOUT_S, context=tls)
+    else:
+        connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", PRESENCES)
+        connection.request("GET", path)
         response = connection.getresponse()
         raw = response.read(_MAX_BYTES)
     except http.client.HTTPException as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
-    where = f"{url}{PRESENCES}"
     if response.status != http.client.OK:
-        raise MalformedValue(where, f"the HTTP status is {response.status}")
+        raise MalformedValue(f"{url}{path}", f"the HTTP status is {response.status}")
+    return raw
+
+
+def read_presences(url: str) -> Mapping[tuple[str, str], Presence]:
+    """Returns the presence of each (group, consumer) that the instance serves. ``url`` is the URL of its HTTP server.
+    For HTTPS, this host must trust the server's CA. Raises ``OSError`` and :class:`MalformedValue`.
+    """
+    raw, where = read_page(url, PRESENCES), f"{url}{PRESENCES}"
     try:
         rows = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -8,18 +8,17 @@ import ssl
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import MalformedValue
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.moments import duration
+from kafka_coord.monitor.presence import read_page
 
 CHECK = "certificates"
-TIMEOUT_S = 2.0
 SOON_MS = 14 * 24 * 3600 * 1000
 """A certificate that ends sooner is reported. Those that are renewed automatically are renewed earlier."""
-_MOST_BYTES = 8 << 20
 _SAMPLE = re.compile(
     r'^kafka_coord_certificate_(ends_seconds|unusable)\{endpoint="([^"]{1,100})"\} (\S{1,30})$', re.MULTILINE
 )
@@ -83,25 +82,16 @@ def certificates_in(page: str) -> tuple[Reported, ...]:
     )
 
 
+def unverified() -> ssl.SSLContext:
+    """Returns a context that accepts any certificate, because its end is a finding of its own."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 def _metrics(url: str) -> str:
-    """Returns the instance's page of metrics, or "" if it cannot be had. Its certificate is not verified: it may be the
-    one that has ended."""
+    """Returns the instance's page of metrics, or "" if it cannot be had."""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        if parts.scheme == "https":
-            unverified = ssl.create_default_context()
-            unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=TIMEOUT_S, context=unverified
-            )
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        try:
-            connection.request("GET", "/metrics")
-            answer = connection.getresponse()
-            return answer.read(_MOST_BYTES).decode(errors="replace") if answer.status == 200 else ""
-        finally:
-            connection.close()
-    except (OSError, ValueError, http.client.HTTPException):
+        return read_page(url, "/metrics", unverified()).decode(errors="replace")
+    except (OSError, ValueError, http.client.HTTPException, MalformedValue):
         return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ from kafka_coord.channel.frames import BadFrame
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.errors import MalformedValue
 from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.doctor.certificates import unverified
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.monitor.snapshot import GroupSnapshot
 
@@ -74,12 +74,9 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
 
 def _ask(address: str) -> ClusterMetadata | str | None:
     """Returns the instance's answer, or why there is none. Returns ``None`` if it speaks TLS, but closes connections
-    without a client's certificate. The instance's own certificate is not verified, because its end is a finding of
-    its own."""
-    unverified = ssl.create_default_context()
-    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    without a client's certificate."""
     problem = ""
-    for tls in (None, unverified):
+    for tls in (None, unverified()):
         secured: list[object] = []
         try:
             return ask_cluster_metadata(address, tls=tls, timeout_s=TIMEOUT_S, opened=secured.append)
