@@ -17,6 +17,7 @@ from kafka_coord.zk import connect, layout
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
 from tests.waiting import eventually
+from tests.zk.sessions import Wire
 
 pytestmark = pytest.mark.kafka
 
@@ -89,7 +90,8 @@ def make(
             "session_timeout_ms": 10_000,
             **settings,
         }
-        consumer = Consumer(zookeeper.connect_string, group="g", topics=[topic], **arguments)  # type: ignore[arg-type]
+        hosts = str(arguments.pop("hosts", zookeeper.connect_string))
+        consumer = Consumer(hosts, group="g", topics=[topic], **arguments)  # type: ignore[arg-type]
         made.append(consumer)
         return consumer, topic
 
@@ -148,17 +150,19 @@ def test_no_record_is_read_again_after_zookeeper_has_not_answered_for_30_s(
 def test_a_consumer_whose_session_has_ended_meanwhile_loses_its_membership(
     make: Callable[..., tuple[Consumer, str]], coordinator: HandCoordinator, zookeeper: ZooKeeperServer
 ):
-    consumer, topic = make(session_timeout_ms=4_000)
-    incarnation = coordinator.await_member(consumer.consumer_id).incarnation
-    coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 0), 0))
-    zookeeper.pause()
-    eventually(lambda: consumer.stats.waits == 1)
-    assert consumer.assignment() == frozenset(partitions_of(topic, 0))
-    time.sleep(4)
-    zookeeper.resume()
-    eventually(lambda: consumer.stats.losses == 1)
-    coordinator.await_member(consumer.consumer_id, other_than=incarnation)
-    assert consumer.assignment() == frozenset()
+    with Wire(zookeeper.port) as wire:  # a stopped ZooKeeper might hear the consumer before it ends the session
+        consumer, topic = make(session_timeout_ms=4_000, hosts=wire.hosts)
+        incarnation = coordinator.await_member(consumer.consumer_id).incarnation
+        coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 0), 0))
+        wire.cut()
+        eventually(lambda: consumer.stats.waits == 1)
+        assert consumer.assignment() == frozenset(partitions_of(topic, 0))
+        eventually(lambda: coordinator.member(consumer.consumer_id) is None)
+        wire.mend()
+        eventually(lambda: consumer.stats.losses == 1)
+        coordinator.await_member(consumer.consumer_id, other_than=incarnation)
+        assert consumer.assignment() == frozenset()
+        consumer.close()
 
 
 def test_a_consumer_hands_out_only_for_the_rebalance_timeout_after_it_has_listed_its_channel(

@@ -50,7 +50,7 @@ def expire(store: KazooStore) -> None:
 
 
 class Wire:
-    """A TCP proxy to a server. When it is cut, it passes no more data, and neither end is notified."""
+    """A TCP proxy to a server. While it is cut, it passes no data, and neither end is notified."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -68,6 +68,9 @@ class Wire:
 
     def cut(self) -> None:
         self._cut.set()
+
+    def mend(self) -> None:
+        self._cut.clear()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -89,7 +92,7 @@ class Wire:
                     self._closed.wait(0.05)
                 elif key.fileobj is self._listening:
                     self._accept()
-                else:
+                elif key.fd in self._selector.get_map():  # not if its other end has just closed both
                     self._pass_on(key.fileobj, key.data)
 
     def _accept(self) -> None:
