@@ -1,0 +1,116 @@
+"""Measures how wide the code and the documents are. ``python -m tests.house.measures [CHECKOUT]`` prints each
+measure."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.house.rooms import ROOT
+
+_SMALL = 60
+_FIRST_READ = ("README.md", "docs/architecture.md", "docs/design.md", "docs/adr/0001-libraries.md")
+_FORK = re.compile(
+    r"(?:\bis|\bis not|==|!=|\bin) \(?\{?GroupKind\.|\b_?is_(?:managed|client_group)\(|\bkind_of\("
+    r"|kinds\.managed\(|\b_?managed is (?:not )?None|\bin managed(?:\.groups)?\b"
+)
+_ITS_DEFINITION = re.compile(r"^\s*(?:from|import|def) ")
+
+
+@cache
+def modules(root: Path) -> dict[str, str]:
+    """Returns the sources of all installed modules by their dotted names. A package's name is that of its folder."""
+    found = {}
+    for file in sorted((root / "kafka_coord").rglob("*.py")):
+        parts = file.relative_to(root).with_suffix("").parts
+        if parts[1] != "dev":
+            found[".".join(parts).removesuffix(".__init__")] = file.read_text()
+    return found
+
+
+def forks(root: Path) -> Iterator[str]:
+    """Yields the lines that ask which kind a group is of, as ``module:line``."""
+    for name, source in modules(root).items():
+        for number, line in enumerate(source.splitlines(), 1):
+            if _FORK.search(line) and not _ITS_DEFINITION.match(line):
+                yield f"{name}:{number}"
+
+
+def shared_class_names(root: Path) -> Iterator[str]:
+    """Yields the names of classes that are defined more than once."""
+    classes = Counter(
+        node.name
+        for source in modules(root).values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+    )
+    return (name for name, count in sorted(classes.items()) if count > 1)
+
+
+def importers(root: Path) -> dict[str, set[str]]:
+    """Returns for each module the modules that import it."""
+    found = modules(root)
+    by: dict[str, set[str]] = defaultdict(set)
+    for importer, source in found.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            else:
+                continue
+            for name in names:
+                if name in found and name != importer:
+                    by[name].add(importer)
+    return by
+
+
+def small_rooms(root: Path) -> Iterator[str]:
+    """Yields the modules of fewer than 60 lines that only one module imports, which is in the same package."""
+    by = importers(root)
+    for name, source in modules(root).items():
+        one = by[name]
+        if len(source.splitlines()) < _SMALL and len(one) == 1:
+            package = name.rpartition(".")[0]
+            if next(iter(one)).startswith(package + ".") or package in one:
+                yield name
+
+
+def words(*files: Path) -> int:
+    """Counts the words of documents, as ``wc -w`` does."""
+    return sum(len(file.read_text().split()) for file in files)
+
+
+def documents(root: Path) -> list[Path]:
+    """Returns all documents that people read: the README, the changelog, and the pages below docs/."""
+    return [root / "README.md", root / "CHANGELOG.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
+    "places that fork on a group's kind": (lambda root: len(list(forks(root))), 70, 6),
+    "class names defined more than once": (lambda root: len(list(shared_class_names(root))), 44, 5),
+    "installed modules": (lambda root: len(modules(root)), 430, 260),
+    "modules under 60 lines with one importer, in the same package": (
+        lambda root: len(list(small_rooms(root))),
+        24,
+        0,
+    ),
+    "words of documents": (lambda root: words(*documents(root)), 112_000, 60_000),
+    "words to read before a first change": (
+        lambda root: words(*(root / name for name in _FIRST_READ)),
+        6_000,
+        6_000,
+    ),
+}
+"""Each measure with what it may be today, and the goal. What it may be only ever decreases."""
+
+
+if __name__ == "__main__":
+    checkout = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+    for title, (measured, most, goal) in MEASURES.items():
+        sys.stdout.write(f"{measured(checkout):7,}  (at most {most:,}; goal {goal:,})  {title}\n")
