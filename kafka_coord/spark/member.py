@@ -87,7 +87,11 @@ class QueryMember:
         self._wakeup = threading.Event()
         self._store = connect_with(options.zookeeper)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
-        self.holdings = holdings(self._wakeup.set, from_the_end=options.starting_offsets is StartingOffsets.LATEST)
+        self.holdings = holdings(
+            self._wakeup.set,
+            from_the_end=options.starting_offsets is StartingOffsets.LATEST,
+            later_from_the_end=options.new_partitions is StartingOffsets.LATEST,
+        )
         self._connector = Connector(
             self._store,
             self._channel,
@@ -462,9 +466,8 @@ class QueryMember:
             if begin <= position <= end:
                 self._beyond.pop(partition, None)
                 positions[partition] = position
-            elif position == NO_OFFSET:
-                earliest = self._options.starting_offsets is StartingOffsets.EARLIEST
-                moved[partition] = begin if earliest or partition in self.holdings.later else end
+            elif position == NO_OFFSET:  # one that starts at its end has no turn before the group has stored that end
+                moved[partition] = begin
             elif position < begin or self._stays_beyond(partition):
                 moved[partition] = self._after_loss(partition, position, begin, end)
         return positions | self._moved(moved)
