@@ -17,7 +17,9 @@ from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard, Key
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
+from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -188,22 +190,8 @@ def heard_records(heard: Heard) -> list[LogRecord]:
 
 
 def _heard_record(number: int, term: int, members: Sequence[tuple[Key, int | None]]) -> LogRecord:
-    groups: dict[str, dict[str, int | None]] = {}
-    for (group, member_id), left_ms in members:
-        groups.setdefault(group, {})[member_id] = left_ms
-    value = {"version": 1, "term": term, "left_ms": groups}
-    return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), json.dumps(value).encode())
-
-
-def _read_heard(value: bytes) -> Heard:
-    said = json.loads(value)
-    groups = said["left_ms"].items()
-    left_ms = {
-        (str(group), str(member_id)): None if left is None else int(left)
-        for group, members in groups
-        for member_id, left in members.items()
-    }
-    return Heard(int(said["term"]), left_ms)
+    value = json.dumps(Heard(term, dict(members)).to_json()).encode()
+    return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), value)
 
 
 def keep_alive_record() -> LogRecord:
@@ -233,8 +221,8 @@ def read_record(record: LogRecord) -> Entry:
             raise BadMessage(f"offset {record.offset}: cannot read the claim: {error}") from None
     if kind == HEARD_KEY and value is not None:
         try:
-            return _read_heard(value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return Heard.from_json(fields.load(value, "heard"), "heard")
+        except MalformedValue as error:
             raise BadMessage(f"offset {record.offset}: cannot read which members were heard: {error}") from None
     return None
 

@@ -36,6 +36,7 @@ from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.frontends.socket.access import Access, DenialLog, UsersFile
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
+from kafka_coord.frontends.socket.heard import HeardNote
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
@@ -94,6 +95,7 @@ class Gateway:
         self._completed_at = store.clock.monotonic()
         self._committed = CommittedReader(partial(stored_offsets, store))
         self.term: Term | None = None
+        self._heard: HeardNote | None = None
         self.statistics = Statistics()
 
     # --- safe to call from any thread --------------------------------------------------------------------------------
@@ -391,7 +393,10 @@ class Gateway:
         try:
             self._follow_leadership()
             if self.term is not None:
-                due = min(due, self.term.step(leads=self._leadership_view.leads()))
+                leads = self._leadership_view.leads()
+                due = min(due, self.term.step(leads=leads))
+                if leads and self._heard is not None:
+                    due = min(due, self._heard.step(self.term))
             due = min(due, self._questions.step(now))
             if self._committed.step():
                 due = now
@@ -414,6 +419,7 @@ class Gateway:
         if self.term is not None and (leadership is None or self.term.scope.fence != leadership.fence):
             self._end_term("this instance is no longer the coordinator")
         if self.term is None and leadership is not None and self._leadership_view.leads():
+            heard = HeardNote(self._store)
             term = Term(
                 self._store,
                 TermScope(leadership.fence, leadership.epoch),
@@ -422,13 +428,14 @@ class Gateway:
                 self._count,
                 self._address,
                 offers_every_s=self._options.commit_interval_ms / 1000,
+                session_left_s=heard.session_left_s,
             )
             try:
                 term.begin()
             except BaseException:
                 term.close()
                 raise
-            self.term = term
+            self.term, self._heard = term, heard
             self._questions.look_at_once()
         self._hear_early()
 
