@@ -41,7 +41,9 @@ MAX_DEPARTED = 100
 """How many members that have gone a group's record names, so that it stays small."""
 _ID_BYTES = 16
 _NOTE_BYTES = 400 << 10
-"""The maximum size of one record of the members that a term has heard, in bytes, apart from its last member."""
+"""The maximum size of one record of the members that a term has heard, in bytes, if the broker accepts as much."""
+_NOTE_OVERHEAD_BYTES = 128
+"""An upper bound on the size of such a record without its members."""
 _LEFT_BYTES = 30
 """An upper bound on the size of what is noted about a member, without the names."""
 _NO_ID = bytes(8)
@@ -175,16 +177,18 @@ def claim_record(claim: Claim) -> LogRecord:
     return LogRecord(_VERSION.pack(CLAIM_KEY), json.dumps(value).encode())
 
 
-def heard_records(heard: Heard) -> list[LogRecord]:
-    """Encodes a note, in several records if it is long. A later term's note replaces as many of them as it has itself;
-    the others then no longer count, because they are of an older term."""
+def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord]:
+    """Encodes a note, in several records if it is long. The broker accepts records of up to ``most_bytes``. A later
+    term's note replaces as many of them as it has itself; the others then no longer count, because they are of an older
+    term."""
     parts: list[list[tuple[Key, int | None]]] = [[]]
-    size = 0
+    room = most = min(_NOTE_BYTES, most_bytes) - _NOTE_OVERHEAD_BYTES
     for key, left_ms in heard.left_ms.items():
-        size += len(json.dumps(key)) + _LEFT_BYTES
-        if size > _NOTE_BYTES:
+        size = len(json.dumps(key)) + _LEFT_BYTES
+        if size > room and parts[-1]:
             parts.append([])
-            size = 0
+            room = most
+        room -= size
         parts[-1].append((key, left_ms))
     return [_heard_record(number, heard.term, part) for number, part in enumerate(parts)]
 
