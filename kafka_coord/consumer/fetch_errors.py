@@ -17,7 +17,7 @@ from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = frozenset(
+UNREADABLE = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
@@ -58,7 +58,7 @@ class FetchErrors:
                 self._truncated(holding, int(truncated[1]))
             else:
                 self._out_of_range(holding, error)
-        elif code in _UNREADABLE:
+        elif code in UNREADABLE:
             self._troubles(holding.partition, error)
             self._client.learn(holding.partition.topic)
         else:
