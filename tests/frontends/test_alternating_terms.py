@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from kafka_coord.channel.rpc import Answered
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from tests.frontends.simulated import SimulatedConsumer, SimulatedHouse
@@ -111,3 +112,31 @@ def test_a_note_that_cannot_be_read_gives_everybody_a_full_session_and_is_replac
     assert "cannot read which socket consumers were heard" in caplog.text
     assert is_member(house, one)
     assert left_of(house, one) is not None
+
+
+def test_a_member_that_returns_is_answered_only_once_the_note_no_longer_calls_it_silent() -> None:
+    """Its lease begins anew with the answer. A coordinator that follows at once must wait for as long."""
+    house = SimulatedHouse()
+    one = registered(house, "one")
+    term_of(house, 80.0)
+    assert left_of(house, one) is not None
+    one.connect()
+    number = one.say("resume", group=one.group, consumer_id=one.name, incarnation=one.incarnation, resume_key="k")
+    noted: list[bool] = []
+
+    def lost(doing: str) -> bool:
+        if layout.HEARD in doing:
+            noted.append(True)
+        return layout.HEARD in doing and len(noted) == 1
+
+    house.around.loses = lost
+    for _ in range(40):
+        house.turn()
+        if (answer := one.answer_to(number)) is not None:
+            break
+        house.clock.now += 0.05
+    assert isinstance(answer, Answered)
+    assert noted
+    assert left_of(house, one) is None
+    term_of(house, SESSION_S - 5.0)
+    assert is_member(house, one)

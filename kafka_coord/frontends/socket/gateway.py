@@ -96,6 +96,8 @@ class Gateway:
         self._committed = CommittedReader(partial(stored_offsets, store))
         self.term: Term | None = None
         self._heard: HeardNote | None = None
+        self._returning: list[stimuli.ResumeWanted] = []
+        """The requests to resume of members that the note still calls silent."""
         self.statistics = Statistics()
 
     # --- safe to call from any thread --------------------------------------------------------------------------------
@@ -247,7 +249,21 @@ class Gateway:
             return
         connection.registering = True
         member = MemberId(resume.group, resume.consumer, resume.incarnation)
-        term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
+        wanted = stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key)
+        if self._heard is not None and self._heard.is_noted(member):
+            self._returning.append(wanted)
+        else:
+            term.arrived(wanted)
+
+    def _pass_on_those_that_return(self, term: Term, heard: HeardNote) -> None:
+        """Passes on the requests to resume of members that the note no longer calls silent."""
+        returning, self._returning = self._returning, []
+        for wanted in returning:
+            connection = self._connections.get(wanted.connection)
+            if heard.is_noted(wanted.member):
+                self._returning.append(wanted)
+            elif connection is not None and not connection.ended:
+                term.arrived(wanted)
 
     def _hear_early(self) -> None:
         """Handles the requests that have waited for the term to begin. If it has not begun yet, they keep waiting."""
@@ -394,9 +410,10 @@ class Gateway:
             self._follow_leadership()
             if self.term is not None:
                 leads = self._leadership_view.leads()
-                due = min(due, self.term.step(leads=leads))
                 if leads and self._heard is not None:
                     due = min(due, self._heard.step(self.term))
+                    self._pass_on_those_that_return(self.term, self._heard)
+                due = min(due, self.term.step(leads=leads))
             due = min(due, self._questions.step(now))
             if self._committed.step():
                 due = now
@@ -441,6 +458,7 @@ class Gateway:
 
     def _end_term(self, why: str) -> None:
         term, self.term = self.term, None
+        self._returning = []
         self._metadata.forget()
         if term is None:
             return

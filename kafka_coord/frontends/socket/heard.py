@@ -7,7 +7,7 @@ import logging
 from kafka_coord.channel.operations import Registration
 from kafka_coord.classic_groups.sessions import LEAST_S, Heard, Key, Sessions
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
-from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -26,6 +26,7 @@ class HeardNote:
         """Reads the note. Raises :class:`StoreUnavailable`. If it cannot be read, each member gets a full session."""
         self._due = store.clock.monotonic() + EVERY_S
         self._complaint = ""
+        self._returned: set[Key] = set()
         self._sessions = Sessions()
         self._noted: dict[Key, int | None] | None = {}
         try:
@@ -46,6 +47,16 @@ class HeardNote:
         """Returns for how many seconds the term waits for a member of an earlier term."""
         return self._sessions.left_s(member.group, str(member.incarnation), options.session_timeout_s)
 
+    def is_noted(self, member: MemberId) -> bool:
+        """Returns whether the note says that the member is silent. If so, the next :meth:`step` takes it out, and the
+        member must not be answered before: its lease would then last longer than the next term waits for it."""
+        key = member.group, str(member.incarnation)
+        if key not in (self._noted or {}):
+            return False
+        self._returned.add(key)
+        self._due = 0.0
+        return True
+
     def step(self, term: Term) -> float:
         """Writes the note once it is due, and again while a member has not been heard, so that the note says what is
         left of its session by then. Returns when to call this method again. Raises :class:`Fenced` and
@@ -53,7 +64,7 @@ class HeardNote:
         now = term.store.clock.monotonic()
         if now < self._due:
             return self._due
-        silent = _silent(term, now)
+        silent = {key: left for key, left in _silent(term, now).items() if key not in self._returned}
         if silent != self._noted:
             try:
                 _write(term.store, Heard(term.scope.number, silent))
