@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     ):
         _shared_servers.extend(made.brokers)
         admin = AdminClient({"bootstrap.servers": made.bootstrap_servers})
-        admin.create_topics([NewTopic(LED.topic, replica_assignment=[[1], [2]])])[LED.topic].result(30)
+        admin.create_topics([NewTopic(LED.topic, 2, replica_assignment=[[1], [2]])])[LED.topic].result(30)
         produce(made, UNLED, "before", "before", "before")
         made.broker(2).stop()
         try:
@@ -139,7 +139,7 @@ def test_a_partition_without_a_leader_delays_no_other_and_begins_at_its_first_en
             each(lambda group: offset(store, group, UNLED) is None)
             produce(cluster, LED, "one")
             for member in made.values():
-                assert eventually(lambda member=member: first_of(member, LED)) == 0
+                assert eventually(lambda member=member: first_of(member, LED) == 0)
             for name in changes:
                 assert UNLED in made[name].stats.unresolved
                 assert UNLED in changes[name][-1]
@@ -148,7 +148,7 @@ def test_a_partition_without_a_leader_delays_no_other_and_begins_at_its_first_en
             each(lambda group: offset(store, group, UNLED) == 3)
             produce(cluster, UNLED, "after")
             for member in made.values():
-                assert eventually(lambda member=member: first_of(member, UNLED)) == 3
+                assert eventually(lambda member=member: first_of(member, UNLED) == 3)
             each(lambda group: not awaited(store, group))
             for name in changes:
                 assert not made[name].stats.unresolved
@@ -171,7 +171,7 @@ def test_a_log_that_a_new_leader_has_cut_is_read_on_from_the_end_of_the_epoch(
     cut = TopicPartition("cut", 0)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     unclean = {"unclean.leader.election.enable": "true"}
-    admin.create_topics([NewTopic(cut.topic, replica_assignment=[[1, 2]], config=unclean)])[cut.topic].result(30)
+    admin.create_topics([NewTopic(cut.topic, 1, replica_assignment=[[1, 2]], config=unclean)])[cut.topic].result(30)
     resets, read_before, program = ("earliest", "latest", "error"), list(range(10)), go_consumer(tmp_path)
     consumers = [
         Consumer(cluster.zookeeper, group=f"cut-{reset}", topics=[cut.topic], auto_offset_reset=reset)
@@ -181,7 +181,7 @@ def test_a_log_that_a_new_leader_has_cut_is_read_on_from_the_end_of_the_epoch(
     go.command = (*go.command, "-group", "cut-go", "-from", "earliest")
     try:
         for one in consumers:
-            eventually(lambda one=one: one.poll(0) or one.assignment())
+            eventually(one.assignment)
         consumers[2].seek(cut, "earliest")
         eventually(lambda: consumers[1].position(cut) == 0)
         if program:
