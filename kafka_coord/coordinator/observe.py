@@ -43,7 +43,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 T = TypeVar("T")
 Answers = Sequence[Answer]
 
-_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 8, 3, 4
+_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 8, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class GroupQuery:
 
 
 def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Returns, for each group, whether it is unpaused and has not changed since it was found at rest. This takes seven
+    """Returns, for each group, whether it is unpaused and has not changed since it was found at rest. This takes six
     small reads per group, however large the group is. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
     for group, _ in at_rest:
@@ -81,8 +81,8 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
     paused_everywhere, *answers = read_each(store, reads)
     results = []
     for number, (_, zxids) in enumerate(at_rest):
-        *below, group_node, target, paused = answers[7 * number : 7 * (number + 1)]
-        now = _zxids(group_node, below, target)
+        ids, owners, channel, group_node, target, paused = answers[6 * number : 6 * (number + 1)]
+        now = _zxids(group_node, ids, owners, channel, target)
         unchanged_since = now is not None and zxids.hold(now.ids, now)
         results.append(unchanged_since and paused is None and paused_everywhere is None)
     return results
@@ -91,22 +91,19 @@ def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
 def _reads_of_zxids(group: str) -> list[Read]:
     """Returns reads of the znodes whose children matter. Unlike a listing, reading the znode itself returns the zxid
     of the last change to the children."""
-    return [GetData(path(group)) for path in (layout.ids, layout.owners, layout.channels, layout.unresolved)]
+    return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
-def _zxids(group: Answer, below: Sequence[Answer], assignment: Answer) -> Zxids | None:
-    """Returns the zxids of a group's state, or ``None`` if an ACL forbids reading any of the znodes. ``below`` are the
-    answers to :func:`_reads_of_zxids`."""
-    if any(isinstance(found, Unreadable) for found in (group, *below, assignment)):
+def _zxids(group: Answer, ids: Answer, owners: Answer, channel: Answer, assignment: Answer) -> Zxids | None:
+    """Returns the zxids of a group's state, or ``None`` if an ACL forbids reading any of the znodes."""
+    if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
-    ids, owners, channel, unresolved = (one.stat.pzxid if isinstance(one, Node) else 0 for one in below)
     return Zxids(
         group=group.stat.mzxid if isinstance(group, Node) else 0,
-        ids=ids,
-        owners=owners,
-        channel=channel,
+        ids=ids.stat.pzxid if isinstance(ids, Node) else 0,
+        owners=owners.stat.pzxid if isinstance(owners, Node) else 0,
+        channel=channel.stat.pzxid if isinstance(channel, Node) else 0,
         assignment=assignment.stat.mzxid if isinstance(assignment, Node) else 0,
-        unresolved=unresolved,
     )
 
 
@@ -240,7 +237,7 @@ def _read_group(
     absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
     as_of = None
     if query.with_zxids:
-        as_of = _zxids(group_node, answers[:_READS_ZXIDS], assignment)
+        as_of = _zxids(group_node, answers[0], answers[1], answers[2], assignment)
     return Snapshot(observation, frozenset(absent), history if isinstance(history, Node) else None, as_of)
 
 

@@ -14,12 +14,12 @@ from kafka_coord.model.names import is_legal
 
 @dataclass(frozen=True, slots=True)
 class Zxids:
-    """One state of a group's znodes, as six zxids. The zxid of a znode that does not exist is 0.
+    """One state of a group's znodes, as five zxids. The zxid of a znode that does not exist is 0.
 
     ``group`` and ``assignment`` are the zxids of the last write to the group's znode and to its target (mzxid).
-    ``ids``, ``owners``, ``channel`` and ``unresolved`` are the zxids of the last child that was created or deleted
-    there (pzxid). ZooKeeper never reuses a zxid, so if the zxids are equal, so are the members and incarnations,
-    ledgers, channels, settings and target, and what members may not read.
+    ``ids``, ``owners`` and ``channel`` are the zxids of the last child that was created or deleted there (pzxid).
+    ZooKeeper never reuses a zxid, so if the zxids are equal, so are the members and incarnations, ledgers, channels,
+    settings and target.
 
     They do not cover the values of registrations, because whoever changes them also requests a check of the group. Nor
     do they cover the values of ledgers and the commands in channels: a group at rest has no outstanding commands, and
@@ -32,7 +32,6 @@ class Zxids:
     owners: int
     channel: int
     assignment: int
-    unresolved: int
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
         """Returns whether the group is still in this state. Compares ``ids`` and, if ``now`` is given, all its

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +16,6 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import GroupSettings, Request, RequestType, Settled, Subscription, TopicInfo, Zxids
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.settled import interests
-from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk import layout
 from tests.coordinator.harness import FAST, Instance, World
 from tests.waiting import eventually
@@ -39,11 +38,10 @@ def written_down(world: World, group: str = "delays") -> Settled | None:
         world.store.get(layout.group(group)).stat.mzxid,
         *(world.store.get(p).stat.pzxid for p in (layout.ids(group), layout.owners(group), layout.channels(group))),
         world.store.get(layout.assignment(group)).stat.mzxid,
-        refused.stat.pzxid if (refused := world.node(layout.unresolved(group))) is not None else 0,
     )
     zxids = settled.zxids
     assert zxids.group <= as_of[0]
-    return settled if astuple(zxids) == as_of else None
+    return settled if (zxids.group, zxids.ids, zxids.owners, zxids.channel, zxids.assignment) == as_of else None
 
 
 def at_rest(world: World, group: str = "delays") -> Settled:
@@ -139,21 +137,7 @@ def _target_is_deleted(world: World) -> Callable[[], object]:
     return lambda: eventually(lambda: (t := world.settled()) is not None and t.generation > before.generation)
 
 
-def _a_right_is_taken(world: World) -> Callable[[], object]:
-    world.store.ensure_path(layout.unresolved("delays"))
-    refused = Refusals(world.store.get(layout.registration("delays", "c1")).stat.czxid, {"flights": "no right"})
-    world.store.create(layout.refusals("delays", "c1"), fields.dump(refused.to_json()))
-    return lambda: eventually(lambda: _shares(world) == {"c1": 0, "c2": 4})
-
-
-def _shares(world: World) -> dict[str, int]:
-    target = world.settled()
-    return {name: len(owned) for name, owned in target.members.items()} if target is not None else {}
-
-
-@pytest.mark.parametrize(
-    "happens", [_leaves, _comes_back, _topic_grows, _settings_change, _target_is_deleted, _a_right_is_taken]
-)
+@pytest.mark.parametrize("happens", [_leaves, _comes_back, _topic_grows, _settings_change, _target_is_deleted])
 def test_the_next_coordinator_finds_changes_that_happened_without_a_coordinator(
     resting: tuple[World, Instance], happens: Callable[[World], Callable[[], object]]
 ):
@@ -163,16 +147,6 @@ def test_the_next_coordinator_finds_changes_that_happened_without_a_coordinator(
     world.instance(2, SOON).start_elected()
     settles()
     at_rest(world)
-
-
-def test_the_next_coordinator_finds_a_right_that_came_back_without_a_coordinator(resting: tuple[World, Instance]):
-    world, first = resting
-    _a_right_is_taken(world)()
-    at_rest(world)
-    first.stop()
-    world.store.delete(layout.refusals("delays", "c1"))
-    world.instance(2, SOON).start_elected()
-    eventually(lambda: _shares(world) == {"c1": 2, "c2": 2})
 
 
 def test_the_next_coordinator_finds_a_pause_that_began_without_a_coordinator(resting: tuple[World, Instance]):
@@ -241,11 +215,11 @@ def test_a_group_at_rest_is_read_completely_at_intervals(world: World):
 
 
 def test_a_record_is_valid_while_all_zxids_are_equal():
-    zxids = Zxids(1, 2, 3, 4, 5, 6)
-    assert zxids.hold(2, Zxids(1, 2, 3, 4, 5, 6))
+    zxids = Zxids(1, 2, 3, 4, 5)
+    assert zxids.hold(2, Zxids(1, 2, 3, 4, 5))
     assert zxids.hold(2)
     assert not zxids.hold(3)
-    for name in ("group", "owners", "channel", "assignment", "unresolved"):
+    for name in ("group", "owners", "channel", "assignment"):
         assert not zxids.hold(2, replace(zxids, **{name: 9}))
 
 
@@ -254,7 +228,7 @@ def test_equal_interests_are_combined():
     lists = Subscription.matching("x.*"), Subscription.matching("x.*", streams=3)
     told = interests([one, other, *lists, one])
     assert told == (Subscription.to(["a", "b", "c"]), Subscription.matching("x.*"))
-    settled = Settled(Zxids(1, 2, 3, 4, 5, 6), "digest", 4, told)
+    settled = Settled(Zxids(1, 2, 3, 4, 5), "digest", 4, told)
     assert Settled.from_json(settled.to_json(), "here") == settled
 
 

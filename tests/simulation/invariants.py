@@ -598,11 +598,10 @@ class InvariantChecker:
     def _zxids(self, group: str) -> Zxids:
         nodes = self._tree.nodes
         written = [nodes.get(path) for path in (layout.group(group), layout.assignment(group))]
-        paths = (layout.ids, layout.owners, layout.channels, layout.unresolved)
-        listed = [nodes.get(path(group)) for path in paths]
+        listed = [nodes.get(path) for path in (layout.ids(group), layout.owners(group), layout.channels(group))]
         of_group, of_target = (node.mzxid if node is not None else 0 for node in written)
-        ids, owners, channel, unresolved = (node.pzxid if node is not None else 0 for node in listed)
-        return Zxids(of_group, ids, owners, channel, of_target, unresolved)
+        ids, owners, channel = (node.pzxid if node is not None else 0 for node in listed)
+        return Zxids(of_group, ids, owners, channel, of_target)
 
     # --- what applications saw ---------------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class GroupRows:
 
     def _resting(self, name: str, found: Sequence[ReadResult], cluster: Cluster) -> GroupRow | None:
         """Returns the row of a group at rest, or ``None`` if the group is not at rest or is paused."""
-        node, target, settled, paused = found[0], *found[1 + len(_BELOW) :]
+        node, target, settled, paused = found[0], *found[4:]
         if not isinstance(settled, Node) or not isinstance(node, Node) or paused is not None or cluster.pause:
             return None
         below = {
@@ -205,13 +205,12 @@ class GroupRows:
             self._known_decisions[name] = max([known, *decided])
 
 
-_BELOW = ("ids", "owners", "channel", "unresolved")
-_PER_GROUP = 4 + len(_BELOW)
+_PER_GROUP = 7
+_BELOW = ("ids", "owners", "channel")
 
 
 def _reads(names: Sequence[str]) -> list[GetData]:
-    below = (layout.ids, layout.owners, layout.channels, layout.unresolved)
-    parts = (layout.group, *below, layout.assignment, layout.settled, layout.paused)
+    parts = (layout.group, layout.ids, layout.owners, layout.channels, layout.assignment, layout.settled, layout.paused)
     return [GetData(part(name)) for name in names for part in parts]
 
 
