@@ -166,10 +166,10 @@ class AssignedClient:
             except KafkaException as error:
                 log.debug("got no metadata topic=%s: %s", topic, error)
                 return
-            error = metadata.error if metadata is not None else None
-            if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                self._refuse(topic, error)
-            highest = max(metadata.partitions, default=-1) if metadata is not None and error is None else -1
+            problem = metadata.error if metadata is not None else None
+            if problem is not None and problem.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                self._refuse(topic, problem)
+            highest = max(metadata.partitions, default=-1) if metadata is not None and problem is None else -1
             self._known[topic] = highest
             if all(partition <= highest for name, partition in self._assigned if name == topic):
                 self._to_learn.discard(topic)
