@@ -30,7 +30,8 @@ class MemberFaults:
     def __init__(self, history: GroupHistory, kinds: frozenset[str], *, few: bool) -> None:
         self._history, self._rng = history, random.Random(f"members {history.seed}")
         self._kinds = [kind for kind in sorted(kinds & OF_MEMBERS) if self._rng.random() < 0.4 or few]
-        self._empty_groups = (name for name in map(str, itertools.count()) if partition_of(name) == partition_of(GROUP))
+        names = map("new-{}".format, itertools.count())
+        self._empty_groups = (name for name in names if partition_of(name) == partition_of(GROUP))
 
     def start(self) -> None:
         if self._kinds:

@@ -288,7 +288,8 @@ def _unheard_members_get_full_sessions() -> Patch:
 def _vanished_newcomer_waited_for() -> Patch:
     def complete(self: Any, now: float) -> None:
         group = self.metadata
-        if group.state is GroupState.PREPARING and not self._initial and group.has_all_joined and not group.pending:
+        waits = self._initial or group.pending or not group.has_all_joined
+        if group.state is GroupState.PREPARING_REBALANCE and not waits:
             self._complete_join(now)
 
     return Group, "_complete_join_if_all_joined", complete
