@@ -79,7 +79,7 @@ class Fetcher:
         self._live = self.partitions.live
         self._failing = self.partitions.failing
         self._runs = self.partitions.runs
-        self._client = AssignedClient(self.partitions.fetch_points)
+        self._client = AssignedClient(self.partitions.fetch_points, troubles)
         self._errors = FetchErrors(self.partitions, self._client, reset, troubles)
         self._to_handle: list[tuple[HeldPartition, KafkaError]] = []
         self._until = 0.0

@@ -246,6 +246,38 @@ def test_a_forbidden_topic_goes_to_a_member_that_may_read_it_also_under_a_patter
     assert low.stats.losses == 0
 
 
+@pytest.mark.parametrize("rights", [(), (AclOperation.DESCRIBE,)], ids=["may not describe", "may not read"])
+def test_a_member_that_may_not_read_a_topic_with_stored_offsets_refuses_it(
+    guarded: Guarded, store: KazooStore, consumer: Make, rights: tuple[Any, ...]
+) -> None:
+    group = f"stored-{len(rights)}"
+    topic = guarded.topic(group, *rights)
+    guarded.allow(topic, AclOperation.READ, user="boss")
+    guarded.produce(topic, "a")
+    high = consumer(group, topic, user="boss", auto_offset_reset="earliest")
+    assert [record.value for record in read(high, 1)] == [b"a"]
+    high.commit()
+    high.close()
+    low = consumer(group, topic, consumer_id="low")
+    eventually(lambda: low.poll(0.1) is None and low.stats.unresolved)
+    eventually(lambda: low.poll(0.1) is None and owner(store, group, topic) is None)
+    guarded.produce(topic, "b")
+    again = consumer(group, topic, user="boss", consumer_id="again")
+    assert [record.value for record in read(again, 1)] == [b"b"]
+    assert low.stats.losses == 0
+
+
+def test_a_topic_that_a_member_may_not_describe_is_refused_also_if_it_is_its_only_one(
+    guarded: Guarded, store: KazooStore, consumer: Make
+) -> None:
+    topic = guarded.topic("alone")
+    low = consumer("alone", topic, consumer_id="low")
+    eventually(lambda: owner(store, "alone", topic) is None and low.stats.unresolved)
+    assert "TOPIC_AUTHORIZATION_FAILED" in low.stats.unresolved[TopicPartition(topic, 0)]
+    guarded.allow(topic, AclOperation.READ)
+    eventually(lambda: owner(store, "alone", topic) == "low")
+
+
 def test_a_right_that_is_taken_away_moves_the_topic_and_ends_no_application(
     guarded: Guarded, store: KazooStore, consumer: Make
 ) -> None:
