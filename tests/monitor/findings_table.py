@@ -541,8 +541,8 @@ GROUPS_LOG = [
         log(topic(min_insync_replicas="1")),
         log(topic((2, 2), min_insync_replicas="1"), live=2),
     ),
-    Case("has no partition 49", log(leaders={n: 1 for n in range(49)}), log()),
-    Case("only the first 50 are used", log(leaders={n: 1 for n in range(51)}), log()),
+    Case("has no partition 49", log(leaders=dict.fromkeys(range(49), 1)), log()),
+    Case("only the first 50 are used", log(leaders=dict.fromkeys(range(51), 1)), log()),
     Case("no live leader for partition 7", log(leaders=ALL | {7: -1}), log()),
     Case("out-of-sync replicas", log(topic((3, 2))), log(topic((3, 3)))),
 ]
