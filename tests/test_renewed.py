@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from kafka_coord.grouplog.authentication import SettingsFileProperties, broker_s
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import load_settings
 from kafka_coord.zk.credentials import Credentials, renewed_credentials
+from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.options import Tls, ZkOptions
 from kafka_coord.zk.options_from_settings import zookeeper_options
 
@@ -149,3 +152,27 @@ def test_a_password_for_zookeeper_is_read_from_the_settings_file_again(tmp_path:
     assert renewed.newest().digest == "coord:renewed"
     file.write_text("[zookeeper")
     assert renewed.newest().digest == "coord:renewed"
+
+
+def test_a_connection_to_zookeeper_uses_the_context_that_is_newest_when_it_is_opened(issued: Issued) -> None:
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(issued.ca))
+    server_tls.verify_mode = ssl.CERT_REQUIRED
+    issued.authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+    renewed, ends = of_zookeeper(issued), []
+
+    def serve(listening: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = listening.accept()
+            with server_tls.wrap_socket(connection, server_side=True) as secured:
+                ends.append((secured.getpeercert() or {})["notAfter"])
+
+    handler = KazooHandler(1, lambda: renewed.newest().tls)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=(listening,))
+        serving.start()
+        for year in (2090, 2091):
+            issued.issue(year)
+            where = {"address": listening.getsockname(), "hostname": "localhost", "use_ssl": True, "certfile": None}
+            handler.create_connection(timeout=10, **where).close()
+        serving.join(20)
+    assert [one.split()[3] for one in ends] == ["2090", "2091"]
