@@ -9,18 +9,21 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trustme
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.authentication import SettingsFileProperties, broker_security
+from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import load_settings
 from kafka_coord.zk.credentials import Credentials, renewed_credentials
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.options import Tls, ZkOptions
 from kafka_coord.zk.options_from_settings import zookeeper_options
+from kafka_coord.zk.store import Store
 
 
 def number(file: Path) -> int:
@@ -176,3 +179,22 @@ def test_a_connection_to_zookeeper_uses_the_context_that_is_newest_when_it_is_op
             handler.create_connection(timeout=10, **where).close()
         serving.join(20)
     assert [one.split()[3] for one in ends] == ["2090", "2091"]
+
+
+def test_the_reader_of_offsets_is_made_again_with_renewed_files(issued: Issued) -> None:
+    properties = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(issued.ca),
+        "ssl.certificate.location": str(issued.cert),
+        "ssl.key.location": str(issued.key),
+    }
+    log = BrokerLog(cast(Store, None), properties)
+    first = log._connected()
+    assert log._connected() is first
+    issued.issue(2091)
+    second = log._connected()
+    assert second is not first
+    issued.issue(2092, key=False)
+    assert log._connected() is second, "librdkafka refuses a pair that does not fit"
+    log.close()
