@@ -129,14 +129,18 @@ def _examined(
 def _findings(cluster: DevCluster) -> Iterator[str]:
     """Yields what ``kafka-coord doctor --strict`` counts, as an operator would run it."""
     command = [sys.executable, "-m", "kafka_coord.cli.main", "doctor", "--strict", "-o", "json"]
-    ran = subprocess.run(
-        [*command, "--zookeeper", cluster.zookeeper],
-        capture_output=True,
-        text=True,
-        timeout=_DOCTOR_S,
-        env=dict(os.environ),
-        check=False,
-    )
+    try:
+        ran = subprocess.run(
+            [*command, "--zookeeper", cluster.zookeeper],
+            capture_output=True,
+            text=True,
+            timeout=_DOCTOR_S,
+            env=dict(os.environ),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        yield f"error: doctor: did not end within {_DOCTOR_S:.0f} s"
+        return
     try:
         documents = json.loads(ran.stdout)
     except ValueError:
