@@ -107,13 +107,14 @@ class QueryMember:
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
         """Each partition's finished ranges, in the order in which they were finished."""
         self._warned = -_WARN_EVERY_S
-        self._look = look_in_zookeeper(self._store)
+        self._look = look_in_zookeeper(self._store, options.group)
         self._absences = Absences(
             options.group,
             options.consumer_id,
             self._look,
             subscription=lambda: self._settings.member.subscription,
             known=lambda: frozenset(partition.topic for partition in self.holdings.held_partitions()),
+            assignor=self._settings.member.assignor,
         )
         self._told: dict[TopicPartition, str] = {}
         """The partitions that cannot be read, as last told, each with the reason."""
