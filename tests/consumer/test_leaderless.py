@@ -176,6 +176,7 @@ def test_a_partition_without_a_leader_delays_no_other_and_begins_at_its_first_en
         assert len([one for one in told if one.startswith(begin)]) == 1, f"once by the query: {begin}"
 
 
+@pytest.mark.long
 def test_a_log_that_a_new_leader_has_cut_is_read_on_from_the_end_of_the_epoch(
     cluster: KafkaCluster, instance: SocketInstance, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
