@@ -30,7 +30,9 @@ class TopicAdmin:
     def __init__(self, bootstrap_servers: str, *, timeout_s: float = 60.0) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        # a topic recreated within this time corrupts librdkafka's memory (ADR 11)
+        settings = {"metadata.max.age.ms": 100, "log_level": 0}
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, **settings})
 
     def create(
         self, name: str, partitions: int = 1, *, replication: int = 1, config: Mapping[str, str] | None = None

@@ -86,7 +86,9 @@ class Scene:
         self.found = Found()
         self.topics = TopicAdmin(testbed.bootstrap, timeout_s=30.0)
         self._directory = testbed.directory / WORLD
-        self._producer = Producer({"bootstrap.servers": testbed.bootstrap, "acks": "all", "log_level": 0})
+        settings = {"bootstrap.servers": testbed.bootstrap, "acks": "all", "log_level": 0}
+        # a topic recreated within this time corrupts librdkafka's memory (ADR 11)
+        self._producer = Producer({**settings, "metadata.max.age.ms": 100})
         self._numbers: Counter[TopicPartition] = Counter()
         self._members: list[Actor] = []
         self._made: set[str] = set()
