@@ -18,12 +18,12 @@ from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.coordinator.translate import in_parts
 from kafka_coord.errors import MultiFailed
 from kafka_coord.model import (
-    GONE_FOR_MS,
     Cause,
     CommittedOffset,
     Observation,
     PartitionSet,
     TopicOfOffsets,
+    is_gone_long_enough,
     is_identity,
 )
 from kafka_coord.model.names import is_legal
@@ -162,7 +162,7 @@ def of_topic(
         if about.gone_since_ms is None:
             gone = about._replace(gone_since_ms=expiration.now_ms)
             return [SetData(path, gone.data, node.stat.version)], bool(offsets)
-        if about.gone_since_ms + GONE_FOR_MS <= expiration.now_ms:
+        if is_gone_long_enough(about.gone_since_ms, expiration.now_ms):
             return [*_removals(offsets), Delete(path, node.stat.version)], False
     ops: list[Op] = []
     if owner is Owner.PRESENT and about.gone_since_ms is not None:

@@ -19,8 +19,10 @@ from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import RIGHTS, NotProven, Refused, RightMissing, TermEnded
 from kafka_coord.grouplog.records import (
     Entry,
+    GoneEntry,
     GroupEntry,
     OffsetEntry,
+    gone_record,
     group_record,
     group_removal,
     heard_records,
@@ -29,7 +31,7 @@ from kafka_coord.grouplog.records import (
 )
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
 from kafka_coord.grouplog.topics import Topics, all_subscribed_topics
-from kafka_coord.model import CommittedOffset
+from kafka_coord.model import CommittedOffset, is_gone_long_enough
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
@@ -114,6 +116,8 @@ class GroupMetadataManager:
         """The commits that are being written, by group id."""
         self.sessions: dict[int, Sessions] = {}
         """What remains of the sessions of earlier terms' members, by partition."""
+        self.gone_since_ms: dict[int, dict[str, int]] = {}
+        """When it was first found that a topic does not exist, in ms since 1970, by partition of the log and topic."""
         self.other_members: Callable[[int], Mapping[Key, int | None]] = lambda _partition: {}
         """Returns the members of the partition's groups that are not in the log, as :class:`Heard` notes members."""
         self._noting: dict[int, asyncio.Task[None]] = {}
@@ -205,6 +209,7 @@ class GroupMetadataManager:
         term.serve()
         self._install(loaded, term.now())
         self.terms[partition], self.sessions[partition] = term, loaded.sessions
+        self.gone_since_ms[partition] = loaded.gone_since_ms
         self._noting[partition] = asyncio.create_task(self._note_heard(term), name=f"heard-{partition}")
         if self._attending is None:
             self._attend()
@@ -234,6 +239,7 @@ class GroupMetadataManager:
         )
         self.terms.pop(partition, None)
         self.sessions.pop(partition, None)
+        self.gone_since_ms.pop(partition, None)
         for tasks in (self._noting, self._proving):
             if partition in tasks:
                 tasks.pop(partition).cancel()
@@ -420,6 +426,8 @@ class GroupMetadataManager:
         """Removes the offsets that have expired, and those of topics that were deleted. Also removes the empty groups
         that have no offsets left. Returns the number of removed offsets."""
         await self._learn_topics()
+        for partition, term in list(self.terms.items()):
+            await self._note_gone(partition, term)
         count = 0
         for number, group_id in enumerate(list(self.groups_cache)):
             if number % _EXAMINED_AT_ONCE == 0:
@@ -444,16 +452,44 @@ class GroupMetadataManager:
         for at in range(0, len(names), _EXAMINED_AT_ONCE):
             await self.topics.learn(names[at : at + _EXAMINED_AT_ONCE])
 
+    async def _note_gone(self, partition: int, term: LogTerm) -> None:
+        """Writes down which topics of the partition's offsets do not exist, and since when, so that the next term goes
+        on counting."""
+        noted = self.gone_since_ms.setdefault(partition, {})
+        groups = self.groups_of.get(partition, ())
+        named = {topic for group_id in groups for topic, _ in self.offsets_cache.get(group_id, ())}
+        again = [one for one in noted if one not in named or self.topics.identity(one)]
+        gone = [one for one in named if one not in noted and self.topics.is_gone(one)]
+        now_ms = self.now_ms()
+        news = [*(GoneEntry(one, None) for one in again), *(GoneEntry(one, now_ms) for one in gone)]
+
+        def parts() -> Iterator[tuple[list[LogRecord], Callable[[], None]]]:
+            at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // _TOPIC_BYTES)
+            for at in range(0, len(news), at_once):
+                part = news[at : at + at_once]
+                yield [gone_record(one) for one in part], partial(_note, noted, part)
+
+        try:
+            await _all(term.append_in_order(list(parts())))
+        except TermEnded:
+            return
+        except Refused as error:
+            log.info("cannot write down yet which topics are gone: %s; the next check tries again", error)
+
     def _expired(self, group: GroupMetadata, offsets: Offsets, retention: Retention) -> list[tuple[str, int]]:
         """Returns the partitions whose offsets are to be deleted: those of topics that were deleted (ADR 42), and as in
         Kafka (KIP-211) those that have expired. In a group with members, only topics that nobody subscribes to expire.
         The state timestamp of an empty group is the time at which it became empty."""
-        now_ms, monotonic_ms = self.now_ms(), asyncio.get_running_loop().time() * 1000
+        now_ms, gone_since_ms = self.now_ms(), self.gone_since_ms.get(partition_of(group.group_id), {})
         subscribed = frozenset() if group.state is GroupState.EMPTY else all_subscribed_topics(group)
         since_ms = group.state_since_ms if group.state is GroupState.EMPTY else 0
 
         def is_due(topic: str, one: CommittedOffset) -> bool:
-            if self.topics.forgets(topic, one.topic_id, monotonic_ms):
+            if self.topics.is_another(topic, one.topic_id):
+                return True
+            # an offset that is newer than the note shows that the topic has existed meanwhile
+            gone_ms = max(gone_since_ms.get(topic, now_ms), one.committed_at_ms)
+            if self.topics.is_gone(topic) and is_gone_long_enough(gone_ms, now_ms):
                 return True
             if subscribed is None or topic in subscribed:
                 return False
@@ -514,13 +550,22 @@ class _Part:
     apply: Callable[[], None] = lambda: None
 
 
+def _note(noted: dict[str, int], news: Iterable[GoneEntry]) -> None:
+    for one in news:
+        if one.since_ms is None:
+            noted.pop(one.topic, None)
+        else:
+            noted[one.topic] = one.since_ms
+
+
 @dataclass(slots=True)
 class _Loaded:
-    """The groups, offsets and sessions read from a partition."""
+    """The groups, offsets, sessions and notes about topics that are gone, read from a partition."""
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     sessions: Sessions = field(default_factory=Sessions)
+    gone_since_ms: dict[str, int] = field(default_factory=dict)
     records: int = 0
 
     def read(self, entry: Entry) -> None:
@@ -535,6 +580,8 @@ class _Loaded:
                 self.groups[group] = found
             case Heard():
                 self.sessions.noted(entry)
+            case GoneEntry():
+                _note(self.gone_since_ms, [entry])
 
 
 async def _load(term: LogTerm, claimed_at: int) -> _Loaded:

@@ -1,8 +1,8 @@
 """Encodes and decodes the records of the groups log, in the formats of Kafka's ``__consumer_offsets``.
 
 A key begins with its version (int16): 0 and 1 stand for a committed offset, and 2 for a group. Versions above 99 belong
-to this project: 100 for a claim, 101 for a keep-alive, and 102 for the members that a term has heard. A value also
-begins with its version. A record without a value is a tombstone.
+to this project: 100 for a claim, 101 for a keep-alive, 102 for the members that a term has heard, and 103 for a topic
+that is gone. A value also begins with its version. A record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
-OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY, HEARD_KEY = 1, 2, 100, 101, 102
+OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY, HEARD_KEY, GONE_KEY = 1, 2, 100, 101, 102, 103
 OFFSET_VALUE, TAGGED_OFFSET_VALUE, GROUP_VALUE, TAGGED_GROUP_VALUE = 3, 4, 3, 4
 """The versions of the values. Only values with tags, such as topic ids, get the newer versions."""
 _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
@@ -73,7 +73,16 @@ class Claim:
     nonce: str
 
 
-Entry = OffsetEntry | GroupEntry | Claim | Heard | None
+@dataclass(frozen=True, slots=True)
+class GoneEntry:
+    """Says when it was first found that a topic does not exist, in ms since 1970. ``since_ms`` is ``None`` if it exists
+    again, or if no offsets belong to it any more."""
+
+    topic: str
+    since_ms: int | None
+
+
+Entry = OffsetEntry | GroupEntry | Claim | Heard | GoneEntry | None
 
 
 def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
@@ -116,7 +125,10 @@ def _offset_value(value: CommittedOffset | None) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def topic_id_bytes(identity: str) -> bytes:
-    """Encodes a topic's identity: its id or, before Kafka 2.8, the czxid of its znode."""
+    """Encodes a topic's identity: its id or, before Kafka 2.8, the czxid of its znode. Zeros stand for an unknown
+    one."""
+    if not identity:
+        return bytes(_ID_BYTES)
     if is_topic_id(identity):
         return base64.urlsafe_b64decode(identity + "==")
     return _NO_ID + int(identity).to_bytes(8, "big")
@@ -198,6 +210,22 @@ def _heard_record(number: int, term: int, members: Sequence[tuple[Key, int | Non
     return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), value)
 
 
+def gone_record(gone: GoneEntry) -> LogRecord:
+    value = {"version": 1, "since_ms": gone.since_ms}
+    key = _VERSION.pack(GONE_KEY) + gone.topic.encode()
+    return LogRecord(key, None if gone.since_ms is None else json.dumps(value).encode())
+
+
+def _read_gone(record: LogRecord, key: bytes) -> GoneEntry:
+    topic = key[_VERSION.size :].decode("utf-8", "replace")
+    if record.value is None:
+        return GoneEntry(topic, None)
+    try:
+        return GoneEntry(topic, int(json.loads(record.value)["since_ms"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadMessage(f"offset {record.offset}: cannot read since when the topic is gone: {error}") from None
+
+
 def keep_alive_record() -> LogRecord:
     """Returns a keep-alive. Its value is just a version, which Kafka ignores; Kafka's formatters would fail on an empty
     value."""
@@ -228,6 +256,8 @@ def read_record(record: LogRecord) -> Entry:
             return Heard.from_json(fields.load(value, "heard"), "heard")
         except MalformedValue as error:
             raise BadMessage(f"offset {record.offset}: cannot read which members were heard: {error}") from None
+    if kind == GONE_KEY:
+        return _read_gone(record, key)
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, GroupState
-from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
+from kafka_coord.model import CommittedOffset, TopicInfo
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 
 
@@ -19,24 +19,27 @@ class Topics:
 
     def __init__(self) -> None:
         self._known: dict[str, TopicInfo | None] = {}
-        self._gone_since_ms: dict[str, float] = {}
+        self._last: dict[str, TopicInfo] = {}
         self.followed: set[str] = set()
 
     async def learn(self, topics: Iterable[str], *, follow: bool = False) -> None:
         """Finds out the current state of ``topics``. If nobody can be asked, what was known stays known. If ``follow``
         is set, later changes are noticed as well."""
 
-    def note(self, topic: str, seen: TopicInfo | None, now_ms: float) -> None:
-        """Notes that the topic was seen, or (``None``) that it is gone. ``now_ms`` is monotonic."""
+    def note(self, topic: str, seen: TopicInfo | None) -> None:
+        """Notes that the topic was seen, or (``None``) that it is gone."""
         self._known[topic] = seen
         if seen is not None:
-            self._gone_since_ms.pop(topic, None)
-        else:
-            self._gone_since_ms.setdefault(topic, now_ms)
+            self._last[topic] = seen
 
     def identity(self, topic: str) -> str:
         """Returns the topic's identity, or an empty string if it is gone or unknown."""
         seen = self._known.get(topic)
+        return seen.identity if seen is not None else ""
+
+    def last_identity(self, topic: str) -> str:
+        """Returns the identity with which the topic was last seen, or an empty string if it has never been seen."""
+        seen = self._last.get(topic)
         return seen.identity if seen is not None else ""
 
     def is_followed(self, topic: str) -> bool:
@@ -51,16 +54,15 @@ class Topics:
         seen = self._known.get(topic)
         return seen is not None and bool(identity) and not seen.is_same(identity)
 
+    def is_still(self, topic: str, given: str) -> bool:
+        """Returns whether a generation that was given the topic with the identity ``given`` reads the present topic. If
+        that identity is empty, because nobody had seen the topic yet, it does not as soon as the topic is seen."""
+        return not (self.is_another(topic, given) if given else self.identity(topic))
+
     def belongs(self, topic: str, identity: str) -> bool:
         """Returns whether what was stored for the topic with the given identity is valid now. If either is unknown, it
         is assumed to be valid."""
         return not self.is_gone(topic) and not self.is_another(topic, identity)
-
-    def forgets(self, topic: str, identity: str, now_ms: float) -> bool:
-        """Returns whether what was stored for the topic with the given identity is to be deleted: the name has another
-        id, or the topic has been gone for a day."""
-        gone_since_ms = self._gone_since_ms.get(topic)
-        return self.is_another(topic, identity) or (gone_since_ms is not None and gone_since_ms + GONE_FOR_MS <= now_ms)
 
 
 def current_offsets(

@@ -15,7 +15,7 @@ from kafka_coord.model.command import (
     command_from_json,
     parse_command_id,
 )
-from kafka_coord.model.committed_offset import GONE_FOR_MS, CommittedOffset, OffsetDetails
+from kafka_coord.model.committed_offset import GONE_FOR_MS, CommittedOffset, OffsetDetails, is_gone_long_enough
 from kafka_coord.model.coverage import Coverage, TopicOfOffsets
 from kafka_coord.model.departure import Departure, DepartureKind
 from kafka_coord.model.durations import Durations
@@ -96,6 +96,7 @@ __all__ = [
     "command_from_json",
     "history_from_json",
     "history_to_json",
+    "is_gone_long_enough",
     "is_identity",
     "is_topic_id",
     "parse_command_id",

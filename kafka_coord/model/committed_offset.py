@@ -68,5 +68,11 @@ class CommittedOffset(NamedTuple):
 GONE_FOR_MS = 86_400_000
 """How long the offsets of a deleted topic are kept, in ms: one day."""
 
+
+def is_gone_long_enough(gone_since_ms: int, now_ms: int) -> bool:
+    """Returns whether the offsets of a topic that was first found missing at ``gone_since_ms`` are to be deleted."""
+    return gone_since_ms + GONE_FOR_MS <= now_ms
+
+
 OffsetDetails = Mapping[TopicPartition, CommittedOffset]
 """Maps partitions to committed offsets with details."""

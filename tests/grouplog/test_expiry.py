@@ -10,9 +10,10 @@ import pytest
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
-from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
-from kafka_coord.grouplog.topics import GONE_FOR_MS, Topics
-from kafka_coord.model import CommittedOffset, TopicInfo
+from kafka_coord.grouplog.manager import GroupMetadataManager, _Loaded, partition_of
+from kafka_coord.grouplog.records import read_record
+from kafka_coord.grouplog.topics import Topics
+from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.consumer_protocol import encoded_subscription
@@ -26,11 +27,15 @@ FIRST, SECOND = "first-id--------------", "second-id-------------"
 class MemoryTerm:
     """A term whose appends succeed at once."""
 
+    def __init__(self, log: list[LogRecord]) -> None:
+        self._log = log
+
     def append_in_order(
         self, parts: Sequence[tuple[Sequence[LogRecord], Callable[[], None]]]
     ) -> list[asyncio.Future[None]]:
         done = []
-        for _, apply in parts:
+        for records, apply in parts:
+            self._log += records
             apply()
             done.append(asyncio.get_running_loop().create_future())
             done[-1].set_result(None)
@@ -38,15 +43,26 @@ class MemoryTerm:
 
 
 def left(
-    offsets: dict[str, CommittedOffset], topics: Topics | None = None, retention: Retention = RETENTION, **group: Any
+    offsets: dict[str, CommittedOffset],
+    topics: Topics | None = None,
+    retention: Retention = RETENTION,
+    *,
+    now_ms: int = NOW_MS,
+    log: list[LogRecord] | None = None,
+    **group: Any,
 ) -> tuple[str, ...] | None:
-    """Returns the topics whose offsets are left after a check, or ``None`` if the group was removed."""
+    """Returns the topics whose offsets are left after a check, or ``None`` if the group was removed. ``log`` contains
+    the records of earlier terms, and gets those of this one."""
 
     async def run() -> tuple[str, ...] | None:
         manager = GroupMetadataManager(
-            _nowhere, _never, _unasked, "test", GroupLimits(), now_ms=lambda: NOW_MS, topics=topics
+            _nowhere, _never, _unasked, "test", GroupLimits(), now_ms=lambda: now_ms, topics=topics
         )
-        manager.terms[partition_of(GROUP)] = MemoryTerm()  # type: ignore[assignment]
+        loaded = _Loaded()
+        for record in log or ():
+            loaded.read(read_record(record))
+        manager.terms[partition_of(GROUP)] = MemoryTerm([] if log is None else log)  # type: ignore[assignment]
+        manager.gone_since_ms[partition_of(GROUP)] = loaded.gone_since_ms
         manager._add(GROUP, GroupMetadata(GROUP, **group))
         manager.offsets_cache[GROUP] = {(topic, 0): one for topic, one in offsets.items()}
         await manager.delete_expired_consumer_offsets(retention)
@@ -85,7 +101,7 @@ def seen(**identities: str) -> Topics:
     """Topics of which these are seen, or gone if their identity is empty."""
     topics = Topics()
     for name, identity in identities.items():
-        topics.note(name, TopicInfo(name, frozenset({0}), identity) if identity else None, 0.0)
+        topics.note(name, TopicInfo(name, frozenset({0}), identity) if identity else None)
     return topics
 
 
@@ -139,12 +155,29 @@ def test_offsets_of_a_topic_that_is_gone_stay_for_a_day_and_are_valid_when_it_re
     topics = seen(flights="")
     assert topics.is_gone("flights")
     assert not topics.belongs("flights", FIRST)
-    assert not topics.forgets("flights", FIRST, GONE_FOR_MS - 1)
-    assert topics.forgets("flights", FIRST, GONE_FOR_MS)
-    topics.note("flights", TopicInfo("flights", frozenset({0}), FIRST), GONE_FOR_MS - 1)
+    offsets, forever, log = {"flights": at(NOW_MS, FIRST)}, Retention(1 << 60), list[LogRecord]()
+    assert left(offsets, topics, forever, log=log) == ("flights",)
+    assert left(offsets, topics, forever, log=log, now_ms=NOW_MS + GONE_FOR_MS - 1) == ("flights",)
+    topics.note("flights", TopicInfo("flights", frozenset({0}), FIRST))
     assert topics.belongs("flights", FIRST)
-    assert not topics.forgets("flights", FIRST, 2 * GONE_FOR_MS)
-    assert left({"flights": at(NOW_MS, FIRST)}, seen(flights=""), state_since_ms=NOW_MS) == ("flights",)
+    assert left(offsets, topics, forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) == ("flights",)
+    topics.note("flights", None)
+    assert left(offsets, topics, forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) == ("flights",), "the day begins again"
+
+
+def test_the_day_after_a_deletion_goes_on_in_the_next_term() -> None:
+    offsets, forever, log = {"flights": at(NOW_MS, FIRST)}, Retention(1 << 60), list[LogRecord]()
+    assert left(offsets, seen(flights=""), forever, log=log) == ("flights",)
+    assert left(offsets, seen(), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) == ("flights",), "it cannot be asked"
+    assert left(offsets, seen(flights=""), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) is None
+
+
+def test_an_offset_that_was_committed_after_the_note_is_kept_for_a_day_of_its_own() -> None:
+    forever, log = Retention(1 << 60), list[LogRecord]()
+    assert left({"flights": at(NOW_MS, FIRST)}, seen(flights=""), forever, log=log) == ("flights",)
+    later = {"flights": at(NOW_MS + 1, SECOND)}
+    assert left(later, seen(flights=""), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) == ("flights",)
+    assert left(later, seen(flights=""), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS + 1) is None
 
 
 def test_nothing_is_concluded_from_a_topic_that_nobody_could_ask_about() -> None:

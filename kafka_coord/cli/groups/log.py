@@ -15,7 +15,7 @@ from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.grouplog.records import Claim, GroupEntry, OffsetEntry
+from kafka_coord.grouplog.records import Claim, GoneEntry, GroupEntry, OffsetEntry
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import NO_PARTITIONS, CommittedOffset
 from kafka_coord.monitor.client_groups.history import owned_in
@@ -104,6 +104,8 @@ def _value(entry: LogEntry) -> dict[str, Any]:
         case Heard(term, left_ms):
             members = [{"group": group, "member": one, "left_ms": left} for (group, one), left in left_ms.items()]
             return {"term": term, "members": members}
+        case GoneEntry(topic, since_ms):
+            return {"topic": topic, "gone_since": iso_time(since_ms) if since_ms is not None else None}
         case _:
             return {"problem": entry.problem} if entry.problem else {}
 
@@ -163,5 +165,7 @@ def _what(entry: LogEntry) -> str:
             heard = f"term {term} has heard {counted(len(left_ms) - len(others), 'member')}"
             named = ", ".join(f"{one} of {group} ({left / 1000:.0f} s left)" for group, one, left in others)
             return f"{heard}, but not {named}" if others else heard
+        case GoneEntry(topic, since_ms):
+            return f"{topic} does not exist" if since_ms is not None else f"{topic} exists again, or no offset is left"
         case _:
             return entry.problem or ("" if entry.kind is EntryKind.KEEP_ALIVE else "unknown kind of record")

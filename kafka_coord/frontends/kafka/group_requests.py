@@ -207,18 +207,22 @@ class GroupCoordinator:
             assignments = {one.member_id: one.assignment for one in request.assignments}
             who = request.member_id, request.group_instance_id, request.generation_id
             protocol = request.protocol_type, request.protocol_name
-            topic_ids = await self._topic_ids(assignments.values())
+            topic_ids = await self._topic_ids(request.group_id, assignments.values())
             error, outcome = await self._ask(
                 request.group_id, lambda token: Sync(token, *who, *protocol, assignments, topic_ids)
             )
         return answers.synced(outcome if isinstance(outcome, Synced) else Synced(None, error))
 
-    async def _topic_ids(self, assignments: Iterable[bytes]) -> dict[str, str]:
-        """Returns the identities of the topics in the assignments. Omits those of unknown topics."""
+    async def _topic_ids(self, group_id: str, assignments: Iterable[bytes]) -> dict[str, str]:
+        """Returns the identities of the topics in the assignments. A topic that is not seen now is not gone: it has the
+        identity that the group's earlier generation was given or, failing that, that this instance saw last. The
+        identity of a topic that nobody has ever seen is empty."""
         topics, named = self._manager.topics, sorted(assigned_topics(assignments))
         if named:
             await topics.learn(named, follow=True)
-        return {topic: identity for topic in named if (identity := topics.identity(topic))}
+        group = self._manager.group(group_id)
+        before = group.metadata.topic_ids if group is not None else {}
+        return {topic: topics.identity(topic) or before.get(topic) or topics.last_identity(topic) for topic in named}
 
     async def handle_heartbeat(self, call: Call) -> Any:
         request = call.request
@@ -352,16 +356,17 @@ class GroupCoordinator:
             return
         given, topics = self._given(request), self._manager.topics
         names = {topic.name for topic in request.topics}
-        if unknown := names - given.keys():
+        if unknown := [name for name in names if not given.get(name)]:
             await topics.learn(unknown)
-        if unnoticed := [name for name in names & given.keys() if not topics.is_followed(name)]:
+        if unnoticed := [name for name in names if given.get(name) and not topics.is_followed(name)]:
             await topics.learn(unnoticed, follow=True)
 
     def _of_its_topics(self, request: Any, offsets: Offsets) -> Error:
         """Returns NONE if all offsets are of the topics that the generation was given. If any of those topics was
-        deleted and made anew since, begins a rebalance, so that all members start on the present topic."""
+        deleted and made anew since, or was never seen until now, begins a rebalance, so that all members start on the
+        present topic."""
         topics, given, group_id = self._manager.topics, self._given(request), request.group_id
-        replaced = sorted({name for name, _ in offsets if topics.is_another(name, given.get(name, ""))})
+        replaced = sorted({name for name, _ in offsets if name in given and not topics.is_still(name, given[name])})
         group = self._manager.group(group_id)
         if not replaced or group is None:
             return Error.NONE

@@ -69,12 +69,11 @@ class ZooKeeperTopics(Topics):
             if latest:
                 self._store.sync(layout.BROKER_TOPICS)
             parent, *nodes = read_each(self._store, [GetData(layout.BROKER_TOPICS), *map(GetData, paths)])
-            now_ms = self._store.clock.monotonic() * 1000
             for topic, node in zip(names, nodes, strict=True):
                 if isinstance(node, Node):
                     try:
-                        self.note(topic, decode_topic(topic, node, {}), now_ms)
+                        self.note(topic, decode_topic(topic, node, {}))
                     except MalformedValue as error:
                         log.info("cannot read the topic's znode: %s", error)
                 elif node is None and isinstance(parent, Node):
-                    self.note(topic, None, now_ms)
+                    self.note(topic, None)

@@ -14,6 +14,7 @@ from kafka_coord.grouplog.cluster import Cluster
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import (
     CLAIM_KEY,
+    GONE_KEY,
     GROUP_KEY,
     HEARD_KEY,
     KEEP_ALIVE_KEY,
@@ -39,6 +40,7 @@ class EntryKind(StrEnum):
     CLAIM = "claim"
     KEEP_ALIVE = "keep-alive"
     HEARD = "heard"
+    GONE = "gone"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
 
@@ -50,6 +52,7 @@ _KINDS = {
     CLAIM_KEY: EntryKind.CLAIM,
     KEEP_ALIVE_KEY: EntryKind.KEEP_ALIVE,
     HEARD_KEY: EntryKind.HEARD,
+    GONE_KEY: EntryKind.GONE,
 }
 
 

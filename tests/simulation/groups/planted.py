@@ -268,14 +268,21 @@ def _offsets_keyed_by_name_alone() -> Patch:
 
 
 def _hidden_offsets_deleted() -> Patch:
-    def forgets(self: Any, topic: str, identity: str, _now_ms: float) -> bool:
-        return not self.belongs(topic, identity)
-
-    return Topics, "forgets", forgets
+    return manager, "is_gone_long_enough", lambda _since_ms, _now_ms: True
 
 
 def _commit_under_the_old_id_taken() -> Patch:
     return GroupCoordinator, "_given", lambda _self, _request: {}
+
+
+def _hidden_topics_have_no_id() -> Patch:
+    original = GroupCoordinator._topic_ids
+
+    async def topic_ids(self: Any, group_id: str, assignments: Any) -> dict[str, str]:
+        found = await original(self, group_id, assignments)
+        return {topic: identity for topic, identity in found.items() if self._manager.topics.identity(topic)}
+
+    return GroupCoordinator, "_topic_ids", topic_ids
 
 
 def _unheard_members_get_full_sessions() -> Patch:
@@ -331,6 +338,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "offsets are keyed by the topic's name alone": _offsets_keyed_by_name_alone,
     "the offsets of a hidden topic are deleted": _hidden_offsets_deleted,
     "a commit under the old id is taken": _commit_under_the_old_id_taken,
+    "a generation whose topic was hidden knows no id": _hidden_topics_have_no_id,
     "members that were not heard get full sessions": _unheard_members_get_full_sessions,
     "a newcomer that has vanished holds up the first join": _vanished_newcomer_waited_for,
     "sessions run while nobody is answered": _sessions_run_in_outages,
@@ -356,6 +364,7 @@ TELLING = {
     "offsets are keyed by the topic's name alone": frozenset({"topics"}),
     "the offsets of a hidden topic are deleted": frozenset({"topics"}),
     "a commit under the old id is taken": frozenset({"topics"}),
+    "a generation whose topic was hidden knows no id": frozenset({"topics"}),
     "members that were not heard get full sessions": frozenset({"alternate"}),
     "a newcomer that has vanished holds up the first join": frozenset({"newcomer"}),
     "sessions run while nobody is answered": frozenset({"outage"}),

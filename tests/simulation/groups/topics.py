@@ -71,4 +71,4 @@ class SimulatedTopics(Topics):
     def _see(self, name: str) -> None:
         identity = self._topic.identity
         seen = TopicInfo(name, frozenset(), identity) if identity else None
-        self.note(name, seen, asyncio.get_running_loop().time() * 1000)
+        self.note(name, seen)
