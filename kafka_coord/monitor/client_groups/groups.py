@@ -11,6 +11,7 @@ from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import BrokerError, NotFound
+from kafka_coord.grouplog.errors import of_group
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
@@ -222,7 +223,7 @@ def read_client_group(instances: Instances, group: str) -> ClientGroup:
 
     async def read(ask: Ask) -> tuple[Any, Any]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        (described,) = response.groups
+        described = of_group(response.groups, group)
         request = message("OffsetFetchRequest")(group_id=group, topics=None)
         offsets = await ask("OffsetFetch", _FETCH_OFFSETS, request)
         for code in (described.error_code, offsets.error_code):
