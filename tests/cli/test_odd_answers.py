@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 
+from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import of_group
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
+from tests.cli.running import run
 from tests.fuzzing.odd_broker import KNOWN, OddBroker
 from tests.fuzzing.odd_cluster import ASKING, READING
 from tests.fuzzing.tools import odd_cluster, trial
@@ -49,6 +53,43 @@ def test_most_commands_succeed_while_nothing_is_odd() -> None:
             ended[command] = cluster.code
     failed = {command: code for command, code in ended.items() if code}
     assert len(failed) <= 7, failed
+
+
+def test_what_is_exported_of_oddly_named_groups_can_be_imported(tmp_path: Path) -> None:
+    names = (
+        "a ",
+        " a",
+        "a\n",
+        "a\r",
+        "a\r\nb",
+        'a"b',
+        "a,b",
+        "ü💥",
+        "x" * 5_000,
+        "--help",
+        "-",
+        "\t",
+        "'",
+        "#a",
+        "\u2028",
+    )
+    file = tmp_path / "offsets.csv"
+    every = ("groups", "reset-offsets", "--all-groups")
+    with odd_cluster(Random(1)) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(Random(1), sane=True)
+        cluster.instance.names = names
+        exported = CliRunner().invoke(cli, [*every, "--all-topics", "--to-current", "--export"])
+        assert exported.exit_code == 0, exported.stderr
+        file.write_bytes(exported.stdout_bytes)  # the text would have other line breaks
+        planned = run(*every, "--from-file", str(file), "-o", "json", zookeeper="127.0.0.1:1")
+        assert {row["group"] for row in planned.json()} == {*names, "delays"}
+        assert {row["new_offset"] for row in planned.json() if row["group"] in names} == {5, 7}
+        for name in names:
+            one = run(
+                "groups", "reset-offsets", "--from-file", str(file), "-o", "json", "--", name, zookeeper="127.0.0.1:1"
+            )
+            assert [row["new_offset"] for row in one.json()] == [5, 7], name
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -55,6 +55,8 @@ class OddBroker:
         ends the process: a segmentation fault of librdkafka 2.x, not an exception."""
         self.sane = True
         """Whether it answers as a broker would."""
+        self.names: tuple[str, ...] = (GROUP, "orders", "flown")
+        """The groups that it lists."""
         self.told: list[str] = []
         """Its odd answers since the last :meth:`becomes`."""
         self._calm = True
@@ -194,7 +196,7 @@ class OddBroker:
 
     def _groups(self, request: Any, form: Message) -> Any:
         del request
-        one, names = form.struct("ListedGroup"), (GROUP, self._name("orders"), self._name("flown"))
+        one, names = form.struct("ListedGroup"), map(self._name, self.names)
         return form(
             groups=tuple(
                 one(group_id=name, protocol_type="consumer", group_state="Stable", group_type="classic")
