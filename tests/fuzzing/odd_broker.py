@@ -18,7 +18,7 @@ from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.definition import Struct, read_definition
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import RequestHeader, answer_frame, client_software, peek, read_header
+from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, client_software, peek, read_header
 from kafka_coord.wire.messages import Message, message
 from tests.fuzzing.odd_values import TEXTS, make_odd
 
@@ -89,7 +89,7 @@ class OddBroker:
             while True:
                 length = int.from_bytes(await reader.readexactly(4), "big")
                 frame = await reader.readexactly(length)
-                is_native = is_native or client_software(frame).startswith("librdkafka")
+                is_native = is_native or (peek(frame)[0] == API_VERSIONS and bool(client_software(frame)))
                 answer, goes_on = self.answer(frame, is_native=is_native and self.spares_librdkafka)
                 writer.write(answer)
                 await writer.drain()
@@ -102,7 +102,7 @@ class OddBroker:
         key, version = peek(frame)
         name = _NAMES.get(key)
         if name is None or version not in message(f"{name}Request").versions:
-            if key != 0x12:
+            if key != API_VERSIONS:
                 return b"", False
             name, version = "ApiVersions", 0  # with UNSUPPORTED_VERSION, as a broker would
             header = RequestHeader(key, 0, int.from_bytes(frame[4:8], "big"))
