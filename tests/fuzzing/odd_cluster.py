@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kafka_coord.errors import BrokerError, InvalidName, NotFound, StoreUnavailable
+from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFound, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS
@@ -190,9 +190,9 @@ class OddCluster:
 
 def _fault(read: Any) -> str:
     try:
-        read()
-    except (NotYet, NotFound, InvalidName, StoreUnavailable, BrokerError, OSError):
+        told = read()
+    except (NotYet, NotFound, InvalidName, StoreUnavailable, BrokerError, MalformedValue, OSError):
         return ""
     except Exception:  # noqa: BLE001  whatever it is, it is what is looked for
         return traceback.format_exc()[-3_000:]
-    return ""
+    return str(told)[-3_000:] if "this is a bug" in str(told) else ""
