@@ -381,13 +381,16 @@ class SocketSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. ``origin`` names the source of each value that is not the default."""
+    """All settings. ``origin`` names the source of each value that is not the default. ``file`` is the settings file.
+    ``reread`` reads all settings again, from the same sources."""
 
     zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     socket: SocketSettings = field(default_factory=SocketSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     origin: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = field(default=None, compare=False)
+    reread: Callable[[], Settings] | None = field(default=None, compare=False, repr=False)
 
 
 # --- loading -----------------------------------------------------------------------------------------------------
@@ -432,6 +435,10 @@ def load_settings(
         socket=_section(SocketSettings, "socket", values),
         kafka=KafkaSettings({key: given.value for key, given in sorted(kafka.items())}),
         origin=origin | {f"kafka.{key}": given.origin for key, given in kafka.items()},
+        file=Path(file) if file else None,
+        reread=partial(
+            load_settings, flags, environ=environ, file=file, kafka_properties=kafka_properties, called=called
+        ),
     )
 
 

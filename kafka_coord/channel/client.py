@@ -256,7 +256,7 @@ class SocketClient:
         """Reports the lost connection to the link. The consumer keeps its partitions until its lease ends, and can
         resume until then."""
         if not self._closed.is_set():
-            level = logging.WARNING if lasted else logging.DEBUG
+            level = logging.WARNING if lasted and not self._link.is_leaving else logging.DEBUG
             log.log(level, "lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)
         self._link.lost()
 

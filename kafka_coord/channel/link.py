@@ -69,6 +69,8 @@ class SocketLink:
         self._watchers: list[Watcher] = []
         self._send: Callable[[Frame], None] | None = None
         self._hang_up: Callable[[], None] = lambda: None
+        self.is_leaving = False
+        """Whether the consumer has asked to leave. The coordinator closes the connection once it has answered."""
 
     # --- the connector's session -------------------------------------------------------------------------------------
 
@@ -235,6 +237,7 @@ class SocketLink:
         """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but does not send ``also``. A consumer
         that gives up its place requests its own eviction in ``also``, but here, the coordinator adds that request."""
         for_good = bool(tuple(also))
+        self.is_leaving = True
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
 
 LONGEST_STEP_S = 0.5
 """The longest normal time from the start of one step to the start of the next, in seconds. If a step takes longer, the
@@ -21,7 +25,7 @@ LEAST_S = 30.0
 """A term waits for each member at least this many seconds, or for the member's session if that is shorter."""
 
 Key = tuple[str, str]
-"""A group and a member id."""
+"""A group and a member id. The id of a socket member is its incarnation."""
 
 
 class AttentiveClock:
@@ -58,6 +62,24 @@ class Heard:
 
     term: int
     left_ms: Mapping[Key, int | None]
+
+    def to_json(self) -> dict[str, Any]:
+        groups: dict[str, dict[str, int | None]] = {}
+        for (group, member_id), left_ms in self.left_ms.items():
+            groups.setdefault(group, {})[member_id] = left_ms
+        return {"version": fields.VERSION, "term": self.term, "left_ms": groups}
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Heard:
+        """Raises :class:`MalformedValue`."""
+        left_ms: dict[Key, int | None] = {}
+        groups = fields.mapping(value, "left_ms", where)
+        for group in groups:
+            for member_id, left in fields.mapping(groups, group, where).items():
+                if left is not None and (not isinstance(left, int) or isinstance(left, bool)):
+                    raise MalformedValue(where, f"{fields.shown(left)} is not a number of milliseconds", "left_ms")
+                left_ms[group, member_id] = left
+        return cls(fields.number(value, "term", where), left_ms)
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ def open_store(settings: Settings | None = None) -> Iterator[KazooStore]:
     """Opens a ZooKeeper session for the duration of one command."""
     settings = settings or current_settings()
     try:
-        store = connect_with(settings.zookeeper)
+        store = connect_with(settings.zookeeper, settings)
     except SettingsError as error:
         origin = settings.origin.get("zookeeper.hosts")
         raise SettingsError(f"{error} (from {origin})" if origin else str(error)) from error

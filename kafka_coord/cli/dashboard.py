@@ -88,7 +88,7 @@ def _open_sources(settings: Settings, rings: LagRings | None, wake: Callable[[],
     from kafka_coord.monitor.remainders import remainders_of
 
     zookeeper = settings.zookeeper
-    store = connect_with(zookeeper)
+    store = connect_with(zookeeper, settings)
     return Sources(
         store,
         zookeeper.hosts,

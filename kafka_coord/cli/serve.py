@@ -24,7 +24,8 @@ from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError, StoreUnavailable
 from kafka_coord.model import Process
 from kafka_coord.model.pattern import group_pattern
-from kafka_coord.settings import ServeSettings, Settings
+from kafka_coord.renewed import Renewed
+from kafka_coord.settings import KafkaSettings, ServeSettings, Settings
 from kafka_coord.version import __version__
 from kafka_coord.zk.options_from_settings import connect_with
 
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.frontends.socket.access import UsersFile
     from kafka_coord.frontends.socket.leadership_view import LeadershipView
     from kafka_coord.frontends.socket.server import GatewayServer
-    from kafka_coord.frontends.tls import Certificate
     from kafka_coord.monitor.dashboard.site import Site
     from kafka_coord.monitor.lag_metrics import LagSampler
     from kafka_coord.monitor.lag_rings import LagRings
@@ -189,6 +188,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.monitor.remainders import remainders_of
 
     tracing = _tracing(settings.serve, broker_id)
+    settings = _with_renewed_properties(settings)
     with stopping_at_signals(_say_stopping) as signals, collecting_rarely():
         stopping = signals.event
         store = _connect_patiently(settings, stopping)
@@ -200,7 +200,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             # The last stable offsets: a consumer that reads uncommitted records may begin some records early, but one
             # that reads committed records skips none of a transaction that is open now.
             lister = BrokerLog(store, settings.kafka.properties, read_committed=True)
-            renewed = _Renewed.of(settings.serve)
+            renewed = _Renewed.of(settings, store)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
             kafka = _kafka_listener(settings, broker_id, store, renewed)
             published = endpoints(settings.serve, gateway)
@@ -218,7 +218,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             leadership_view.service = service
             # shared by the lag sampler and the dashboard
             rings = LagRings(remainders=remainders_of(store, settings.kafka.properties))
-            lags, site = _lags(settings, service, rings), _dashboard(settings, rings)
+            lags, site = _lags(settings, service, rings), _dashboard(settings, rings, renewed)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site, renewed)
             for part in (tracing, lags, metrics, site, kafka, gateway):
                 if part is not None:
@@ -237,38 +237,60 @@ def run_service(settings: Settings, broker_id: int) -> None:
         log.info("stopped broker_id=%d", broker_id, extra={"event": "stopped"})
 
 
+def _with_renewed_properties(settings: Settings) -> Settings:
+    """Makes new connections to the brokers use the properties that are then in the settings file."""
+    file, reread = settings.file, settings.reread
+    if file is None or reread is None:
+        return settings
+    from kafka_coord.grouplog.authentication import SettingsFileProperties
+
+    properties = SettingsFileProperties(file, lambda: reread().kafka.properties)
+    return dataclasses.replace(settings, kafka=KafkaSettings(properties))
+
+
 @dataclasses.dataclass
 class _Renewed:
-    """The files that others renew: the listeners' certificates, by endpoint, and the users of the socket channel. New
-    connections look at them by themselves, SIGHUP looks at them at once."""
+    """What others renew, by its name in metrics and findings. New connections look at it by themselves, SIGHUP looks at
+    all of it at once."""
 
-    certificates: dict[str, Certificate]
-    users: UsersFile | None
+    ones: dict[str, Renewed[Any]]
     asked: bool = False
 
     @classmethod
-    def of(cls, settings: ServeSettings) -> _Renewed:
+    def of(cls, settings: Settings, store: Store) -> _Renewed:
         """Raises :class:`SettingsError` for a file that cannot be used."""
-        if not (settings.listen_http or settings.listen_channel or settings.listen_kafka):
-            return cls({}, None)
+        made: dict[str, Renewed[Any]] = {}
+        if isinstance(credentials := getattr(store, "credentials", None), Renewed):
+            made["zookeeper"] = credentials
+        serve = settings.serve
+        if not (serve.listen_http or serve.listen_channel or serve.listen_kafka):
+            return cls(made)
         from kafka_coord.frontends.socket.access import UsersFile
         from kafka_coord.frontends.tls import Certificate
 
-        made = {}
-        if settings.listen_http is not None and settings.http_cert_file is not None:
-            http = settings.http_cert_file, settings.http_key_file, settings.http_client_ca_file
+        if serve.listen_http is not None and serve.http_cert_file is not None:
+            http = serve.http_cert_file, serve.http_key_file, serve.http_client_ca_file
             made["https"] = Certificate(*http, optional=True)
-        if settings.listen_channel is not None and settings.channel_cert_file is not None:
-            channel = settings.channel_cert_file, settings.channel_key_file, settings.channel_client_ca_file
+        if serve.listen_channel is not None and serve.channel_cert_file is not None:
+            channel = serve.channel_cert_file, serve.channel_key_file, serve.channel_client_ca_file
             made["channel"] = Certificate(*channel)
-        if settings.listen_kafka is not None and settings.kafka_certificate is not None:
-            made["kafka"] = Certificate(settings.kafka_certificate, settings.kafka_key)
-        users = settings.channel_users_file if settings.listen_channel is not None else None
-        return cls(made, UsersFile(users) if users is not None else None)
+        if serve.listen_kafka is not None and serve.kafka_certificate is not None:
+            made["kafka"] = Certificate(serve.kafka_certificate, serve.kafka_key)
+        if serve.listen_channel is not None and serve.channel_users_file is not None:
+            made["users"] = UsersFile(serve.channel_users_file)
+        if serve.listen_http is not None and serve.http_operators is not None:
+            from kafka_coord.monitor.dashboard.logins import OperatorsFile
+
+            made["operators"] = OperatorsFile(serve.http_operators)
+        if serve.listen_kafka is not None:
+            from kafka_coord.grouplog.authentication import broker_security
+
+            made["brokers"] = broker_security(settings.kafka.properties)
+        return cls(made)
 
     def context(self, endpoint: str) -> ssl.SSLContext | None:
-        found = self.certificates.get(endpoint)
-        return found.context if found is not None else None
+        found = self.ones.get(endpoint)
+        return found.newest().context if found is not None else None
 
     @contextlib.contextmanager
     def looked_at_on_sighup(self) -> Iterator[None]:
@@ -284,8 +306,8 @@ class _Renewed:
     def look_if_asked(self) -> None:
         if self.asked:
             self.asked = False
-            log.info("received SIGHUP: looking at the certificates and users again", extra={"event": "reload"})
-            for one in (*self.certificates.values(), *([self.users] if self.users is not None else ())):
+            log.info("received SIGHUP: looking at certificates, users and passwords again", extra={"event": "reload"})
+            for one in self.ones.values():
                 one.look()
 
 
@@ -311,7 +333,7 @@ def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> L
     from kafka_coord.monitor.lag_metrics import LagSampler
 
     return LagSampler(
-        partial(connect_with, settings.zookeeper),
+        partial(connect_with, settings.zookeeper, settings),
         settings.kafka.properties,
         lambda: service.leads,
         most=settings.serve.lag_metrics_groups,
@@ -343,7 +365,7 @@ def _metrics(
         lags,
         site,
         tls=renewed.context("https"),
-        certificates=renewed.certificates,
+        renewed=renewed.ones,
         host_names=serve_settings.host_names,
         threads=[thread for one in (gateway, kafka) if one is not None for thread in one.threads],
     )
@@ -352,7 +374,7 @@ def _metrics(
     return server
 
 
-def _dashboard(settings: Settings, rings: LagRings) -> Site | None:
+def _dashboard(settings: Settings, rings: LagRings, renewed: _Renewed) -> Site | None:
     if settings.serve.listen_http is None or not settings.serve.http_dashboard:
         return None
     from kafka_coord.cli.dashboard import live_documents
@@ -360,10 +382,10 @@ def _dashboard(settings: Settings, rings: LagRings) -> Site | None:
 
     operating = None
     if settings.serve.http_operators is not None:
-        from kafka_coord.monitor.dashboard.logins import Logins, OperatorsFile
+        from kafka_coord.monitor.dashboard.logins import Logins
         from kafka_coord.monitor.dashboard.operating import Operating
 
-        logins = Logins(OperatorsFile(settings.serve.http_operators).current)
+        logins = Logins(renewed.ones["operators"].newest)
         operating = Operating(logins, partial(open_store, settings), settings.kafka.properties)
     return Site(live_documents(settings, rings), operating)
 
@@ -381,7 +403,7 @@ def _gateway(
         broker_id,
         leadership_view,
         tls=renewed.context("channel"),
-        access=renewed.users,
+        access=renewed.ones.get("users"),  # type: ignore[arg-type]
     )
     log.info("serving consumers over sockets address=%s", server.address)
     return server
@@ -393,7 +415,6 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
         return None
     from kafka_coord.frontends.kafka.limits import ClientLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.grouplog.authentication import BrokerSecurity
 
     limits = ClientLimits(
         max_connections=serve_settings.kafka_max_connections,
@@ -412,7 +433,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
         store,
         broker_id,
         limits=limits,
-        security=BrokerSecurity.of(settings.kafka.properties),
+        security=renewed.ones["brokers"],
         tls=renewed.context("kafka"),
         rewrite=serve_settings.kafka_rewrite,
         group_limits={name: value / 1000 for name, value in own_ms.items() if value is not None},
@@ -429,7 +450,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:
-            return connect_with(settings.zookeeper)
+            return connect_with(settings.zookeeper, settings)
         except StoreUnavailable as error:
             log.warning("waiting for ZooKeeper: %s", error, extra={"event": "waiting_for_zookeeper"})
             stopping.wait(_RETRY_S)

@@ -1,4 +1,5 @@
-"""Says once, at WARNING, what a member waits for that does not exist: topics, a match of its pattern, a coordinator.
+"""Says once, at WARNING, what a member named that does not exist: topics, a match of its pattern, a coordinator, or an
+assignor.
 
 Without these lines, a typo in a topic's name looks like a topic without records.
 """
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kafka_coord.errors import StoreError
+from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.model import Subscription
+from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetChildren, SessionState, Stat, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, SessionState, Stat, Store
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +29,12 @@ AGAIN_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Present:
     """What exists. ``topics`` contains at least those existing topics that the subscription covers. ``elected`` is
-    whether a coordinator is, or ``None`` if that is said elsewhere."""
+    whether a coordinator is, or ``None`` if that is said elsewhere. ``assignor`` is the one that the group uses, or ""
+    if that is unknown."""
 
     topics: frozenset[str]
     elected: bool | None
+    assignor: str = ""
 
 
 class Look(Protocol):
@@ -40,8 +44,9 @@ class Look(Protocol):
         """Returns ``None`` while the answer is unknown; the caller then asks again. Raises :class:`StoreError`."""
 
 
-def look_in_zookeeper(store: Store) -> Look:
-    """Returns a look into ZooKeeper, where Kafka's topics are and the coordinator is elected."""
+def look_in_zookeeper(store: Store, group: str) -> Look:
+    """Returns a look into ZooKeeper, where Kafka's topics are, the coordinator is elected, and the group's target says
+    which assignor made it."""
 
     def look(subscription: Subscription, known: frozenset[str]) -> Present | None:
         if store.session.state is not SessionState.CONNECTED:
@@ -51,7 +56,7 @@ def look_in_zookeeper(store: Store) -> Look:
         found = {topic for topic, stat in zip(named, stats[1:], strict=True) if isinstance(stat, Stat)}
         if subscription.is_wildcard and not known:
             found = set(_listed(store))
-        return Present(known | found, isinstance(stats[0], Stat))
+        return Present(known | found, isinstance(stats[0], Stat), _assignor(store, group))
 
     return look
 
@@ -59,6 +64,17 @@ def look_in_zookeeper(store: Store) -> Look:
 def _listed(store: Store) -> tuple[str, ...]:
     (names,) = store.read_many([GetChildren(layout.BROKER_TOPICS)])
     return names if isinstance(names, tuple) else ()
+
+
+def _assignor(store: Store, group: str) -> str:
+    path = layout.assignment(group)
+    (node,) = store.read_many([GetData(path)])
+    if not isinstance(node, Node):
+        return ""
+    try:
+        return fields.text(fields.load(node.data, path), "assignor", path, "")
+    except MalformedValue:
+        return ""
 
 
 def missing_topics(subscription: Subscription, topics: frozenset[str]) -> tuple[str, ...]:
@@ -81,12 +97,16 @@ class Absences:
         *,
         subscription: Callable[[], Subscription],
         known: Callable[[], frozenset[str]],
+        assignor: str | None = None,
     ) -> None:
+        """``assignor`` is the one that the member requests, if any."""
         self._who = f"consumer={consumer} group={group}"
         self._group = group
         self._look = look
         self._subscription = subscription
         self._known = known
+        self._assignor = assignor
+        self._seen_other = ""
         self._due = 0.0
         self._unelected = False
         self._said: dict[str, frozenset[str]] = {}
@@ -106,6 +126,7 @@ class Absences:
         if present is None:
             return RETRY_S
         self._say_missing(subscription, frozenset(missing_topics(subscription, present.topics)))
+        is_other_new = self._say_other_assignor(present.assignor)
         if present.elected is not False:
             self._unelected = False
             self._is_new("coordinator", frozenset())
@@ -119,7 +140,25 @@ class Absences:
                 self._who,
                 extra={"event": "no_coordinator", "group": self._group},
             )
-        return AGAIN_S
+        return FIRST_AGAIN_S if is_other_new else AGAIN_S
+
+    def _say_other_assignor(self, used: str) -> bool:
+        """Says that the group uses another assignor than the requested one, once two looks have found it. Returns
+        whether this was the first."""
+        other = used if self._assignor not in {None, used} else ""
+        seen, self._seen_other = self._seen_other, other
+        if other and other != seen:
+            return True
+        if self._is_new("assignor", frozenset({other} if other else ())):
+            log.warning(
+                "the group uses the assignor %s, not %s %s: the coordinator has no assignor of that name, or the"
+                " group's settings or other members name another",
+                other,
+                self._assignor,
+                self._who,
+                extra={"event": "other_assignor", "group": self._group},
+            )
+        return False
 
     def _say_missing(self, subscription: Subscription, missing: frozenset[str]) -> None:
         new = self._is_new("topics", missing)

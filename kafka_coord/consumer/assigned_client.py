@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
+
+from kafka_coord.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +32,16 @@ from that offset."""
 
 
 class AssignedClient:
-    """Fetches the partitions that ``wanted`` returns. Calls ``wanted`` again after every :meth:`changed`."""
+    """Fetches the partitions that ``wanted`` returns. Calls ``wanted`` again after every :meth:`changed`. ``troubles``
+    receives the partitions of topics that the brokers do not let the client describe."""
 
-    def __init__(self, wanted: Callable[[], Wanted]) -> None:
+    def __init__(
+        self,
+        wanted: Callable[[], Wanted],
+        troubles: Callable[[TopicPartition, KafkaError], None] = lambda _partition, _error: None,
+    ) -> None:
         self._wanted = wanted
+        self._troubles = troubles
         self._inside = threading.Lock()
         self._changed = False
         self._client: KafkaConsumer | None = None
@@ -158,7 +166,17 @@ class AssignedClient:
             except KafkaException as error:
                 log.debug("got no metadata topic=%s: %s", topic, error)
                 return
-            highest = max(metadata.partitions, default=-1) if metadata is not None and metadata.error is None else -1
+            problem = metadata.error if metadata is not None else None
+            if problem is not None and problem.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                self._refuse(topic, problem)
+            highest = max(metadata.partitions, default=-1) if metadata is not None and problem is None else -1
             self._known[topic] = highest
             if all(partition <= highest for name, partition in self._assigned if name == topic):
                 self._to_learn.discard(topic)
+
+    def _refuse(self, topic: str, error: KafkaError) -> None:
+        """librdkafka reports no error for a partition with a known offset if its topic may not be described: it waits
+        for a leader, and says nothing (``rd_kafka_topic_set_error``)."""
+        for name, partition in list(self._assigned):
+            if name == topic:
+                self._troubles(TopicPartition(name, partition), error)

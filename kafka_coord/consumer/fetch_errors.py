@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,7 +17,7 @@ from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = frozenset(
+UNREADABLE = frozenset(
     {
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
@@ -27,6 +28,10 @@ _UNREADABLE = frozenset(
     }
 )
 """The errors that last until the cluster or its operator changes something. The client goes on trying."""
+
+_TRUNCATED = re.compile(r"truncation detected .*broker end offset is (\d+)")
+"""What librdkafka says when the log of a new leader has lost the end of the epoch from which the client has read
+(KIP-320). It asks with OffsetForLeaderEpoch at each change of leader, and tells the end only in this text."""
 
 
 class FetchErrors:
@@ -48,12 +53,38 @@ class FetchErrors:
         """Recovers from an error, or reports that the partition cannot be read for now."""
         code = error.code()
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._out_of_range(holding, error)
-        elif code in _UNREADABLE:
+            truncated = _TRUNCATED.search(error.str())
+            if truncated is not None:
+                self._truncated(holding, int(truncated[1]))
+            else:
+                self._out_of_range(holding, error)
+        elif code in UNREADABLE:
             self._troubles(holding.partition, error)
             self._client.learn(holding.partition.topic)
         else:
             log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
+
+    def _truncated(self, holding: HeldPartition, end: int) -> None:
+        """Continues where the log was cut: at ``end``, the end of the epoch of the last record that was fetched. The
+        application may not have come that far; then it has missed nothing."""
+        position, partition = self._partitions.position(holding), holding.partition
+        if position <= end:
+            log.info("fetching partition=%s anew from offset=%d: its log was cut at %d", partition, position, end)
+            self._partitions.try_again(partition)
+            return
+        what = (
+            f"the log of {partition} was cut at {end}, and the last {position - end} offsets before {position} are gone"
+        )
+        if self._reset is OffsetReset.ERROR:
+            failure = NoOffset(f"{what}; auto_offset_reset is 'error': seek() to {end} to read what replaces them")
+            self._partitions.fail(holding, failure)
+            return
+        log.warning(
+            "continuing partition=%s at the end of the leader's epoch offset=%d: %s",
+            *(partition, end, what),
+            extra={"event": "consumer_truncated"},
+        )
+        self._partitions.seek(holding, end)
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
         """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
@@ -61,7 +92,8 @@ class FetchErrors:
         librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the position silently.
         If the position moved back, as it would for a recreated topic, records would seem to be delivered twice.
         """
-        position, where = holding.position, f"offset {holding.position} of {holding.partition} is not in the log"
+        position = self._partitions.position(holding)
+        where = f"offset {position} of {holding.partition} is not in the log"
         if self._reset is OffsetReset.ERROR:
             failure = NoOffset(f"{where} ({error.str()}); auto_offset_reset is 'error': seek() to a valid offset")
             self._partitions.fail(holding, failure)
@@ -70,7 +102,7 @@ class FetchErrors:
             begin, end = self._client.bounds_of(holding.partition)
         except KafkaException as failed:
             log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
-            self._partitions.seek(holding, position)  # the next fetch fails in the same way
+            self._partitions.try_again(holding.partition)  # the next fetch fails in the same way
             return
         if NO_OFFSET < position < begin:  # retention has overtaken the group; what still exists is read
             log.warning(

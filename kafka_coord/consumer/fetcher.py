@@ -18,7 +18,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, Message
 
 from kafka_coord.consumer.assigned_client import AssignedClient, Key
-from kafka_coord.consumer.fetch_errors import FetchErrors
+from kafka_coord.consumer.fetch_errors import UNREADABLE, FetchErrors
 from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.no_group import is_about_no_group
@@ -79,7 +79,7 @@ class Fetcher:
         self._live = self.partitions.live
         self._failing = self.partitions.failing
         self._runs = self.partitions.runs
-        self._client = AssignedClient(self.partitions.fetch_points)
+        self._client = AssignedClient(self.partitions.fetch_points, troubles)
         self._errors = FetchErrors(self.partitions, self._client, reset, troubles)
         self._to_handle: list[tuple[HeldPartition, KafkaError]] = []
         self._until = 0.0
@@ -283,7 +283,8 @@ class Fetcher:
                 continue
             key = (message.topic(), message.partition())
             holding = self._live.get(key)
-            if holding is not None and serials.get(key) == holding.serial:
+            # librdkafka tells only once why it cannot read a partition, perhaps just before a seek.
+            if holding is not None and (serials.get(key) == holding.serial or error.code() in UNREADABLE):
                 if error.code() == KafkaError._PARTITION_EOF:
                     ends[holding] = message.offset()
                 else:

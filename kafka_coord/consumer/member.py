@@ -189,6 +189,7 @@ class GroupMember(Generic[K, V]):
             transport.look or TopicListing(lambda: self._fetchers.log_offsets.admin, self._wakeup.set),
             subscription=lambda: self._settings.member.subscription,
             known=lambda: frozenset(partition.topic for partition in self._fetchers.held_partitions()),
+            assignor=self._settings.member.assignor,
         )
         self._streams: tuple[Stream[K, V], ...] = tuple(
             Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams

@@ -87,6 +87,12 @@ class StreamPartitions:
             self._fetch_anew(holding)
         self._changed()
 
+    def position(self, holding: HeldPartition) -> int:
+        """Returns the offset of the next record to hand out."""
+        with self.lock:
+            self.runs.account()
+            return holding.position
+
     def try_again(self, partition: TopicPartition) -> None:
         """Fetches the partition anew from its position."""
         with self.lock:

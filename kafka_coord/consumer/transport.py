@@ -102,7 +102,7 @@ class ZooKeeperTransport:
         self.brokers: Brokers = BrokerDirectory(
             store, wake, protocol=reading.security_protocol, listener=reading.listener
         )
-        self.look: Look | None = look_in_zookeeper(store)
+        self.look: Look | None = look_in_zookeeper(store, settings.group)
 
     def start(self) -> None:
         """Does nothing: the store is already open."""

@@ -55,6 +55,9 @@ class Troubles:
         self._listed: dict[TopicPartition, int] = {}
         self._reasons: dict[TopicPartition, str] = {}
         self._refused: dict[str, tuple[str, float]] = {}
+        self._doubtful: set[str] = set()
+        """The topics of which librdkafka only says that they have no leader. It says the same of a topic that it may
+        not describe, if a request for ends has no other topic. Their rights are asked for before they are told."""
         self._told: dict[TopicPartition, str] = {}
         self._asked: dict[TopicPartition, Future[Any]] = {}
         self._alone: dict[TopicPartition, None] = {}
@@ -85,10 +88,12 @@ class Troubles:
         self._wake()
 
     def _begin(self, partition: TopicPartition, error: KafkaError) -> None:
-        reason = f"{error.name()}: {error.str()}"
+        reason = _reason(error)
         self._reasons.setdefault(partition, reason)
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._refused.setdefault(partition.topic, (reason, time.monotonic()))
+        elif error.code() == KafkaError._NOENT:
+            self._doubtful.add(partition.topic)
 
     # --- on the connector's thread -----------------------------------------------------------------------------------
 
@@ -169,21 +174,35 @@ class Troubles:
     def _take_rights(self, now: float) -> list[TopicPartition]:
         """Returns the partitions in trouble whose topics the consumer may read again."""
         with self._lock:
-            allowed = [
-                topic
-                for topic in [topic for topic, future in self._rights.items() if future.done()]
-                if self._may_read(topic, self._rights.pop(topic), now)
-            ]
+            answered = {topic: future for topic, future in self._rights.items() if future.done()}
+            for topic in answered:
+                del self._rights[topic]
+                self._doubtful.discard(topic)
+            allowed = []
+            for topic, future in answered.items():
+                if topic not in self._refused:
+                    self._refuse_if_forbidden(topic, future, now)
+                elif self._may_read(topic, future, now):
+                    allowed.append(topic)
             readable = [partition for partition in self._reasons if partition.topic in allowed]
             for topic in allowed:
                 self._refused.pop(topic, None)
             for partition in readable:
                 del self._reasons[partition]
-            wanted = [topic for topic in self._refused if topic not in self._rights]
+            wanted = [topic for topic in self._refused.keys() | self._doubtful if topic not in self._rights]
             if wanted and now >= self._rights_at:
                 self._rights_at = now + _RIGHTS_S
                 self._rights |= self._offsets.ask_rights(wanted)
         return readable
+
+    def _refuse_if_forbidden(self, topic: str, future: Future[Any], now: float) -> None:
+        """Refuses a doubtful topic if the brokers do not let the client describe it."""
+        error = future.exception()
+        if not isinstance(error, KafkaException) or error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return
+        reason = _reason(error.args[0])
+        self._refused[topic] = reason, now
+        self._reasons |= {partition: reason for partition in self._reasons if partition.topic == topic}
 
     def _may_read(self, topic: str, future: Future[Any], now: float) -> bool:
         _, since = self._refused.get(topic, ("", now))
@@ -196,7 +215,12 @@ class Troubles:
         return AclOperation.READ in rights if rights is not None else long_ago
 
     def _tell(self) -> None:
-        current = self.current
+        with self._lock:
+            current = {
+                partition: reason
+                for partition, reason in self._reasons.items()
+                if partition in self._told or partition.topic not in self._doubtful
+            }
         told, self._told = self._told, current
         if told.keys() == current.keys():
             return
@@ -217,3 +241,7 @@ class Troubles:
                 self._on_change(current)
             except Exception:
                 log.exception("on_unresolved raised an exception; continuing")
+
+
+def _reason(error: KafkaError) -> str:
+    return f"{error.name()}: {error.str()}"

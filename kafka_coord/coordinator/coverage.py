@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -12,6 +13,13 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, SetData
 
 log = logging.getLogger(__name__)
+
+
+def _covered_since(topic: str, members: Mapping[str, Member]) -> float:
+    """Returns the zxid of the first registration that covers the topic. Leaves out Kafka clients, whose instance may
+    have changed the subscription since."""
+    since = (one.incarnation for one in members.values() if one.protocol is None and one.subscription.wants(topic))
+    return min(since, default=math.inf)
 
 
 class Covering(NamedTuple):
@@ -46,10 +54,11 @@ def covering(
     """Compares what the members subscribe to with what the group remembers. ``node`` is the znode ``offsets``, and
     ``there`` are its children.
 
-    A topic without a znode came later if a remembered subscription covers it, and existed already if only a new one
-    does. The topics are written before the coverage: if only some of the writes succeed, the next start writes the
-    rest. If the coverage is damaged, every topic without a znode counts as one that came later, so nothing is skipped.
-    If an ACL forbids reading it, nothing is written, and each such topic counts as one that existed already.
+    A topic without a znode came later if a remembered subscription covers it, or if it was created after a member that
+    subscribes to it had registered. It existed already otherwise. The topics are written before the coverage: if only
+    some of the writes succeed, the next start writes the rest. If the coverage is damaged, every topic without a znode
+    counts as one that came later, so nothing is skipped. If an ACL forbids reading it, nothing is written, and each
+    such topic counts as one that existed already.
     """
     path, known = layout.offsets(group), remembered(group, node)
     subscriptions = tuple({id(one.subscription): one.subscription for one in members.values()}.values())
@@ -63,7 +72,7 @@ def covering(
     added = {}
     for name, topic in topics.items():
         if name not in there and any(one.wants(name) for one in subscriptions):
-            is_later = known is None or known.covers(name)
+            is_later = known is None or known.covers(name) or topic.czxid > _covered_since(name, members)
             added[name] = TopicOfOffsets(topic.identity, 0 if is_later else len(topic.partitions))
     ops: list[Op] = [Create(layout.topic_offsets(group, name), value.data) for name, value in sorted(added.items())]
     if node is None:

@@ -30,6 +30,7 @@ from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan, SetTa
 from kafka_coord.coordinator.tamper_repair import remember_ledgers
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import Action, GroupSettings, Observation
+from kafka_coord.model.action import about_group
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -251,7 +252,7 @@ class RebalanceRequestHandler:
         for action in actions_of(plan, int(self._clock.time() * 1000)):
             log.info("%s group=%s", action.sentence, plan.group, extra=action.logged)
             if plan.state is GroupState.DEAD:
-                self.on_removal(replace(action, change=f"group {plan.group}"))
+                self.on_removal(replace(action, change=about_group(plan.group)))
 
     def _gone(self, group: str) -> None:
         """Drops a group that no longer exists, after answering the requests about it."""

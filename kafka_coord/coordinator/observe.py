@@ -197,7 +197,9 @@ def _read_group(
     )
     for path, command in zip(slow, commands, strict=True):
         reading.decode(path, command, _decode_command)
-    departures = {c: _departure(memory, reading, c, found) for c, found in zip(departed, farewells, strict=True)}
+    departures = {
+        c: _departure(memory, reading, c, found, ledgers.get(c)) for c, found in zip(departed, farewells, strict=True)
+    }
     refused = reading.decode_each(refusals, partial(layout.refusals, group), _decode_refusals)
     memory.decoded = reading.values
     # a member that vanished between the two reads counts as gone (perhaps in grace), not as unreadable
@@ -241,14 +243,17 @@ def _read_group(
     return Snapshot(observation, frozenset(absent), history if isinstance(history, Node) else None, as_of)
 
 
-def _departure(memory: GroupMemory, reading: _Decoding, consumer: str, farewell: Answer) -> Departure:
-    """Returns how a member went whose registration is gone. ZooKeeper does not say how long its session timeout was, so
-    that is known only if the registration has been read before; it stays in memory until the target is replaced."""
+def _departure(
+    memory: GroupMemory, reading: _Decoding, consumer: str, farewell: Answer, ledger: Ledger | None
+) -> Departure:
+    """Returns how a member went whose registration is gone. ZooKeeper does not say how long its session timeout was.
+    That is known from the registration if it has been read before (it stays in memory until the target is replaced),
+    or else from the ledger."""
     where = layout.registration(memory.group, consumer)
-    timeout_ms = 0
+    timeout_ms = ledger.session_timeout_ms if ledger is not None else 0
     if where in memory.decoded:
         reading.values[where] = _, last = memory.decoded[where]
-        timeout_ms = (last.session_timeout_ms or 0) if isinstance(last, Member) else 0
+        timeout_ms = (last.session_timeout_ms or timeout_ms) if isinstance(last, Member) else timeout_ms
     return Departure.read(farewell.data if isinstance(farewell, Node) else b"", where, timeout_ms)
 
 

@@ -1,6 +1,7 @@
 """Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-Does no I/O: :func:`answers_to` is a generator that yields the messages to send and receives the broker's responses.
+Only :func:`broker_security` does I/O. :func:`answers_to` is a generator that yields the messages to send and receives
+the broker's responses.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import hashlib
 import hmac
 import secrets
 import ssl
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kafka_coord.errors import SettingsError
+from kafka_coord.renewed import Renewed, ends_at
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -25,12 +28,14 @@ Exchange = Generator[bytes, bytes, None]
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
     """How to connect to the broker's listener. ``tls`` also applies to connections on behalf of clients. The
-    credentials apply only to the instance's own connections."""
+    credentials apply only to the instance's own connections. ``ends_at`` is when the instance's certificate ends, in
+    seconds since 1970."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
+    ends_at: float | None = None
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerSecurity:
@@ -38,9 +43,9 @@ class BrokerSecurity:
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise SettingsError(f"kafka.security.protocol must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}")
-        tls = _tls(properties) if protocol.endswith("SSL") else None
+        tls, ends = _tls(properties) if protocol.endswith("SSL") else (None, None)
         if not protocol.startswith("SASL"):
-            return cls(tls)
+            return cls(tls, ends_at=ends)
         mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "(none)"
         if mechanism not in MECHANISMS:
             raise SettingsError(
@@ -49,20 +54,63 @@ class BrokerSecurity:
         username, password = properties.get("sasl.username"), properties.get("sasl.password")
         if not username or not password:
             raise SettingsError("--listen-kafka with SASL needs kafka.sasl.username and kafka.sasl.password")
-        return cls(tls, mechanism, username, password)
+        return cls(tls, mechanism, username, password, ends)
 
 
-def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+
+
+class SettingsFileProperties(Mapping[str, str]):
+    """librdkafka properties that are read from a settings file again when it has changed."""
+
+    def __init__(self, file: Path, read: Callable[[], Mapping[str, str]]) -> None:
+        self.file = file
+        self._renewed = Renewed(f"properties for the brokers from {file}", (file,), read)
+
+    def __getitem__(self, key: str) -> str:
+        return self._renewed.newest()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._renewed.newest())
+
+    def __len__(self) -> int:
+        return len(self._renewed.newest())
+
+
+def files_of(properties: Mapping[str, str]) -> tuple[Path, ...]:
+    """Returns the files from which others may renew what is in the properties."""
+    files = tuple(Path(properties[name]) for name in _FILES if properties.get(name))
+    return (properties.file, *files) if isinstance(properties, SettingsFileProperties) else files
+
+
+def broker_security(properties: Mapping[str, str]) -> Renewed[BrokerSecurity]:
+    """Returns how to connect to the broker, read again when its files have changed. ``properties`` are those of
+    librdkafka. Raises :class:`SettingsError`."""
+    return Renewed(
+        "credentials for the brokers",
+        files_of(properties),
+        lambda: BrokerSecurity.of(properties),
+        ends_at=lambda found: found.ends_at,
+    )
+
+
+PLAINTEXT = Renewed.fixed(BrokerSecurity())
+
+
+def _tls(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, float | None]:
+    """Returns the context, and when the client's certificate ends."""
+    ends = None
     try:
         context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
         certificate = properties.get("ssl.certificate.location")
         if certificate is not None:
             context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
+            ends = ends_at(certificate)
     except OSError as error:
         raise SettingsError(f"cannot set up TLS to the broker with the kafka.ssl.* options: {error}") from None
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in {"", "none"}:
         context.check_hostname = False
-    return context
+    return context, ends
 
 
 def answers_to(security: BrokerSecurity, nonce: str | None = None) -> Exchange:

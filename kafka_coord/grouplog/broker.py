@@ -11,13 +11,13 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.authentication import BrokerSecurity, answers_to
+from kafka_coord.grouplog.authentication import PLAINTEXT, BrokerSecurity, answers_to
 from kafka_coord.grouplog.errors import NotSent
 from kafka_coord.grouplog.line import ANSWER_S, Line, Unwritten
+from kafka_coord.renewed import Renewed
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
-PLAINTEXT = BrokerSecurity()
 _API_VERSIONS, _SASL_HANDSHAKE = 0, 1
 _SASL_AUTHENTICATE = 1
 """The first version of SaslAuthenticate that tells the session's lifetime. Brokers before 2.2 support only version
@@ -31,7 +31,7 @@ class BrokerConnection:
     """A connection to one broker. It is opened by the first request, and again by the first request after it was
     closed. After :meth:`close`, all requests fail."""
 
-    def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
+    def __init__(self, host: str, port: int, security: Renewed[BrokerSecurity] = PLAINTEXT) -> None:
         self.host, self.port, self._security = host, port, security
         self._line: Line | None = None
         self._half_open: Line | None = None
@@ -91,12 +91,12 @@ class BrokerConnection:
 
     async def _opened(self) -> Line:
         self._check_not_closed()
-        loop = asyncio.get_running_loop()
-        _, line = await loop.create_connection(Line, self.host, self.port, ssl=self._security.tls)
+        loop, security = asyncio.get_running_loop(), self._security.newest()
+        _, line = await loop.create_connection(Line, self.host, self.port, ssl=security.tls)
         self._half_open = line
         try:
-            if self._security.mechanism is not None:
-                await self._authenticate(line, self._security.mechanism)
+            if security.mechanism is not None:
+                await self._authenticate(line, security, security.mechanism)
             self._check_not_closed()
         except BaseException:
             line.end("the connection was not opened")
@@ -109,7 +109,7 @@ class BrokerConnection:
         if self.closed:
             raise ConnectionError("the connection was closed")
 
-    async def _authenticate(self, line: Line, mechanism: str) -> None:
+    async def _authenticate(self, line: Line, security: BrokerSecurity, mechanism: str) -> None:
         supported = await line.ask("ApiVersions", _API_VERSIONS, message("ApiVersionsRequest")())
         api_key = message("SaslAuthenticateRequest").api_key
         newest = max((one.max_version for one in supported.api_keys if one.api_key == api_key), default=0)
@@ -120,7 +120,7 @@ class BrokerConnection:
         version = min(newest, _SASL_AUTHENTICATE)
         lifetime_ms = 0
         try:
-            exchange = answers_to(self._security)
+            exchange = answers_to(security)
             sending = next(exchange)
             while True:
                 request = message("SaslAuthenticateRequest")(auth_bytes=sending)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
-from kafka_coord.grouplog.authentication import BrokerSecurity
-from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
+from kafka_coord.grouplog.authentication import PLAINTEXT, BrokerSecurity, broker_security
+from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import only
+from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 
@@ -23,7 +24,7 @@ class Cluster:
     """A client for one cluster. ``bootstrap`` lists the addresses of some of its brokers. Call :meth:`close` after use.
     All requests raise :class:`BrokerError`."""
 
-    def __init__(self, bootstrap: Sequence[Address], security: BrokerSecurity = PLAINTEXT) -> None:
+    def __init__(self, bootstrap: Sequence[Address], security: Renewed[BrokerSecurity] = PLAINTEXT) -> None:
         self._bootstrap, self._security = bootstrap, security
         self._connections: dict[Address, BrokerConnection] = {}
 
@@ -35,7 +36,7 @@ class Cluster:
             addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
         except ValueError as error:
             raise SettingsError(f"kafka.bootstrap.servers: {error}; expected HOST:PORT[,HOST:PORT…]") from None
-        return cls(addresses, BrokerSecurity.of(properties))
+        return cls(addresses, broker_security(properties))
 
     def close(self) -> None:
         for connection in self._connections.values():

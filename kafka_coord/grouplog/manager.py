@@ -275,7 +275,8 @@ class GroupMetadataManager:
         while True:
             await asyncio.sleep(self.limits.noted_after_s)
             try:
-                await _all(term.append_in_order([([one], lambda: None) for one in heard_records(self._heard(term))]))
+                note = heard_records(self._heard(term), self.limits.append_bytes)
+                await _all(term.append_in_order([([one], lambda: None) for one in note]))
             except TermEnded:
                 return
             except Refused as error:

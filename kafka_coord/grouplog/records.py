@@ -17,7 +17,9 @@ from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard, Key
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
+from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -39,7 +41,9 @@ MAX_DEPARTED = 100
 """How many members that have gone a group's record names, so that it stays small."""
 _ID_BYTES = 16
 _NOTE_BYTES = 400 << 10
-"""The maximum size of one record of the members that a term has heard, in bytes, apart from its last member."""
+"""The maximum size of one record of the members that a term has heard, in bytes, if the broker accepts as much."""
+_NOTE_OVERHEAD_BYTES = 128
+"""An upper bound on the size of such a record without its members."""
 _LEFT_BYTES = 30
 """An upper bound on the size of what is noted about a member, without the names."""
 _NO_ID = bytes(8)
@@ -173,37 +177,25 @@ def claim_record(claim: Claim) -> LogRecord:
     return LogRecord(_VERSION.pack(CLAIM_KEY), json.dumps(value).encode())
 
 
-def heard_records(heard: Heard) -> list[LogRecord]:
-    """Encodes a note, in several records if it is long. A later term's note replaces as many of them as it has itself;
-    the others then no longer count, because they are of an older term."""
+def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord]:
+    """Encodes a note, in several records if it is long. The broker accepts records of up to ``most_bytes``. A later
+    term's note replaces as many of them as it has itself; the others then no longer count, because they are of an older
+    term."""
     parts: list[list[tuple[Key, int | None]]] = [[]]
-    size = 0
+    room = most = min(_NOTE_BYTES, most_bytes) - _NOTE_OVERHEAD_BYTES
     for key, left_ms in heard.left_ms.items():
-        size += len(json.dumps(key)) + _LEFT_BYTES
-        if size > _NOTE_BYTES:
+        size = len(json.dumps(key)) + _LEFT_BYTES
+        if size > room and parts[-1]:
             parts.append([])
-            size = 0
+            room = most
+        room -= size
         parts[-1].append((key, left_ms))
     return [_heard_record(number, heard.term, part) for number, part in enumerate(parts)]
 
 
 def _heard_record(number: int, term: int, members: Sequence[tuple[Key, int | None]]) -> LogRecord:
-    groups: dict[str, dict[str, int | None]] = {}
-    for (group, member_id), left_ms in members:
-        groups.setdefault(group, {})[member_id] = left_ms
-    value = {"version": 1, "term": term, "left_ms": groups}
-    return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), json.dumps(value).encode())
-
-
-def _read_heard(value: bytes) -> Heard:
-    said = json.loads(value)
-    groups = said["left_ms"].items()
-    left_ms = {
-        (str(group), str(member_id)): None if left is None else int(left)
-        for group, members in groups
-        for member_id, left in members.items()
-    }
-    return Heard(int(said["term"]), left_ms)
+    value = json.dumps(Heard(term, dict(members)).to_json()).encode()
+    return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), value)
 
 
 def keep_alive_record() -> LogRecord:
@@ -233,8 +225,8 @@ def read_record(record: LogRecord) -> Entry:
             raise BadMessage(f"offset {record.offset}: cannot read the claim: {error}") from None
     if kind == HEARD_KEY and value is not None:
         try:
-            return _read_heard(value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return Heard.from_json(fields.load(value, "heard"), "heard")
+        except MalformedValue as error:
             raise BadMessage(f"offset {record.offset}: cannot read which members were heard: {error}") from None
     return None
 

@@ -3,6 +3,7 @@ cluster history records all others."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,23 @@ class Action:
             reason=fields.text(value, "reason", where, ""),
             change=fields.text(value, "change", where, ""),
         )
+
+
+def about_group(group: str, change: str = "") -> str:
+    """Returns the ``change`` of an action on a group that the cluster history records. :func:`change_to_group` reads
+    it."""
+    return f"group {_quoted(group)} {change}".rstrip()
+
+
+def change_to_group(group: str, change: str) -> str | None:
+    """Returns the change without the group's name, or ``None`` if it is about something else."""
+    about = f"group {_quoted(group)} "
+    return f"{change} ".removeprefix(about).strip() if f"{change} ".startswith(about) else None
+
+
+def _quoted(group: str) -> str:
+    """Returns a group's name as one word, so that ``a`` is never taken for ``a b``."""
+    return group if '"' not in group and group.split() == [group] else json.dumps(group, ensure_ascii=False)
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:

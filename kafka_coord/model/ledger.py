@@ -23,7 +23,8 @@ class Ledger:
     written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the newest generation
     for which the consumer was sent commands, or whose target it already matched. If the member has a
     ``rejoin_grace_ms``, ``place`` is a copy of its registration, which keeps its place in the group after the
-    registration is gone. ``znode_version`` is not part of the stored value.
+    registration is gone. ``session_timeout_ms`` is that of the incarnation, or 0 if unknown: a coordinator that was
+    elected after the session ended says how long it was. ``znode_version`` is not part of the stored value.
     """
 
     consumer: str
@@ -36,6 +37,7 @@ class Ledger:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Maps each topic to the identity that it had when its partitions were started. A recreated topic has a different
     identity."""
+    session_timeout_ms: int = 0
     znode_version: int = 0
 
     @property
@@ -63,6 +65,8 @@ class Ledger:
             value["topic_ids"] = topic_ids
         if self.place is not None:
             value["place"] = self.place.to_json()
+        if self.session_timeout_ms:
+            value["session_timeout_ms"] = self.session_timeout_ms
         return value
 
     @classmethod
@@ -85,6 +89,7 @@ class Ledger:
             streams=streams_from_json(value.get("streams", {}), owned | stopping, where),
             place=place,
             topic_ids=_topic_ids(fields.mapping(value, "topic_ids", where, {}), where),
+            session_timeout_ms=fields.number(value, "session_timeout_ms", where, 0, at_least=0),
             znode_version=znode_version,
         )
 

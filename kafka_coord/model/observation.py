@@ -32,6 +32,12 @@ class TopicInfo:
     replica_racks: Mapping[int, frozenset[str]] = field(default_factory=dict)
     former_identity: str = ""
 
+    @property
+    def czxid(self) -> int:
+        """When the topic's znode was created, as a zxid, or 0 if that is not known."""
+        czxid = self.former_identity or self.identity
+        return int(czxid) if czxid.isdecimal() else 0
+
     def is_same(self, identity: str) -> bool:
         """Returns whether ``identity``, which was stored earlier, belongs to this topic and not to an earlier one of
         the same name. If Kafka has lost the topic's id (a downgrade, or an older tool that wrote its znode), the topic

@@ -8,6 +8,7 @@ from dataclasses import replace
 from kafka_coord.errors import MalformedValue, NoNode, NotFound
 from kafka_coord.model import Action, Decision, Settled, Unreadable, actions_from_json, history_from_json
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import change_to_group
 from kafka_coord.model.cluster_history import ClusterHistory
 from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
@@ -45,11 +46,10 @@ def read_cluster_history(store: Store) -> ClusterHistory:
 def read_client_actions(store: Store, group: str) -> tuple[Action, ...]:
     """Returns the operator actions on a client-assigned group, oldest first. They are in the cluster's history, where
     each begins with the group's name (:func:`kafka_coord.monitor.operate.record`). Raises :class:`MalformedValue`."""
-    about = f"group {group} "
     return tuple(
-        replace(one, change=f"{one.change} ".removeprefix(about).strip())
+        replace(one, change=change)
         for one in read_cluster_history(store).actions
-        if f"{one.change} ".startswith(about)
+        if (change := change_to_group(group, one.change)) is not None
     )
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, SettingsError
+from kafka_coord.grouplog.authentication import files_of
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.sequences import parts
+from kafka_coord.renewed import Renewed
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.store import Store
@@ -284,7 +286,8 @@ class BrokerLog:
         self._properties = properties
         self._on_left_out = on_left_out
         self._read_committed = read_committed
-        self._reader: OffsetReader | None = None
+        self._reader: Renewed[OffsetReader] | None = None
+        """A reader is made again when certificates or passwords are renewed."""
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
         return self._connected().latest(partitions)
@@ -317,11 +320,20 @@ class BrokerLog:
 
     def _connected(self) -> OffsetReader:
         if self._reader is None:
+            try:
+                self._reader = Renewed("credentials for reading offsets", files_of(self._properties), self._open)
+            except SettingsError as error:
+                raise BrokerError(str(error)) from error
+        return self._reader.newest()
+
+    def _open(self) -> OffsetReader:
+        try:
             bootstrap = bootstrap_servers(self._store, self._properties, self._on_left_out)
-            self._reader = OffsetReader(bootstrap, self._properties, read_committed=self._read_committed)
-        return self._reader
+            return OffsetReader(bootstrap, self._properties, read_committed=self._read_committed)
+        except BrokerError as error:
+            raise SettingsError(str(error)) from error
 
     def close(self) -> None:
         if self._reader is not None:
-            self._reader.close()
+            self._reader.newest().close()
         self._reader = None

@@ -25,8 +25,8 @@ from kafka_coord.zk.store import SessionState, Store
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.frontends.tls import Certificate
     from kafka_coord.monitor.lag_metrics import LagSampler
+    from kafka_coord.renewed import Renewed
 
 
 class ServiceCollector:
@@ -39,10 +39,10 @@ class ServiceCollector:
         gateway: Gateway | None = None,
         kafka: KafkaListener | None = None,
         lags: LagSampler | None = None,
-        certificates: Mapping[str, Certificate] | None = None,
+        renewed: Mapping[str, Renewed[Any]] | None = None,
     ) -> None:
         self._lags = lags
-        self._certificates = dict(certificates or {})
+        self._renewed = dict(renewed or {})
         self._service = service
         self._store = store
         self._gateway = gateway
@@ -69,8 +69,8 @@ class ServiceCollector:
             "1 if something prevents every election. The log and /health name the cause and the remedy.",
             int(bool(self._service.obstacle)),
         )
-        if self._certificates:
-            yield from _of_certificates(self._certificates)
+        if self._renewed:
+            yield from _of_renewed(self._renewed)
         if self._gateway is not None:
             yield from _of_gateway(self._gateway)
         if self._kafka is not None:
@@ -84,13 +84,13 @@ class ServiceCollector:
             yield from _of_coordinator(coordinator)
 
 
-def _of_certificates(certificates: Mapping[str, Certificate]) -> Iterator[Metric]:
-    ends = {(endpoint,): one.ends_at for endpoint, one in certificates.items()}
-    about = "When the certificate of each endpoint ends, in seconds since 1970."
-    yield labelled(GaugeMetricFamily, "certificate_ends_seconds", about, "endpoint", ends)
-    unusable = {(endpoint,): int(bool(one.problem)) for endpoint, one in certificates.items()}
-    about = "1 if the endpoint's files have changed, but cannot be used, so the earlier ones stay. The log says why."
-    yield labelled(GaugeMetricFamily, "certificate_unusable", about, "endpoint", unusable)
+def _of_renewed(renewed: Mapping[str, Renewed[Any]]) -> Iterator[Metric]:
+    ends = {(of,): ends_at for of, one in renewed.items() if (ends_at := one.ends_at) is not None}
+    about = "When each certificate of the instance ends, in seconds since 1970."
+    yield labelled(GaugeMetricFamily, "certificate_ends_seconds", about, "of", ends)
+    unusable = {(of,): int(bool(one.problem)) for of, one in renewed.items()}
+    about = "1 if files have changed, but cannot be used, so what they contained before stays. The log says why."
+    yield labelled(GaugeMetricFamily, "renewal_unusable", about, "of", unusable)
 
 
 def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
@@ -277,9 +277,9 @@ class MetricsServer(Exposition):
         tls: SSLContext | None = None,
         host_names: Iterable[str] = (),
         threads: Sequence[Thread] = (),
-        certificates: Mapping[str, Certificate] | None = None,
+        renewed: Mapping[str, Renewed[Any]] | None = None,
     ) -> None:
-        collector = ServiceCollector(service, store, gateway, kafka, lags, certificates)
+        collector = ServiceCollector(service, store, gateway, kafka, lags, renewed)
         serves_members = gateway is not None or kafka is not None
         pages = {PRESENCES: partial(_presences, gateway, kafka)} if serves_members else None
         super().__init__(

@@ -12,6 +12,7 @@ from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, RequestType
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import about_group
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.requests import Acting, ask, submit
@@ -125,8 +126,7 @@ def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:
     """Asks the coordinator to record an action on a client-assigned group in the cluster's history."""
-    recorded = " ".join(filter(None, ["group", group, change]))
-    submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=recorded))
+    submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=about_group(group, change)))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as Assigned
 
 from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.errors import BrokerError, MalformedValue, NoOffset
+from kafka_coord.model import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,6 +29,7 @@ _WAIT_S = 0.1
 """How long to wait, in seconds, for a full batch of records before continuing with a partial batch."""
 _SILENCE_S = 60.0
 """The task fails after this many seconds without data from any broker. Spark then retries it."""
+_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 """Maps librdkafka's timestamp types to Kafka's numbers, which Spark's source uses."""
 
@@ -152,7 +154,7 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
             reading.at = reading.end
         else:
             _after_gap(client, reading, fail=fail)
-    elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+    elif error.code() in _OUT_OF_RANGE:
         if reading is not None:
             _after_gap(client, reading, fail=fail)
     elif not (error.retriable() or is_about_no_group(error)):
@@ -182,6 +184,28 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
     if reading.at < end:
         client.incremental_unassign([reading.assigned])
         client.incremental_assign([reading.assigned])
+
+
+def out_of_range(
+    positions: Mapping[TopicPartition, int], settings: Mapping[str, str], timeout_s: float
+) -> frozenset[TopicPartition]:
+    """Returns the partitions whose brokers refuse to fetch from the given offset, because it is out of range. Only a
+    fetch tells. A broker that does not answer within ``timeout_s`` says nothing, so its partitions are left out."""
+    client, asked, found = _client(settings), set(positions), set()
+    deadline = time.monotonic() + timeout_s
+    try:
+        client.assign([Assigned(*partition, offset) for partition, offset in positions.items()])
+        while asked and time.monotonic() < deadline:
+            for message in client.consume(len(asked), timeout=_WAIT_S):
+                partition, error = TopicPartition(message.topic(), message.partition()), message.error()
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
+                    asked.discard(partition)
+                elif error.code() in _OUT_OF_RANGE and partition in asked:
+                    asked.discard(partition)
+                    found.add(partition)
+    finally:
+        _forget(settings)
+    return frozenset(found)
 
 
 def to_arrow(messages: Sequence[Any], *, headers: bool, clamp: bool = False) -> pyarrow.RecordBatch:

@@ -24,10 +24,13 @@ class BatchHoldings:
     Spark's thread plans. One lock protects the state that they share.
     """
 
-    def __init__(self, wake: Callable[[], None], *, from_the_end: bool = False) -> None:
-        """With ``from_the_end``, a partition without a stored offset starts at its end."""
+    def __init__(
+        self, wake: Callable[[], None], *, from_the_end: bool = False, later_from_the_end: bool = False
+    ) -> None:
+        """With ``from_the_end``, a partition without a stored offset starts at its end. ``later_from_the_end`` decides
+        instead for partitions that came into being after the group's subscription first covered their topics."""
         self._wake = wake
-        self._from_the_end = from_the_end
+        self._from_the_end, self._later_from_the_end = from_the_end, later_from_the_end
         self._starting: dict[TopicPartition, int | None] = {}
         """The partitions without a position, each with its listed end once that is known."""
         self._reasons: dict[TopicPartition, str] = {}
@@ -38,8 +41,6 @@ class BatchHoldings:
         """The partitions of the current micro-batch, including partitions that were lost after it was planned."""
         self._orphans: set[TopicPartition] = set()
         self._awaited = False
-        self.later: set[TopicPartition] = set()
-        """The partitions that came into being after the group's subscription first covered their topics."""
         self.changed = threading.Event()
         """Set when partitions become readable, are being stopped or are lost."""
 
@@ -147,11 +148,8 @@ class BatchHoldings:
             for partition, start in starts.items():
                 if partition not in self._held:
                     self._held[partition] = HeldPartition(partition, start.offset)
-                    if start.later:
-                        self.later.add(partition)
-                    else:
-                        self.later.discard(partition)
-                    if start.offset == NO_OFFSET and self._from_the_end and not start.later:
+                    at_the_end = self._later_from_the_end if start.later else self._from_the_end
+                    if start.offset == NO_OFFSET and at_the_end:
                         self._starting[partition] = None
 
     def unresolved(self) -> Mapping[TopicPartition, str]:

@@ -18,6 +18,7 @@ from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, 
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.spark.fetching import out_of_range
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.spark.planned_batch import PlannedBatch
@@ -36,11 +37,8 @@ _WARN_EVERY_S = 10.0
 _RETRY_S = 0.2
 _SAID_WITHIN_S = 2.0
 """How long a micro-batch waits, in seconds, for the group to store a partition's first offset."""
-_BEYOND_END_S = 3.0
-"""How long, in seconds, an offset must stay beyond the log's end before the records up to it count as lost. A newly
-elected partition leader might not know yet how far its predecessor had let consumers read (KIP-207)."""
-
-
+_OUT_OF_RANGE_S = 1.0
+"""How long, in seconds, a plan waits for brokers to say whether an offset is out of range."""
 _BEGINS_S = 10.0
 """How long to reuse the start offsets of the logs, in seconds. Retention moves them slowly, and a fetch detects a
 change."""
@@ -87,7 +85,11 @@ class QueryMember:
         self._wakeup = threading.Event()
         self._store = connect_with(options.zookeeper)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
-        self.holdings = holdings(self._wakeup.set, from_the_end=options.starting_offsets is StartingOffsets.LATEST)
+        self.holdings = holdings(
+            self._wakeup.set,
+            from_the_end=options.starting_offsets is StartingOffsets.LATEST,
+            later_from_the_end=options.new_partitions is StartingOffsets.LATEST,
+        )
         self._connector = Connector(
             self._store,
             self._channel,
@@ -104,16 +106,15 @@ class QueryMember:
         self._idle_since = float("-inf")
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
         """Each partition's finished ranges, in the order in which they were finished."""
-        self._beyond: dict[TopicPartition, float] = {}
-        """Partition → the time when its offset was first seen beyond the end of the log (monotonic seconds)."""
         self._warned = -_WARN_EVERY_S
-        self._look = look_in_zookeeper(self._store)
+        self._look = look_in_zookeeper(self._store, options.group)
         self._absences = Absences(
             options.group,
             options.consumer_id,
             self._look,
             subscription=lambda: self._settings.member.subscription,
             known=lambda: frozenset(partition.topic for partition in self.holdings.held_partitions()),
+            assignor=self._settings.member.assignor,
         )
         self._told: dict[TopicPartition, str] = {}
         """The partitions that cannot be read, as last told, each with the reason."""
@@ -455,18 +456,23 @@ class QueryMember:
         begins = self._begins_of(current, ends)
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
+        beyond: dict[TopicPartition, int] = {}
         for partition, position in current.items():
             if partition not in ends or partition not in begins:
                 continue
             begin, end = begins[partition], ends[partition]
             if begin <= position <= end:
-                self._beyond.pop(partition, None)
                 positions[partition] = position
-            elif position == NO_OFFSET:
-                earliest = self._options.starting_offsets is StartingOffsets.EARLIEST
-                moved[partition] = begin if earliest or partition in self.holdings.later else end
-            elif position < begin or self._stays_beyond(partition):
+            elif position == NO_OFFSET:  # one that starts at its end has no turn before the group has stored that end
+                moved[partition] = begin
+            elif position < begin:
                 moved[partition] = self._after_loss(partition, position, begin, end)
+            else:
+                beyond[partition] = position
+        # A listed end may be old: a new leader does not know yet how far its predecessor had let consumers read.
+        settings = {**self._options.kafka, "bootstrap.servers": self.bootstrap}
+        for partition in out_of_range(beyond, settings, _OUT_OF_RANGE_S) if beyond else ():
+            moved[partition] = self._after_loss(partition, beyond[partition], begins[partition], ends[partition])
         return positions | self._moved(moved)
 
     def _begins_of(
@@ -483,10 +489,6 @@ class QueryMember:
             self._begins_until = now + _BEGINS_S
         return self._begins
 
-    def _stays_beyond(self, partition: TopicPartition) -> bool:
-        now = time.monotonic()
-        return now >= self._beyond.setdefault(partition, now) + _BEYOND_END_S
-
     def _after_loss(self, partition: TopicPartition, position: int, begin: int, end: int) -> int:
         policy = self._options.on_data_loss
         holds = (
@@ -497,7 +499,6 @@ class QueryMember:
                 f"group {self._options.group} continues at {position} of {partition}, but {holds}. Set the offset with "
                 "'kafka-coord groups reset-offsets', or set onDataLoss=earliest (or latest) to read what is there"
             )
-        self._beyond.pop(partition, None)
         if position < begin:  # what still exists is read
             at, lost = begin, f"{begin - position} unread records are gone; "
         else:

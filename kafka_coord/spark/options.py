@@ -68,6 +68,9 @@ class SourceOptions:
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS
     min_partitions: int = 0
     starting_offsets: StartingOffsets = StartingOffsets.LATEST
+    new_partitions: StartingOffsets = StartingOffsets.EARLIEST
+    """Where a partition without a committed offset starts that came into being after the group's subscription first
+    covered its topic."""
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     timestamp_out_of_range: TimestampOutOfRange = TimestampOutOfRange.FAIL
     include_headers: bool = False
@@ -117,6 +120,7 @@ class SourceOptions:
             max_offsets_per_trigger=_number(options, "maxoffsetspertrigger", DEFAULT_MAX_OFFSETS, 1),
             min_partitions=_number(options, "minpartitions", 0, 0),
             starting_offsets=_starting_offsets(options),
+            new_partitions=_choice(options, "autooffsetresetnewpartitions", StartingOffsets.EARLIEST),
             on_data_loss=_on_data_loss(options),
             timestamp_out_of_range=_choice(options, "timestampoutofrange", TimestampOutOfRange.FAIL),
             include_headers=_truth(options, "includeheaders", default=False),
@@ -140,6 +144,7 @@ _KNOWN = {
         "maxOffsetsPerTrigger",
         "minPartitions",
         "startingOffsets",
+        "autoOffsetResetNewPartitions",
         "failOnDataLoss",
         "onDataLoss",
         "timestampOutOfRange",

@@ -171,6 +171,7 @@ RULES = (
     Rule("/consumers/history", "r", ""),
     Rule("/consumers/successor", "r", ""),
     Rule("/consumers/retention", "r", ""),
+    Rule("/consumers/heard", "r", ""),
     Rule("/consumers/rights", "r", ""),
     Rule("/consumers/rights/<instance>", "r", ""),
     Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),

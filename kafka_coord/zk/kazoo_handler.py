@@ -14,12 +14,16 @@ number of servers, so that another server can still be reached in time.
 
 **Waiting.** kazoo waits five times per request, each time with a new epoll object. That accounts for up to half the
 cost of a request (docs/performance.md). This handler uses ``poll`` instead.
+
+**Renewed certificates.** kazoo reads the files of certificates for each connection, and cannot connect while they are
+half written. This handler gets a TLS context from its caller.
 """
 
 from __future__ import annotations
 
 import select
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -33,11 +37,13 @@ _ALWAYS_REPORTED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's threading handler, for a client of an ensemble of ``servers`` servers."""
+    """kazoo's threading handler, for a client of an ensemble of ``servers`` servers. Before each connection, it calls
+    ``connecting``, which returns the TLS context, or None for a connection without TLS."""
 
-    def __init__(self, servers: int = 1) -> None:
+    def __init__(self, servers: int = 1, connecting: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._servers = servers
+        self._connecting = connecting
         self._raised: list[BaseException] = []
         """Exceptions raised by signal handlers, which kazoo caught while sending a request."""
         self._waker: socket.socket | None = None
@@ -45,6 +51,9 @@ class KazooHandler(SequentialThreadingHandler):
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
         """Connects as kazoo does. ``timeout`` is the session timeout in seconds."""
         each = None if timeout is None else timeout / self._servers
+        tls = self._connecting()
+        if tls is not None:
+            return _secured(kwargs["address"], kwargs["hostname"], each, tls)
         return super().create_connection(*args, timeout=each, **kwargs)  # type: ignore[no-untyped-call]
 
     def create_socket_pair(self) -> tuple[Any, Any]:
@@ -95,6 +104,17 @@ class KazooHandler(SequentialThreadingHandler):
         if self._waker is not None:
             with suppress(OSError):  # already closed
                 self._waker.send(b"\0")
+
+
+def _secured(address: tuple[str, int], host: str, timeout_s: float | None, tls: ssl.SSLContext) -> ssl.SSLSocket:
+    connection = socket.create_connection(address, timeout_s)
+    try:
+        for level, option in ((socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)):
+            connection.setsockopt(level, option, 1)
+        return tls.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
 
 
 class _Result(AsyncResult):

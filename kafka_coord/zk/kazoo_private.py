@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
@@ -55,6 +55,15 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
 
     connection._invoke = listening
     return True
+
+
+def set_credentials(client: KazooClient, digest: str | None, sasl: Mapping[str, str] | None) -> None:
+    """Sets the credentials that kazoo sends on its next connection. If a later kazoo hides those for SASL, the first
+    ones stay in use."""
+    client.auth_data = {("digest", digest)} if digest is not None else set()
+    connection = getattr(client, "_connection", None)
+    if sasl is not None and connection is not None and hasattr(connection, "sasl_options"):
+        connection.sasl_options = dict(sasl)
 
 
 def _of_connection(client: KazooClient, name: str, lost: str) -> tuple[Any, Any]:

@@ -21,6 +21,7 @@ GROUPS = "/consumers/groups"
 LOG_PARTITIONS = "/consumers/kafka"
 MISSING_RIGHTS = "/consumers/rights"
 RETENTION = "/consumers/retention"
+HEARD = "/consumers/heard"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """The znodes that every instance creates if they are missing, before it stands for election."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Id
@@ -80,6 +81,10 @@ class ZkOptions:
     """The servers' ``jute.maxbuffer``. Set this if the servers do not use the default."""
     multi_read: bool = True
     """Whether to use ZooKeeper 3.6's multi-read. The client detects whether the server supports it."""
+    settings_file: Path | None = field(default=None, compare=False)
+    """The file that the credentials were read from. When it has changed, the next connection calls ``reread``."""
+    reread: Callable[[], ZkOptions] | None = field(default=None, compare=False, repr=False)
+    """Returns the options as they are now, of which only the credentials count."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
         """Returns the ACLs, in kazoo's format, for creating the znode ``path`` (below the chroot)."""
@@ -130,16 +135,7 @@ class ZkOptions:
                 f"ZooKeeper ACL {self.acl.value!r} needs an authenticated creator: "
                 f"provide digest or SASL credentials or a TLS client certificate, or use {Acl.OPEN.value!r}"
             )
-        arguments: dict[str, Any] = {"default_acl": self.acls(), "read_only": False}
-        if self.tls is not None:
-            arguments |= {
-                "use_ssl": True,
-                "ca": self.tls.ca,
-                "certfile": self.tls.cert,
-                "keyfile": self.tls.key,
-                "keyfile_password": self.tls.key_password,
-                "verify_certs": self.tls.verify,
-            }
+        arguments: dict[str, Any] = {"default_acl": self.acls(), "read_only": False, "use_ssl": self.tls is not None}
         if self.digest is not None:
             arguments["auth_data"] = [("digest", f"{self.digest.username}:{self.digest.password}")]
         if self.sasl is not None:

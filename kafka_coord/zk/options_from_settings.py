@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.settings import ZooKeeperSettings
+from kafka_coord.settings import Settings, ZooKeeperSettings
 
 if TYPE_CHECKING:
     from kafka_coord.zk.options import ZkOptions
     from kafka_coord.zk.session import KazooStore
 
 
-def connect_with(settings: ZooKeeperSettings) -> KazooStore:
+def connect_with(settings: ZooKeeperSettings, source: Settings | None = None) -> KazooStore:
     """Opens a ZooKeeper session, which the caller must close. Raises :class:`StoreUnavailable` and
-    :class:`SettingsError`."""
+    :class:`SettingsError`. ``source`` is where the settings come from: if its file has changed, new connections of the
+    session use the credentials that are in it now."""
     from kafka_coord.zk.session import connect
 
+    options = zookeeper_options(settings)
+    if source is not None and source.file is not None and (reread := source.reread) is not None:
+        options = replace(options, settings_file=source.file, reread=lambda: zookeeper_options(reread().zookeeper))
     return connect(
         settings.hosts,
         session_timeout_ms=settings.session_timeout_ms,
         connect_timeout_s=settings.connect_timeout_ms / 1000,
-        options=zookeeper_options(settings),
+        options=options,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, Wat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
+from kafka_coord.zk.credentials import renewed_credentials
 from kafka_coord.zk.kazoo_errors import translated
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
@@ -123,7 +125,8 @@ class KazooStore(Store):
         self._clock = clock
         self._options = options
         # this class applies the chroot, because kazoo would not apply it to multi-reads and could not create it
-        handler = KazooHandler(len(where.servers))
+        self.credentials = renewed_credentials(options)
+        handler = KazooHandler(len(where.servers), self._identify)
         self._client = KazooClient(
             ",".join(where.servers),
             handler=handler,
@@ -146,6 +149,12 @@ class KazooStore(Store):
 
     def __repr__(self) -> str:
         return f"KazooStore({self._where}, {self._session.state.value}, session={self._session.session_id:#x})"
+
+    def _identify(self) -> ssl.SSLContext | None:
+        """Gives kazoo the newest credentials for the connection that it is about to open. Returns the TLS context."""
+        found = self.credentials.newest()
+        kazoo_private.set_credentials(self._client, found.digest, found.sasl)
+        return found.tls
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 

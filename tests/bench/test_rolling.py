@@ -64,6 +64,7 @@ def test_without_the_brokers_own_restart_nothing_is_judged() -> None:
     assert bars([(Procedure.TOGETHER, JAVA, TOGETHER, 4)]) == []
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 def test_a_small_run_measures_both_procedures(tmp_path: Path) -> None:

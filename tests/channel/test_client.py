@@ -101,3 +101,16 @@ def test_a_client_that_waits_for_a_hosts_answer_can_be_closed() -> None:
             assert asking.recv(100)
             client.close(timeout_s=1.0)
             assert not [thread for thread in threading.enumerate() if thread.name == "socket-c1"]
+
+
+def test_a_consumer_that_leaves_does_not_warn_that_its_connection_ends(caplog: pytest.LogCaptureFixture) -> None:
+    link = SocketLink(
+        "delays", "c1", SystemClock(), session_timeout_ms=10_000, resume_key="mine", auto_commit=True,
+        wake=lambda: None, patience_s=0.0,
+    )  # fmt: skip
+    client = SocketClient(["127.0.0.1:1"], link)
+    client.on_lost_connection("the coordinator closed the connection")
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    link.is_leaving = True
+    client.on_lost_connection("the coordinator closed the connection")
+    assert [one.levelname for one in caplog.records if one.levelname == "WARNING"] == ["WARNING"]

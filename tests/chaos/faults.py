@@ -21,6 +21,7 @@ from kafka_coord.zk import layout
 from tests.chaos.force_expire import expire
 from tests.chaos.journal import WORLD, Event, EventWriter, Kind, Phase
 from tests.chaos.links import Direction
+from tests.chaos.logins import OPERATOR, as_variables
 from tests.chaos.parts import EAGER_GROUP, PREFIX, Part, another, mixed_cast
 from tests.chaos.schedule import Planned
 from tests.chaos.skewed import set_skew
@@ -491,7 +492,7 @@ class Faults:
         """Runs ``kafka-coord …`` as an operator does, and appends its output to ``logs/operators.log``."""
         ran = subprocess.run(
             [sys.executable, "-m", "kafka_coord.cli.main", *arguments],
-            env={**os.environ, "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts},
+            env={**os.environ, **as_variables(OPERATOR), "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts},
             capture_output=True,
             text=True,
             timeout=_CLI_S * 2,

@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as Assigned
 import kafka_coord
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter
+from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import Part
 
@@ -32,8 +33,8 @@ SOURCE = Path(kafka_coord.__file__).parents[1] / "tests" / "third_party" / "cons
 class Fetcher:
     """Fetches for the third-party consumer. Each partition has its own client, which keeps its position."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, bootstrap: str, user: str) -> None:
+        self._bootstrap, self._user = bootstrap, user
         self._clients: dict[tuple[str, int], tuple[Consumer, int]] = {}
 
     def __call__(self, topic: str, partition: int, offset: int) -> list[tuple[int, bytes | None]]:
@@ -64,6 +65,7 @@ class Fetcher:
                 "enable.auto.commit": False,
                 "log_level": 0,
                 "reconnect.backoff.max.ms": 1_000,
+                **login(self._user),
             }
         )
 
@@ -115,7 +117,7 @@ def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[
 
 def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
     """Consumes until the stop signal. Starts again if ZooKeeper is unreachable or the name is taken."""
-    fetcher = Fetcher(bootstrap)
+    fetcher = Fetcher(bootstrap, part.user)
     module = third_party()
     passing = (module.KazooClient().handler.timeout_exception, module.kz.NodeExistsError)
     consumer_class = telling(module.ThirdPartyConsumer, journal, fetcher)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.chaos.journal import Group, Participant
 from tests.chaos.journal.consumers import CONFLUENT, JAVA
+from tests.chaos.logins import MEMBER
 
 STOCK = frozenset({CONFLUENT, JAVA})
 """The kinds that are stock Kafka clients. Their bootstrap servers are the instances, and they do not use ZooKeeper."""
@@ -59,6 +60,8 @@ class Part:
     """Whether a stock client has its name as ``group.instance.id``."""
     protocol: str = "classic"
     """A stock client's ``group.protocol``. The instances set the session timeout of a KIP-848 member."""
+    user: str = MEMBER
+    """As whom it logs in at the brokers."""
 
     @property
     def stock(self) -> bool:

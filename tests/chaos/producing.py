@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException, Producer
 
 from kafka_coord.dev.cluster.stopping import stopping_event
 from tests.chaos.journal import ProducedWriter
+from tests.chaos.logins import login
 from tests.chaos.parts import PREFIX
 
 _TICK_S = 0.05
@@ -30,7 +31,7 @@ _FLUSH_S = 120.0
 class Producing:
     """Writes ``per_s`` records a second in total, to all partitions in turn."""
 
-    def __init__(self, bootstrap: str, directory: Path, per_s: float) -> None:
+    def __init__(self, bootstrap: str, directory: Path, per_s: float, user: str | None = None) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -43,6 +44,7 @@ class Producing:
                 "reconnect.backoff.max.ms": 1_000,
                 "topic.metadata.refresh.interval.ms": 5_000,
                 "log_level": 0,
+                **(login(user) if user is not None else {}),
             }
         )
         self._per_s = per_s
@@ -130,10 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--per-s", type=float, default=400.0)
+    parser.add_argument("--user", help="The user to log in as. [default: none]")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopping = stopping_event(signal.SIGTERM)
-    producing = Producing(given.bootstrap, given.directory, given.per_s)
+    producing = Producing(given.bootstrap, given.directory, given.per_s, given.user)
     left = producing.run(stopping)
     if left or producing.refused:
         click.echo(f"unacknowledged at the end: {left}; refused and repeated: {dict(producing.refused)}", err=True)

@@ -50,6 +50,8 @@ its effects."""
 _SHORTLY_WARM_S = 2.0
 """In a run of less than a minute, which is too short to find leaks."""
 _CAUGHT_UP_S = 180.0
+_PICKS = (0.125, 0.625, 0.375, 0.875)
+"""Chooses each of up to four variants of an event that happens again and again, and each of two at first."""
 _REQUESTS = 12
 _REQUESTS_EVERY_S = 0.05
 
@@ -161,12 +163,11 @@ class ChaosRun:
         faults.wait()
 
     def _happen(self, stretch: Stretch, faults: Faults, watch: Watch) -> None:
-        """Plays the scenes of the stretch's events of the world without other faults. The picks are spread evenly, so
-        that each variant of a repeated event happens."""
+        """Plays the scenes of the stretch's events of the world without other faults."""
         for number, kind in enumerate(stretch.calm):
             time.sleep(CALM_S)
             self._require_settled(watch, f"before '{kind}'")
-            faults.play(kind, (0.25 + 0.5 * (number // len(set(stretch.calm)))) % 1.0)
+            faults.play(kind, _PICKS[number // len(set(stretch.calm)) % len(_PICKS)])
 
     def _measure(self, what: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """Measures one failover without other faults, or a rolling restart."""

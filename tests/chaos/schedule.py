@@ -144,8 +144,8 @@ AMID_FAULTS = frozenset(
 could be judged then."""
 
 _MEAN_PAUSE_OF_EVENTS_S = 60.0
-SMOKE: tuple[Kind, ...] = ()
-"""The events in a run of less than a minute."""
+SMOKE = (Kind.TOPIC_RECREATED,)
+"""The events in a run of less than a minute, which measures no failovers for it."""
 
 
 def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Planned, ...]:
@@ -205,7 +205,7 @@ def schedule(
 ) -> tuple[Stretch, ...]:
     """Returns the schedule for this many minutes. Failovers of all three kinds are measured after each stretch. One
     kind of rolling restart is measured after each of the first three stretches, or all kinds after a lone stretch. A
-    run of less than two minutes has no rolling restarts, and a run of less than a minute measures only a kill.
+    run of less than two minutes has no rolling restarts, and a run of less than a minute measures nothing.
 
     Each event of the world happens once without other faults in a run of several stretches, and some happen in a
     shorter run.
@@ -219,7 +219,7 @@ def schedule(
         calm = _calm(seed, minutes, number, count, clients)
         spent_s = _MEASURING_S + _ROLLING_S * len(rolling) + _EVENT_S * len(calm)
         seconds = max(20.0, total_s / count - spent_s)
-        then = (KILLED,) if minutes < 1.0 else (CLEAN_STOP, KILLED, FROZEN, *rolling)
+        then = () if minutes < 1.0 else (CLEAN_STOP, KILLED, FROZEN, *rolling)
         planned = _planned(randomness, seed, number, seconds, sorts, clients)
         if minutes < 1.0:
             planned = tuple(one for one in planned if one.role != WORLD)

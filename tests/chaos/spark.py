@@ -22,13 +22,14 @@ from pyspark.sql.types import StructType
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.member import QueryMember
-from kafka_coord.spark.options import SourceOptions
+from kafka_coord.spark.options import KAFKA_PREFIX, SourceOptions
 from kafka_coord.spark.session import spark_session
 from kafka_coord.spark.sinks import ParquetTable
 from kafka_coord.spark.source import GroupStreamReader, KafkaCoordSource
 from kafka_coord.spark.stopping import BetweenBatches
 from tests.chaos.journal import ConsumerWriter
 from tests.chaos.judge.tables import TABLES
+from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import Part
 
@@ -126,6 +127,7 @@ def _query(
             sessionTimeoutMs=part.session_timeout_ms,
             rejoinGraceMs=part.rejoin_grace_ms,
             journal=str(journal.path),
+            **{f"{KAFKA_PREFIX}{key}": value for key, value in login(part.user).items()},
         )
         .load()
     )

@@ -14,6 +14,15 @@ from tests.chaos.judge.findings import Rule, Status
 TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rule.NO_LEAKS}
 """The rules with a time limit, which a machine that also runs other tests cannot meet, and a rule that needs a longer
 run."""
+EXERCISED = {
+    Rule.NOTHING_MISSING,
+    Rule.ONE_OWNER,
+    Rule.REPEATS,
+    Rule.ORDER,
+    Rule.CONVERGENCE,
+    Rule.EVENT_RECORDS,
+    Rule.EVENT_MEMBERSHIPS,
+}
 
 
 @pytest.mark.timeout(900)
@@ -32,5 +41,5 @@ def test_no_rule_is_broken_in_a_short_chaos_run(tmp_path: Path) -> None:
     broken = {ruling.rule for ruling in report.rulings if ruling.status is Status.BROKEN}
     assert not broken - TIMED, page
     exercised = {ruling.rule for ruling in report.rulings if ruling.status is not Status.NOT_EXERCISED}
-    assert {Rule.NOTHING_MISSING, Rule.ONE_OWNER, Rule.REPEATS, Rule.ORDER, Rule.CONVERGENCE} <= exercised, page
+    assert exercised >= EXERCISED, page
     assert sum(report.done.values()) > 12, page

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
@@ -25,6 +25,17 @@ from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import KazooStore, connect
 from tests.chaos.links import Link, Network
+from tests.chaos.logins import (
+    INSTANCE,
+    OF_BROKERS,
+    OF_INSTANCES,
+    OF_MEMBERS,
+    OPERATOR,
+    Listener,
+    as_options,
+    broker_properties,
+    login,
+)
 from tests.chaos.parts import MODULES, TOPICS, Part
 from tests.chaos.skewed import set_skew
 
@@ -133,7 +144,11 @@ class ChaosTestbed:
         """Whether the instances serve stock Kafka clients. Then the producer is also a stock client."""
         self._managed_groups = ".*" if clients == "mixed" else None
         """The option ``--managed-groups`` of the instances."""
+        self.quiet = False
+        """Whether observers leave the instances alone, because connections that they cause to be used are not idle."""
         self._fronts: dict[int, _Front] = {}
+        self._of_members: list[str] = []
+        """The brokers' addresses for members."""
         self._network = Network()
         self._left = ExitStack()
         self._ghosts: dict[int, int | None] = {}
@@ -162,6 +177,10 @@ class ChaosTestbed:
     def instances(self) -> str:
         """The instances' addresses for stock clients, through their links."""
         return ",".join(_hosts(front.clients) for front in self._fronts.values())
+
+    def stock_client(self, group: str) -> dict[str, Any]:
+        """Returns the settings of an observer's client of this group, which connects to the instances."""
+        return {"bootstrap.servers": self.instances, "group.id": group, "log_level": 0, **login(OPERATOR)}
 
     def zookeeper_leader(self) -> Actor | None:
         """Returns the server that currently leads, according to its own report."""
@@ -221,7 +240,7 @@ class ChaosTestbed:
         # A consumer without ZooKeeper has no link, because its connection belongs to a coordinator's link.
         without = part.socket or part.stock
         link = self._network.link([server.port for server in self._zookeepers]) if not without else None
-        bootstrap = self.instances if part.stock else self.bootstrap
+        bootstrap = self.instances if part.stock else ",".join(self._of_members)
         part = replace(part, channel=",".join(self._channels.values()))
         skew = self._skew_file(f"consumer-{part.name}")
         module = f"tests.chaos.{MODULES[part.kind]}"
@@ -319,6 +338,7 @@ class ChaosTestbed:
         brokers = []
         for number in range(1, SERVERS + 1):
             link = self._network.link([server.port for server in self._zookeepers])
+            members = f"{LOOPBACK}:{free_port()}"
             broker = KafkaBroker(
                 self.directory / f"kafka-{number}",
                 number,
@@ -327,13 +347,21 @@ class ChaosTestbed:
                 if self._for_clients
                 else _KAFKA,
             )
+            listeners = [
+                Listener(OF_BROKERS, broker.address, broker.address),
+                Listener(OF_MEMBERS, members, members),
+            ]
             if self._for_clients:
                 listens = free_port()
                 clients = self._network.link([listens])
                 broker.instance_port = clients.ports[0]  # the address that the broker advertises
+                listeners.append(Listener(OF_INSTANCES, broker.listener_address, broker.instance_address))
                 self._fronts[number] = _Front(listens, clients, self._network.link([broker.listener_port]))
+            properties = {**broker.settings.properties, **broker_properties(tuple(listeners))}
+            broker.settings = replace(broker.settings, properties=properties)
             self._add(_server("kafka", str(number), broker, (link,)))
             brokers.append(broker)
+            self._of_members.append(members)
         return tuple(brokers)
 
     def _make_serve(self, number: int) -> None:
@@ -343,7 +371,7 @@ class ChaosTestbed:
         self._channels[number] = _hosts(channel)
         skew = self._skew_file(f"serve-{number}")
         arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]
-        arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS)]
+        arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS), *as_options(INSTANCE)]
         arguments += ["--listen-channel", f"{LOOPBACK}:{listens}", "--advertise-channel", _hosts(channel)]
         links = [link, channel]
         if front := self._fronts.get(number):
@@ -364,6 +392,7 @@ class ChaosTestbed:
     def _make_producer(self) -> None:
         bootstrap = self.instances or self.bootstrap
         arguments = ["--bootstrap", bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
+        arguments += ["--user", OPERATOR] if self._for_clients else []
         module = "tests.chaos.producing"
         process = ChildProcess("producer", [sys.executable, "-m", module, *arguments], self._log("producer"))
         self._add(Actor("producer", "1", process, process.start, lambda: True))

@@ -18,6 +18,7 @@ from kafka_coord.consumer.stream import Stream
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MembershipLost, StoreUnavailable
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter
+from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import Part
 
@@ -62,7 +63,7 @@ class Work:
             rejoin_grace_ms=part.rejoin_grace_ms,
             mode=part.mode,
             assignor=part.assignor,
-            kafka=_FETCHING,
+            kafka=_FETCHING | login(part.user),
             on_assign=self._on_start,
             on_revoke=self._on_stop,
             on_lost=self._on_lost,

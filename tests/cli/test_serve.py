@@ -103,7 +103,7 @@ def test_sighup_looks_at_renewed_files_and_does_not_end_the_instance(
         eventually(lambda: "still using the earlier certificate" in process.err.read_text())
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
         process.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "read a renewed certificate" in process.err.read_text())
+        eventually(lambda: "using the renewed certificate" in process.err.read_text())
         assert process.ended(by=signal.SIGTERM).code == 0
 
 

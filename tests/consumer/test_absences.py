@@ -18,19 +18,22 @@ pytest_plugins = ["kafka_coord.testing.fixtures"]
 class Member:
     """A member whose looks the test answers."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription, assignor: str | None = None) -> None:
         self.topics: set[str] = set()
         self.elected: bool | None = True
         self.known: frozenset[str] = frozenset()
         self.away = False
         self.now = 0.0
-        self.absences = Absences("g", "c", self.look, subscription=lambda: subscription, known=lambda: self.known)
+        self.assignor = ""
+        self.absences = Absences(
+            "g", "c", self.look, subscription=lambda: subscription, known=lambda: self.known, assignor=assignor
+        )
 
     def look(self, subscription: Subscription, known: frozenset[str]) -> Present:
         del subscription
         if self.away:
             raise StoreUnavailable("away")
-        return Present(frozenset(self.topics) | known, self.elected)
+        return Present(frozenset(self.topics) | known, self.elected, self.assignor)
 
     def pass_s(self, seconds: float) -> None:
         until = self.now + seconds
@@ -113,3 +116,29 @@ def test_a_consumer_says_at_warning_which_of_its_topics_does_not_exist(
     fake_cluster.create_topic("flights")
     fake_cluster.consumer(group="g", topics=["flights", "filghts"])
     eventually(lambda: any("filghts" in one for one in warnings(caplog)), within_s=10)
+
+
+def test_an_assignor_that_the_group_does_not_use_is_said_once_with_the_one_in_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    member = Member(Subscription.to(["flights"]), assignor="stciky")
+    member.topics = {"flights"}
+    member.pass_s(60)
+    assert warnings(caplog) == [], "the group has no target yet"
+    member.assignor = "sticky"
+    member.pass_s(3_600)
+    (said,) = warnings(caplog)
+    assert said.startswith("the group uses the assignor sticky, not stciky consumer=c group=g: ")
+
+
+def test_an_assignor_that_the_group_is_about_to_use_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    member = Member(Subscription.to(["flights"]), assignor="range")
+    member.topics, member.assignor = {"flights"}, "sticky"
+    member.pass_s(1)
+    member.assignor = "range"
+    member.pass_s(3_600)
+    assert warnings(caplog) == []
+    nobody_asked = Member(Subscription.to(["flights"]))
+    nobody_asked.topics, nobody_asked.assignor = {"flights"}, "weighted"
+    nobody_asked.pass_s(3_600)
+    assert warnings(caplog) == []

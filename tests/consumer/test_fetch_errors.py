@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,19 @@ import pytest
 from confluent_kafka import KafkaError
 
 from kafka_coord.consumer.fetch_errors import FetchErrors
+from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.stream_partitions import StreamPartitions
+from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, TopicPartition
 
 BEGIN, END = 60, 100
+PARTITION = TopicPartition("flights", 0)
+CUT_AT_FIVE = KafkaError(
+    KafkaError._AUTO_OFFSET_RESET,
+    "Partition log truncation detected at offset 10 (leader epoch 3): broker end offset is 5 (offset leader epoch 3). "
+    "Reset to INVALID.: Local: Partition log truncation detected by broker (broker 2)",
+)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +40,55 @@ def test_after_an_offset_out_of_range_nothing_that_still_exists_is_skipped_needl
     position: int, reset: OffsetReset, continues_at: int
 ) -> None:
     sought: list[int] = []
-    partitions: Any = SimpleNamespace(seek=lambda _holding, offset: sought.append(offset))
+    partitions: Any = SimpleNamespace(
+        seek=lambda _holding, offset: sought.append(offset), position=lambda holding: holding.position
+    )
     client: Any = SimpleNamespace(bounds_of=lambda _partition: (BEGIN, END))
     never: Any = None  # no other trouble is reported
     holding: Any = SimpleNamespace(partition=TopicPartition("flights", 0), position=position)
     FetchErrors(partitions, client, reset, never).handle(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
     assert sought == [continues_at]
+
+
+class NoBroker:
+    """Fails the test if the broker is asked where the log ends."""
+
+    def bounds_of(self, key: object) -> tuple[int, int]:
+        raise AssertionError(f"asked for the bounds of {key}")
+
+
+def after_the_cut(position: int, reset: OffsetReset) -> tuple[HeldPartition, StreamPartitions]:
+    partitions = StreamPartitions(wake=lambda: None, changed=lambda: None)
+    holding = HeldPartition(PARTITION, position)
+    partitions.hold([holding])
+    partitions.begin([PARTITION])
+    errors = FetchErrors(partitions, NoBroker(), reset, lambda _partition, _error: None)  # type: ignore[arg-type]
+    errors.handle(holding, CUT_AT_FIVE)
+    return holding, partitions
+
+
+@pytest.mark.parametrize("reset", [OffsetReset.EARLIEST, OffsetReset.LATEST])
+def test_the_reset_goes_to_the_end_of_the_epoch_and_says_so(
+    reset: OffsetReset, caplog: pytest.LogCaptureFixture
+) -> None:
+    holding, _ = after_the_cut(8, reset)
+    assert holding.position == 5
+    assert holding.may_go_back
+    (told,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert "the log of flights-0 was cut at 5, and the last 3 offsets before 8 are gone" in told
+
+
+def test_the_application_is_told_if_so_configured() -> None:
+    _, partitions = after_the_cut(8, OffsetReset.ERROR)
+    with pytest.raises(NoOffset, match=r"was cut at 5.*seek"):
+        partitions.raise_failing()
+
+
+@pytest.mark.parametrize("reset", OffsetReset)
+def test_an_application_that_had_not_come_so_far_goes_on_where_it_was(
+    reset: OffsetReset, caplog: pytest.LogCaptureFixture
+) -> None:
+    holding, partitions = after_the_cut(4, reset)
+    partitions.raise_failing()
+    assert holding.position == 4
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]

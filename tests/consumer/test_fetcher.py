@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError
 
 from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.fetcher import Fetcher
@@ -76,3 +78,20 @@ def test_clients_are_kept_while_the_brokers_do_not_change(fetchers: KafkaFetcher
     admin = fetchers.log_offsets.admin
     fetchers.connect(("127.0.0.1:1",))
     assert fetchers.log_offsets.admin is admin
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"), [(KafkaError.TOPIC_AUTHORIZATION_FAILED, True), (KafkaError._AUTO_OFFSET_RESET, False)]
+)
+def test_why_a_partition_cannot_be_read_is_not_lost_by_a_seek_in_between(code: int, *, kept: bool) -> None:
+    """librdkafka tells it only once. What it says of an offset is outdated after a seek."""
+    fetcher = Fetcher(
+        0, reset=OffsetReset.EARLIEST, hands_out_until=lambda: math.inf, check=lambda: None, wake=lambda: None
+    )
+    holding = HeldPartition(PARTITION, 0)
+    fetcher.partitions.live[PARTITION] = holding
+    fetched_as = {PARTITION: holding.serial}
+    holding.renew()
+    failed = SimpleNamespace(error=lambda: KafkaError(code), topic=lambda: PARTITION.topic, partition=lambda: 0)
+    fetcher._without_errors([failed], fetched_as)
+    assert bool(fetcher._to_handle) == kept

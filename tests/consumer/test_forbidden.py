@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
 )
 
 from kafka_coord import Consumer
-from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -35,7 +34,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
 from tests.conftest import _shared_servers
 from tests.consumer.reading import read
-from tests.end_to_end.parties import coordinator as running_coordinator
+from tests.frontends.harness import SocketInstance, listing
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -121,9 +120,12 @@ def store(guarded: Guarded) -> Iterator[KazooStore]:
 
 
 @pytest.fixture(autouse=True)
-def elected(guarded: Guarded) -> Iterator[CoordinatorService]:
-    with running_coordinator(guarded.zookeeper) as service:
-        yield service
+def elected(guarded: Guarded) -> Iterator[SocketInstance]:
+    instance = SocketInstance(guarded.zookeeper, 101, lister=listing)
+    try:
+        yield instance.start_elected()
+    finally:
+        instance.stop()
 
 
 Make = Callable[..., Consumer]
@@ -179,11 +181,19 @@ def owner(store: KazooStore, group: str, topic: str) -> str | None:
     return owners[0] if owners else None
 
 
+@pytest.mark.parametrize("channel", ["zookeeper", "socket"])
 @pytest.mark.parametrize("rights", [(), (AclOperation.DESCRIBE,)], ids=["may not describe", "may not read"])
 def test_a_forbidden_topic_on_latest_neither_ends_the_membership_nor_blocks_another_topic(
-    guarded: Guarded, store: KazooStore, consumer: Make, caplog: pytest.LogCaptureFixture, rights: tuple[Any, ...]
+    guarded: Guarded,
+    store: KazooStore,
+    consumer: Make,
+    elected: SocketInstance,
+    caplog: pytest.LogCaptureFixture,
+    rights: tuple[Any, ...],
+    channel: str,
 ) -> None:
-    group = f"latest-{len(rights)}"
+    group = f"latest-{channel}-{len(rights)}"
+    over = {"zookeeper": None, "bootstrap": elected.server.address} if channel == "socket" else {}
     flights = guarded.topic(f"flights-{group}", AclOperation.READ)
     salaries = guarded.topic(f"salaries-{group}", *rights)
     forbidden = TopicPartition(salaries, 0)
@@ -191,7 +201,7 @@ def test_a_forbidden_topic_on_latest_neither_ends_the_membership_nor_blocks_anot
     guarded.produce(salaries, "before")
     changes: list[dict[TopicPartition, str]] = []
     with caplog.at_level(logging.INFO):
-        one = consumer(group, flights, salaries, on_unresolved=lambda now: changes.append(dict(now)))
+        one = consumer(group, flights, salaries, on_unresolved=lambda now: changes.append(dict(now)), **over)
         eventually(lambda: store.exists(layout.offset(group, flights, 0)), within_s=REBALANCE_TIMEOUT_MS / 1000)
         guarded.produce(flights, "one")
         assert [record.value for record in read(one, 1)] == [b"one"]
@@ -234,6 +244,38 @@ def test_a_forbidden_topic_goes_to_a_member_that_may_read_it_also_under_a_patter
     guarded.produce(closed, "for high")
     assert [record.value for record in read(high, 1)] == [b"for high"]
     assert low.stats.losses == 0
+
+
+@pytest.mark.parametrize("rights", [(), (AclOperation.DESCRIBE,)], ids=["may not describe", "may not read"])
+def test_a_member_that_may_not_read_a_topic_with_stored_offsets_refuses_it(
+    guarded: Guarded, store: KazooStore, consumer: Make, rights: tuple[Any, ...]
+) -> None:
+    group = f"stored-{len(rights)}"
+    topic = guarded.topic(group, *rights)
+    guarded.allow(topic, AclOperation.READ, user="boss")
+    guarded.produce(topic, "a")
+    high = consumer(group, topic, user="boss", auto_offset_reset="earliest")
+    assert [record.value for record in read(high, 1)] == [b"a"]
+    high.commit()
+    high.close()
+    low = consumer(group, topic, consumer_id="low")
+    eventually(lambda: low.poll(0.1) is None and low.stats.unresolved)
+    eventually(lambda: low.poll(0.1) is None and owner(store, group, topic) is None)
+    guarded.produce(topic, "b")
+    again = consumer(group, topic, user="boss", consumer_id="again")
+    assert [record.value for record in read(again, 1)] == [b"b"]
+    assert low.stats.losses == 0
+
+
+def test_a_topic_that_a_member_may_not_describe_is_refused_also_if_it_is_its_only_one(
+    guarded: Guarded, store: KazooStore, consumer: Make
+) -> None:
+    topic = guarded.topic("alone")
+    low = consumer("alone", topic, consumer_id="low")
+    eventually(lambda: owner(store, "alone", topic) is None and low.stats.unresolved)
+    assert "TOPIC_AUTHORIZATION_FAILED" in low.stats.unresolved[TopicPartition(topic, 0)]
+    guarded.allow(topic, AclOperation.READ)
+    eventually(lambda: owner(store, "alone", topic) == "low")
 
 
 def test_a_right_that_is_taken_away_moves_the_topic_and_ends_no_application(

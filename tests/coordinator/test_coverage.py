@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kafka_coord.coordinator.coverage import Covering, covering
@@ -49,6 +51,18 @@ def test_what_exists_at_the_first_subscription_counts_as_first(subscription: Sub
     assert found.topics == {"flights": TopicOfOffsets(IDS["flights"], 6)}
     (written,) = coverage_written(found.ops)
     assert (written.covers("flights"), written.covers("fares")) == (True, False)
+
+
+@pytest.mark.parametrize(("protocol", "first"), [(None, 0), ("kafka", 6)])
+def test_a_topic_that_was_created_after_the_registration_came_later_although_nothing_is_remembered_yet(
+    protocol: str | None, first: int
+) -> None:
+    """A Kafka client's instance may have changed the subscription after the registration."""
+    old, new = TopicInfo("fares", frozenset(range(3)), "6"), topic("flights", 6)
+    new = replace(new, former_identity="8")
+    members = {"c1": replace(Member("c1", 7, Subscription.matching("f.*")), protocol=protocol)}
+    found = covering(GROUP, None, frozenset(), members, {"fares": old, "flights": new})
+    assert found.topics == {"fares": TopicOfOffsets("6", 3), "flights": TopicOfOffsets(IDS["flights"], first)}
 
 
 @pytest.mark.parametrize("subscription", [Subscription.to(["flights", "fares"]), Subscription.matching(".*")])

@@ -3,7 +3,7 @@
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.model import Ledger, Member, Subscription
+from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, Subscription
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete
@@ -41,3 +41,20 @@ def test_a_member_that_vanishes_between_the_two_reads_has_its_grace_period() -> 
     assert isinstance(snapshot, Snapshot)
     assert not snapshot.observation.members
     assert snapshot.observation.in_grace == {"c1"}
+
+
+def test_a_coordinator_that_was_elected_later_knows_how_long_an_expired_session_was() -> None:
+    store = connected_store(SimulatedZooKeeper())
+    for path in (layout.ids("delays"), layout.owners("delays"), layout.channel("delays", "c1")):
+        store.ensure_path(path)
+    held = PartitionSet({"flights": [0]})
+    target = Assignment(1, 1, "digest", "sticky", "member c1 joined", {"c1": held})
+    store.create(layout.assignment("delays"), fields.dump(target.to_json()))
+    ledger = Ledger("c1", 1, owned=held, session_timeout_ms=6_000)
+    store.create(layout.ledger("delays", "c1"), fields.dump(ledger.to_json()))
+
+    query = GroupQuery(GroupMemory("delays"), {}, ())
+    (snapshot,) = observe(store, [query], epoch=2, options=CoordinatorOptions())
+
+    assert isinstance(snapshot, Snapshot)
+    assert str(snapshot.observation.departures["c1"]) == "expired after 6 s"

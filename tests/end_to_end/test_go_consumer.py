@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -17,9 +15,8 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 from tests.end_to_end.parties import all_given, expected, owners
+from tests.go_consumer import go_consumer, records_of
 from tests.waiting import eventually
-
-SOURCE = Path(__file__).parents[2] / "docs" / "examples" / "go-consumer"
 
 pytestmark = [
     pytest.mark.zookeeper,
@@ -30,19 +27,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("go") / "go-consumer"
-    built = subprocess.run(
-        ["go", "build", "-o", str(made), "."], cwd=SOURCE, capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stderr
+    made = go_consumer(tmp_path_factory.mktemp("go"))
+    assert made is not None
     return made
-
-
-def given_to(program: ChildProcess) -> list[tuple[int, int]]:
-    """Its output without an unfinished last line: it flushes its buffer whenever it is full."""
-    whole, _, _ = program.log.read_text().rpartition("\n")
-    lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
-    return [(line["partition"], line["offset"]) for line in lines]
 
 
 def owned(store: Store, group: str, consumer: str) -> int:
@@ -69,7 +56,7 @@ def test_the_go_consumer_joins_a_group_of_both_kinds_and_each_record_is_received
     go.start()
     try:
         eventually(lambda: owners(readers) == [2, 2] and owned(store, group, "g1") == 2)
-        eventually(lambda: len(given_to(go)) > 1_000)
+        eventually(lambda: len(records_of(go)) > 1_000)
         readers[0].stop()
         eventually(lambda: owners(readers[1:]) == [3] and owned(store, group, "g1") == 3)
         readers.append(reader(group, topic, "z2"))
@@ -79,11 +66,11 @@ def test_the_go_consumer_joins_a_group_of_both_kinds_and_each_record_is_received
         assert go.exit_code == 0, go.log.read_text()
         eventually(lambda: owners(readers[1:]) == [3, 3])
         written = producer.stop()
-        eventually(lambda: len(all_given(readers)) + len(given_to(go)) >= sum(written.values()), within_s=60)
+        eventually(lambda: len(all_given(readers)) + len(records_of(go)) >= sum(written.values()), within_s=60)
     finally:
         go.kill()
     for one in readers[1:]:
         one.stop()
-    given = all_given(readers) + Counter(given_to(go))
+    given = all_given(readers) + Counter(records_of(go))
     assert set(given) == expected(written)
     assert set(given.values()) == {1}, "no record was delivered twice"

@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafka_coord import Consumer
 from kafka_coord import TopicPartition as Held
+from kafka_coord.spark.member import QueryMember
+from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from tests.end_to_end.parties import coordinator
 from tests.waiting import answered, eventually
@@ -103,6 +105,33 @@ def test_the_option_turns_the_rule_off(make: Make, make_topic, kafka_cluster, pr
     eventually(lambda: again.poll(0.05) or (len(again.assignment()) == 2 and again.position(Held(topic, 1)) == COUNT))
     produce(topic, 1, 1)
     assert offsets_read(again, 1, topic, 1) == [COUNT]
+
+
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 0), ("latest", COUNT)])
+def test_a_query_reads_a_later_partition_as_its_option_says(
+    make: Make, make_topic, kafka_cluster, produce, reset: str, first: int
+) -> None:
+    topic = make_topic(partitions=1)
+    before = make(topics=[topic])
+    assigned(before, 1)
+    before.close()
+    grow(kafka_cluster, topic, 2)
+    produce(topic, 1, COUNT)
+    options = {"zookeeper": kafka_cluster.zookeeper, "group": before.group, "topics": topic}
+    query = QueryMember(SourceOptions.of(options | {"autoOffsetResetNewPartitions": reset}))
+    later = Held(topic, 1)
+
+    def planned() -> tuple[tuple[int, int], ...]:
+        query.holdings.done()
+        return query.plan(2 * COUNT).of_partition(later)
+
+    try:
+        eventually(lambda: (first == 0 or not planned()) and query.holdings.wanted().get(later, -1) in {-1, first})
+        eventually(lambda: first == 0 or query.holdings.stored_up_to(later) == first)
+        produce(topic, 1, 1)
+        assert eventually(planned)[0][0] == first
+    finally:
+        query.close()
 
 
 def test_a_topic_that_appears_under_a_pattern_is_read_from_its_beginning(make: Make, make_topic, produce) -> None:

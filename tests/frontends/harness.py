@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from kafka_coord.channel.frames import BadFrame, Decoder, encode
 from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
+from kafka_coord.coordinator.first_ends import EndLister
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.server import GatewayServer
+from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.zk.store import Store
 from tests.coordinator.harness import FAST, open_store
 from tests.waiting import eventually
 
@@ -21,11 +24,22 @@ from tests.waiting import eventually
 class SocketInstance:
     """A running service that listens for consumers."""
 
-    def __init__(self, hosts: str, broker_id: int, options: GatewayOptions | None = None, **security: Any) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        broker_id: int,
+        options: GatewayOptions | None = None,
+        *,
+        lister: Callable[[Store], EndLister | None] = lambda _store: None,
+        **security: Any,
+    ) -> None:
+        """``lister`` makes what lists awaited ends. By default, the instance lists none."""
         self.store = open_store(hosts)
         leadership_view = LeadershipView()
         self.server = GatewayServer("127.0.0.1:0", self.store, broker_id, leadership_view, options=options, **security)
-        self.service = CoordinatorService(self.store, broker_id, {"channel": self.server.address}, FAST)
+        self.service = CoordinatorService(
+            self.store, broker_id, {"channel": self.server.address}, FAST, lister=lister(self.store)
+        )
         leadership_view.service = self.service
 
     def start(self) -> SocketInstance:
@@ -133,3 +147,8 @@ class HandConsumer:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def listing(store: Store) -> EndLister:
+    """Lists ends with the broker's answers, as an instance does."""
+    return BrokerLog(store, {}, read_committed=True).ends

@@ -136,6 +136,17 @@ def test_the_note_names_the_members_that_are_not_in_the_log(log: Log) -> None:
     assert log.notes()[0].left_ms["managed", f"m-{PARTITION}"] == 7_000
 
 
+def test_the_note_is_split_where_the_broker_accepts_less(log: Log) -> None:
+    async def act(manager: GroupMetadataManager) -> None:
+        manager.limits.append_bytes = 1_000
+        manager.other_members = lambda _partition: {("managed", f"{'m' * 200}-{number}"): 7_000 for number in range(9)}
+        await asyncio.sleep(NOTED_AFTER_S * 2)
+
+    in_a_term(2, act)
+    assert len(log.notes()) > 1
+    assert all(len(record.value or b"") < 1_000 for term, _, record in log.records if term == 2)
+
+
 def test_a_refused_note_is_written_later(log: Log) -> None:
     log.refuses = 2
 

@@ -30,7 +30,15 @@ from kafka_coord.model import (
     history_from_json,
     history_to_json,
 )
-from kafka_coord.model.action import MAX_ACTIONS, MAX_ACTIONS_BYTES, MAX_CHANGE, encoded_actions, newest
+from kafka_coord.model.action import (
+    MAX_ACTIONS,
+    MAX_ACTIONS_BYTES,
+    MAX_CHANGE,
+    about_group,
+    change_to_group,
+    encoded_actions,
+    newest,
+)
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.model.partitions import parse_ranges, ranges
@@ -176,3 +184,14 @@ def test_a_request_for_many_partitions_is_written_with_only_the_beginning_of_its
     read = Request.from_json(load(dump(request.to_json()), "/r"), "request-1", "/r")
     assert read.partitions == many
     assert read.change == request.change[:MAX_CHANGE]
+
+
+_NAMES = st.sampled_from(["a", "a b", "a b c", 'a "b', '"a', "", " ", "a ", "a\n"]) | st.text(max_size=4)
+
+
+@given(st.lists(_NAMES, min_size=2, max_size=2), st.sampled_from(["", "b", "b c1", "evicted b c"]))
+def test_a_change_to_one_group_is_never_taken_for_a_change_to_another(names: list[str], change: str) -> None:
+    one, other = names
+    assert change_to_group(one, about_group(one, change)) == change
+    if other != one:
+        assert change_to_group(other, about_group(one, change)) is None

@@ -87,6 +87,7 @@ def ledgers(draw: st.DrawFn) -> Ledger:
         streams=draw(streams(held)),
         place=None if place is None else _renamed(place, consumer, incarnation),
         topic_ids={topic: draw(words) for topic in held.topics if draw(st.booleans())},
+        session_timeout_ms=draw(st.integers(0, 300_000)),
         znode_version=draw(st.integers(0, 1 << 31)),
     )
 

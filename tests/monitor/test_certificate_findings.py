@@ -14,7 +14,7 @@ DAY_S = 86_400
 @pytest.mark.parametrize(
     ("ends_in_s", "unusable", "severities", "words"),
     [
-        (15 * DAY_S, False, [Severity.OK], "none ends within 14 d"),
+        (15 * DAY_S, False, [Severity.OK], "no certificate ends within 14 d"),
         (13 * DAY_S, False, [Severity.WARNING], "instance 2: the certificate of its channel listener ends in 13 d"),
         (-60, False, [Severity.ERROR], "ended 60 s ago"),
         (90 * DAY_S, True, [Severity.WARNING], "files that cannot be used, so the earlier one stays"),
@@ -36,12 +36,42 @@ def test_without_certificates_there_is_no_finding() -> None:
 
 def test_the_page_of_metrics_is_read_and_odd_lines_are_left_out() -> None:
     page = """# TYPE kafka_coord_certificate_ends_seconds gauge
-kafka_coord_certificate_ends_seconds{endpoint="http"} 1.8e+09
-kafka_coord_certificate_ends_seconds{endpoint="kafka"} NaN
-kafka_coord_certificate_ends_seconds{endpoint="odd"} x
-kafka_coord_certificate_ends_seconds{endpoint="far"} 1e300
-kafka_coord_certificate_unusable{endpoint="http"} 1.0
-kafka_coord_certificate_unusable{endpoint="alone"} 1.0
+kafka_coord_certificate_ends_seconds{of="http"} 1.8e+09
+kafka_coord_certificate_ends_seconds{of="kafka"} NaN
+kafka_coord_certificate_ends_seconds{of="odd"} x
+kafka_coord_certificate_ends_seconds{of="far"} 1e300
+kafka_coord_renewal_unusable{of="http"} 1.0
+kafka_coord_renewal_unusable{of="users"} 1.0
 """
-    assert certificates_in(page) == (Reported("http", 1.8e9, True),)
+    assert certificates_in(page) == (Reported("http", 1.8e9, True), Reported("users", None, True))
     assert certificates_in("\0" * 1000) == ()
+
+
+@pytest.mark.parametrize(
+    ("of", "ends_in_s", "words"),
+    [
+        ("brokers", -60, "instance 2: its certificate for the brokers ended 60 s ago"),
+        ("zookeeper", DAY_S, "instance 2: its certificate for ZooKeeper ends in 24 h"),
+    ],
+)
+def test_a_certificate_that_the_instance_presents_is_reported_too(of: str, ends_in_s: int, words: str) -> None:
+    (found,) = findings({2: (Reported(of, NOW_MS / 1000 + ends_in_s, False),)}, NOW_MS)
+    assert found.what == words
+    (fine,) = findings({2: (Reported(of, NOW_MS / 1000 + 15 * DAY_S, False),)}, NOW_MS)
+    assert fine.severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("of", "named"),
+    [
+        ("brokers", "its credentials for the brokers"),
+        ("zookeeper", "its credentials for ZooKeeper"),
+        ("users", "its users file"),
+        ("operators", "its operators file"),
+    ],
+)
+def test_what_has_no_certificate_is_reported_only_if_it_cannot_be_used(of: str, named: str) -> None:
+    (found,) = findings({2: (Reported(of, None, True),)}, NOW_MS)
+    assert (found.severity, found.what.startswith(f"instance 2: {named} has been renewed")) == (Severity.WARNING, True)
+    (fine,) = findings({2: (Reported(of, None, False),)}, NOW_MS)
+    assert fine.severity is Severity.OK

@@ -13,10 +13,12 @@ from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import NoAuth, StoreUnavailable
 from kafka_coord.spark.java import find_java
-from kafka_coord.zk import connect, layout
+from kafka_coord.zk import connect, kazoo_private, layout
 from kafka_coord.zk.acl import AclPlan, Identity
 from kafka_coord.zk.acl_tree import apply, compare
 from kafka_coord.zk.options import Sasl, Tls, ZkOptions
+from kafka_coord.zk.store import SessionState
+from tests.waiting import eventually
 from tests.zk.sessions import create_chroot
 
 pytestmark = pytest.mark.zookeeper
@@ -133,3 +135,24 @@ def test_subjects_of_client_certificates_are_identities(server: Server):
     )
     chroot = create_chroot(server.secure, "/certified", options=server.certificate_of("coordinator"))
     works_by_the_plan(chroot, plan, server.certificate_of("coordinator", plan), server.certificate_of("delays", plan))
+
+
+def test_a_session_survives_a_reconnection_while_its_certificate_is_half_written(server: Server, caplog):
+    files = {name: server.directory / f"renewed.{name}" for name in ("pem", "key")}
+    for name, file in files.items():
+        file.write_bytes((server.directory / f"coordinator.{name}").read_bytes())
+    store = connect(server.secure, session_timeout_ms=5_000, options=server.certificate_of("renewed"))
+    try:
+        before = store.session.session_id
+        files["pem"].write_bytes(files["pem"].read_bytes()[:100])
+        kazoo_private.break_connection(store._client)
+        eventually(lambda: store.credentials.problem)
+        eventually(lambda: store.session.state is SessionState.CONNECTED)
+        assert store.session.session_id == before
+        assert [one.levelname for one in caplog.records if "credentials for ZooKeeper" in one.message] == ["WARNING"]
+        files["pem"].write_bytes((server.directory / "delays.pem").read_bytes())
+        files["key"].write_bytes((server.directory / "delays.key").read_bytes())
+        kazoo_private.break_connection(store._client)
+        eventually(lambda: not store.credentials.problem)
+    finally:
+        store.close()

@@ -133,6 +133,7 @@ def populate(store: KazooStore) -> None:
         layout.HISTORY,
         layout.SUCCESSOR,
         layout.RETENTION,
+        layout.HEARD,
         layout.missing_right(1),
         layout.request("request-0000000000"),
         *(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+from confluent_kafka import KafkaError
 
 from kafka_coord.channel.operations import Offsets
-from kafka_coord.consumer.assigned_client import Key
+from kafka_coord.consumer.assigned_client import AssignedClient, Key
+from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import FetchedRuns, Run
 from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.stream_partitions import StreamPartitions
+from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 
@@ -23,6 +29,8 @@ class SimulatedLog:
         self.ends: dict[TopicPartition, int] = {}
         self._marks: dict[TopicPartition, set[int]] = {}
         """The offsets that hold no record."""
+        self.starts: dict[TopicPartition, int] = {}
+        """The first offsets of logs whose oldest records have been deleted."""
         self.topics: dict[str, int] = {}
         self.leaderless: set[TopicPartition] = set()
         """The partitions that nobody can read or list now."""
@@ -37,6 +45,11 @@ class SimulatedLog:
         end = self.ends.get(partition, 0)
         self._marks.setdefault(partition, set()).update(range(end, end + count))
         self.append(partition, count)
+
+    def delete_records(self, partition: TopicPartition, before: int) -> None:
+        """Deletes the records before that offset, as retention does."""
+        self.starts[partition] = before
+        self._marks.setdefault(partition, set()).update(range(before))
 
     def records(self, partition: TopicPartition, begin: int, most: int) -> list[int]:
         """Returns the offsets of at most ``most`` records from ``begin`` on."""
@@ -61,6 +74,7 @@ class SimulatedLog:
         for partition in [partition for partition in self.ends if partition.topic == topic]:
             del self.ends[partition]
             self._marks.pop(partition, None)
+            self.starts.pop(partition, None)
 
 
 class _Message(NamedTuple):
@@ -84,10 +98,17 @@ class SimulatedFetchers:
         wake: Callable[[], None],
         topic_of: Callable[[TopicPartition], int | None],
         from_the_end: bool = False,
+        reset: OffsetReset = OffsetReset.EARLIEST,
+        told: Callable[[TopicPartition], None] = lambda _partition: None,
         consumer: str = "",
     ) -> None:
         """``topic_of`` returns the identity of the topic to which a new partition belongs. With ``from_the_end``, a
-        partition without a stored offset skips the existing records (``auto_offset_reset="latest"``)."""
+        partition without a stored offset skips the existing records (``auto_offset_reset="latest"``). ``reset`` applies
+        to a position that the log does not contain; with ``error``, the application is ``told``, and then continues at
+        the beginning of the log."""
+        self._told = told
+        errors_of = cast(StreamPartitions, self), cast(AssignedClient, self)  # as far as this kind of error needs them
+        self._errors = FetchErrors(*errors_of, reset, lambda _partition, _error: None)
         self._from_the_end = from_the_end
         self._consumer = consumer
         self._starting: dict[TopicPartition, int | None] = {}
@@ -137,6 +158,9 @@ class SimulatedFetchers:
         partition, end = holding.partition, self._log.ends.get(holding.partition, 0)
         if any(run.holding is holding for run in self._runs._queue):
             return
+        if 0 <= holding.position < self._log.starts.get(partition, 0):
+            self._errors.handle(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
+            return
         found = self._log.records(partition, max(holding.position, 0), 2 * most)
         if found:
             self._runs.add(Run(holding, [_Message(partition, offset) for offset in found]))
@@ -152,6 +176,20 @@ class SimulatedFetchers:
         self._runs.in_hand.clear()
         if wake:
             self._wake()
+
+    # --- what FetchErrors asks for -----------------------------------------------------------------------------------
+
+    def bounds_of(self, partition: TopicPartition) -> tuple[int, int]:
+        return self._log.starts.get(partition, 0), self._log.ends.get(partition, 0)
+
+    def seek(self, holding: HeldPartition, offset: int) -> None:
+        self._runs.drop({holding.partition})
+        holding.move_to(offset)
+        holding.renew()
+
+    def fail(self, holding: HeldPartition, _failure: NoOffset) -> None:
+        self._told(holding.partition)
+        self.seek(holding, self.bounds_of(holding.partition)[0])
 
     # --- Fetchers ----------------------------------------------------------------------------------------------------
 

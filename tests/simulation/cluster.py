@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
+from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
@@ -27,6 +28,7 @@ from tests.simulation.faults import (
     MOVE,
     NO_LEADER,
     OF_SOME_HISTORIES,
+    RETENTION,
     SILENCE,
     UNREADABLE,
     FaultInjector,
@@ -92,6 +94,12 @@ class SimulatedCluster:
             for _ in range(of_partitions.choice((0, 0, 1, 3)) if turmoil else 0)
         ]
         """The steps at which a partition has no leader or a topic is forbidden, which one, and for how many seconds."""
+        of_retention = random.Random(f"retention {seed}")
+        self.retentions = [
+            (of_retention.randrange(turmoil), of_retention.random(), of_retention.choice((0, 2, 5)))
+            for _ in range(of_retention.choice((0, 0, 2, 6)) if RETENTION in faults and turmoil else 0)
+        ]
+        """The steps at which records are deleted, of which partition, and how many stay."""
         self.leaderless_to_the_end = of_partitions.random() < 0.5
         """Whether the last partition without a leader gets one only after the group has come to rest."""
         self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
@@ -111,6 +119,8 @@ class SimulatedCluster:
         kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
         classic = random.Random(f"classic {seed}") if CLASSIC in faults else None
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka, classic)
+        others = of_retention.choice((OffsetReset.EARLIEST, OffsetReset.ERROR))
+        self.reset = OffsetReset.LATEST if self.kind.from_the_end else others
         if self.kind.classic != "none":  # classic clients do not distinguish topics of the same name
             self.kinds = [one for one in self.kinds if one != "topic"]
         switches = self.kind.static and self.kind.classic != "none"
@@ -246,6 +256,9 @@ class SimulatedCluster:
             ]:
                 self._trouble(kind, which, for_s)
                 self.look_at_all()
+            for _, which, kept in [one for one in self.retentions if one[0] == self.steps and not self.is_spared()]:
+                self._delete_records(which, kept)
+                self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -268,6 +281,14 @@ class SimulatedCluster:
             self.injector.lose_leader(partition, None if lasts else for_s)
         else:
             self.injector.forbid(topic, consumers if which < 0.3 else consumers[:1], for_s)
+
+    def _delete_records(self, which: float, kept: int) -> None:
+        """Records are written to a partition, and deleted before anybody reads them, except for the last ones."""
+        partitions = [one for one in sorted(self.log.ends) if one not in self.log.leaderless]
+        if partitions:
+            partition = partitions[int(which * len(partitions))]
+            self._append(partition, kept + 2)
+            self.injector.delete_records(partition, kept)
 
     def _append(self, partition: TopicPartition, count: int) -> None:
         if partition in self.log.leaderless:

@@ -30,11 +30,13 @@ NO_LEADER = "no leader"
 """A kind of fault: a partition has no leader for a while, so nobody can read it, list its end or append to it."""
 FORBIDDEN = "forbidden"
 """A kind of fault: a consumer, or every consumer, may not read a topic for a while."""
-HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, "grow"})
+RETENTION = "retention"
+"""A kind of fault: the oldest records of a partition are deleted, also those that the group has not read."""
+HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, RETENTION, "grow"})
 """Kinds that keep no process from doing its work in time."""
 LATE = "late"
 """Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
-OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN})
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN, RETENTION})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
 FAULTS = OF_SOME_HISTORIES | frozenset(
@@ -127,6 +129,14 @@ class FaultInjector:
         self.cluster.say(f"fault: {topic} is forbidden to {sorted(consumer for consumer, _ in refused)}")
         self.cluster.log.forbidden |= refused
         self.cluster.later(for_s, partial(self.cluster.log.forbidden.difference_update, refused))
+
+    def delete_records(self, partition: TopicPartition, kept: int) -> None:
+        """Retention deletes all records but the last few."""
+        log = self.cluster.log
+        end = log.ends[partition]
+        self.cluster.occurred[RETENTION] += 1
+        self.cluster.say(f"fault: {partition} begins at {end - kept}, and ends at {end}")
+        log.delete_records(partition, end - kept)
 
     def close(self, process: Process) -> None:
         if process.connector is not None:

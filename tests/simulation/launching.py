@@ -209,6 +209,8 @@ class Launcher:
             wake=wake,
             topic_of=topic_of,
             from_the_end=self.cluster.kind.from_the_end,
+            reset=self.cluster.reset,
+            told=lambda partition: self.cluster.occurs("told of an offset that is gone"),
             consumer="" if self.cluster.kind.by_kafka(process.name) else process.name,
         )
 

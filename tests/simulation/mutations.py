@@ -7,13 +7,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from confluent_kafka import KafkaError
+
 from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.command_loop import CommandLoop
 from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import FetchedRuns
 from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import FirstEnds
@@ -28,13 +32,13 @@ from kafka_coord.frontends.members.machine.stimuli import MemberWritten
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.members.writes import Writer
-from kafka_coord.model import NO_PARTITIONS, Ledger, TopicOfOffsets, Zxids
+from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, TopicOfOffsets, Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.faults import FORBIDDEN, LATE, MARKERS, NO_LEADER, SILENCE, SUBSCRIBE
+from tests.simulation.faults import FORBIDDEN, LATE, MARKERS, NO_LEADER, RETENTION, SILENCE, SUBSCRIBE
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -99,6 +103,14 @@ def _marker_passed_too_early() -> Patch:
 
 def _marker_never_passed() -> Patch:
     return HeldPartition, "reach", lambda _self, _offset: None
+
+
+def _overtaken_group_begins_at_the_end() -> Patch:
+    def out_of_range(self: Any, holding: HeldPartition, _error: KafkaError) -> None:
+        _, end = self._client.bounds_of(holding.partition)
+        self._partitions.seek(holding, end if self._reset is OffsetReset.LATEST else NO_OFFSET)
+
+    return FetchErrors, "_out_of_range", out_of_range
 
 
 def _events_are_dropped() -> Patch:
@@ -380,6 +392,7 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a consumer goes on without listing its channel first": _go_on_without_listing,
     "a marker is passed before the record before it is handed out": _marker_passed_too_early,
     "the last marker of a log is never passed": _marker_never_passed,
+    "a group that retention has overtaken goes on where a new one begins": _overtaken_group_begins_at_the_end,
     "events are dropped": _events_are_dropped,
     "partitions released while a stop is outstanding": _release_while_a_stop_is_outstanding,
     "no incarnation check by the coordinator": _coordinator_without_incarnation_check,
@@ -420,6 +433,7 @@ TELLING = {
     "a consumer goes on without listing its channel first": frozenset({SILENCE, "rebalance"}),
     "a marker is passed before the record before it is handed out": frozenset({MARKERS, "grow"}),
     "the last marker of a log is never passed": frozenset({MARKERS, "grow"}),
+    "a group that retention has overtaken goes on where a new one begins": frozenset({RETENTION, "grow"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "a group's event bit cleared after reading": frozenset({"evict", "expire", "kill"}),

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.spark import fetching
+from kafka_coord.testing.fake_log import FakeClient, FakeLogs, FakeMessage
 from tests.waiting import eventually
 
 Record = tuple[int, int]
@@ -138,3 +139,29 @@ def writes_transaction(bootstrap: str, topic: str, counts: dict[int, int]) -> No
     wanted = {TopicPartition(topic, partition): count + 1 for partition, count in counts.items()}
     eventually(lambda: reader.latest(PartitionSet.of(wanted)).offsets == wanted, within_s=60)
     reader.close()
+
+
+class RefusedTheGroup(FakeClient):
+    """librdkafka has already been refused the coordinator of the group that it looks up, before any record arrives."""
+
+    def __init__(self, logs: FakeLogs) -> None:
+        super().__init__(logs)
+        denied = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "FindCoordinator response error")
+        self._reported = [FakeMessage("", 0, 0, error=denied)]
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.incremental_assign(partitions)
+
+    def consume(self, limit: int, timeout: float) -> list[FakeMessage]:
+        reported, self._reported = self._reported, []
+        return reported or super().consume(limit, timeout)
+
+
+def test_a_task_that_is_refused_the_group_before_the_first_record_reads_all_the_same() -> None:
+    logs = FakeLogs()
+    logs.topics["flights"] = [[]]
+    for _ in range(2):
+        logs.append("flights", 0, {"timestamp_ms": 1_000})
+    client: Any = RefusedTheGroup(logs)
+    batches = list(fetching._fetch_together(client, [("flights", 0, 0, 2)], headers=False, fail=True))
+    assert sum(batch.num_rows for batch in batches) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.spark.options import OnDataLoss, SourceOptions
+from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
 
 
 def given(**more: str) -> SourceOptions:
@@ -25,6 +25,11 @@ def given(**more: str) -> SourceOptions:
 )
 def test_the_policy_can_be_given_with_sparks_option_or_this_sources(options: dict[str, str], policy: OnDataLoss):
     assert given(**options).on_data_loss is policy
+
+
+def test_partitions_that_came_later_start_at_their_beginning_unless_the_option_says_otherwise() -> None:
+    assert given().new_partitions is StartingOffsets.EARLIEST
+    assert given(autoOffsetResetNewPartitions="latest").new_partitions is StartingOffsets.LATEST
 
 
 @pytest.mark.parametrize(

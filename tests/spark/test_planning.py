@@ -96,6 +96,12 @@ class TestHoldings:
         assert held.wanted() == {A: 15, B: 0, C: NO_OFFSET}, "the offset of C was removed in the meantime"
         assert held.uncommitted() == {A: 15}
 
+    @pytest.mark.parametrize("later_from_the_end", [True, False])
+    def test_a_partition_that_came_later_has_an_option_of_its_own(self, later_from_the_end: bool) -> None:
+        found = BatchHoldings(lambda: None, from_the_end=not later_from_the_end, later_from_the_end=later_from_the_end)
+        found.hold({A: StartPoint(NO_OFFSET), B: StartPoint(NO_OFFSET, later=True), C: StartPoint(7, later=True)})
+        assert found.starting() == {B if later_from_the_end else A}
+
 
 def test_shares_are_fair_and_unused_parts_go_to_other_partitions() -> None:
     assert fair_shares({A: 100, B: 2, C: 100}, 20) == {A: 9, B: 2, C: 9}

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -40,7 +39,7 @@ type consumer struct {
 	brokers  []string
 	handOut  func(*kgo.Record) error
 	kafka    *kgo.Client
-	fetched  chan []*kgo.Record
+	fetched  chan fetch
 	stopPoll context.CancelFunc
 }
 
@@ -172,7 +171,8 @@ type held struct {
 	next    int64 // of the next record to hand out
 	told    int64 // what the coordinator was last told
 	begun   bool
-	command int64 // it begins when this command is done, 0: at once
+	trouble trouble // why it has no position to fetch from
+	reason  string  // as last reported for the group
 }
 
 type partition struct {
@@ -192,6 +192,11 @@ type membership struct {
 	timeout     time.Duration
 	pings       map[int64]time.Time // answered pings, by id: when the answer was sent
 	held        map[partition]*held
+	refused     map[string]string // topics that it may not read, with the reason
+	reported    int               // how many of them the coordinator knows
+	found       chan findings
+	looking     bool
+	lookAt      time.Time
 }
 
 func (c *consumer) register(address string) (*membership, error) {
@@ -220,6 +225,7 @@ func (c *consumer) register(address string) (*membership, error) {
 	m := &membership{
 		consumer: c, connection: connection, frames: make(chan frame), over: make(chan struct{}), asked: 1, provenFrom: sent,
 		timeout: c.sessionTimeout, pings: map[int64]time.Time{}, held: map[partition]*held{},
+		refused: map[string]string{}, found: make(chan findings, 1),
 	}
 	go m.read()
 	log.Printf("registered as %s with %s", c.consumerID, address)
@@ -263,12 +269,17 @@ func (m *membership) carryOut(ctx context.Context) error {
 			if err := m.handle(ctx, f); err != nil {
 				return err
 			}
-		case records := <-m.fetched:
-			if err := m.handOutAll(records); err != nil {
+		case fetched := <-m.fetched:
+			if err := m.take(fetched); err != nil {
+				return err
+			}
+		case found := <-m.found:
+			if err := m.resolve(found); err != nil {
 				return err
 			}
 		case <-watch.C:
 		}
+		m.look()
 		if !m.mine() {
 			return errors.New("the coordinator was not heard of for so long that others may have the partitions")
 		}
@@ -296,7 +307,9 @@ func (m *membership) handle(ctx context.Context, f frame) error {
 	case "stop-fetcher":
 		return m.handleStopFetcher(f)
 	case "start-fetcher":
-		return m.handleStartFetcher(ctx, f)
+		return m.handleStartFetcher(f)
+	case "answer":
+		return m.startAt(f.Offsets) // the only question that it asks besides "leave" is "unresolved"
 	case "error":
 		return refused{f.Code, f.Message}
 	}
@@ -317,9 +330,6 @@ func (m *membership) handlePing(f frame) error {
 			delete(m.pings, id)
 		}
 	}
-	if err := m.beginThoseDone(f.Done); err != nil {
-		return err
-	}
 	m.pings[f.ID] = time.Now()
 	return m.answer(f.ID, m.consumed(nil))
 }
@@ -330,10 +340,7 @@ func (m *membership) consumed(only []partition) offsets {
 	found := offsets{}
 	tell := func(p partition, h *held) {
 		if h.next > h.told {
-			if found[p.topic] == nil {
-				found[p.topic] = map[string]int64{}
-			}
-			found[p.topic][strconv.Itoa(int(p.number))] = h.next
+			put(found, p, h.next)
 			h.told = h.next
 		}
 	}
@@ -372,13 +379,13 @@ func (m *membership) handleStopFetcher(f frame) error {
 	return m.answer(f.ID, last)
 }
 
-func (m *membership) handleStartFetcher(ctx context.Context, f frame) error {
+// handleStartFetcher acknowledges every start at once: a partition whose end nobody can tell delays no other.
+func (m *membership) handleStartFetcher(f frame) error {
 	var topics map[string]map[string]startPoint
 	if err := json.Unmarshal(f.Partitions, &topics); err != nil {
 		return err
 	}
 	starting := map[string]map[int32]kgo.Offset{}
-	firm := offsets{}
 	for topic, points := range topics {
 		starting[topic] = map[int32]kgo.Offset{}
 		for written, point := range points {
@@ -386,18 +393,14 @@ func (m *membership) handleStartFetcher(ctx context.Context, f frame) error {
 			if err != nil {
 				return err
 			}
-			h := &held{next: point.Offset, told: point.Offset, begun: true}
-			if point.Offset < 0 { // nothing is stored: where it begins is stored before anything of it is read
-				if h.next, err = m.boundary(ctx, topic, int32(number), m.fromStart || point.Later); err != nil {
-					return err
-				}
-				h.told, h.begun, h.command = h.next, false, f.ID
-				if firm[topic] == nil {
-					firm[topic] = map[string]int64{}
-				}
-				firm[topic][written] = h.next
-			} else {
+			h := &held{next: max(point.Offset, 0), told: max(point.Offset, 0), begun: true}
+			switch {
+			case point.Offset >= 0:
 				starting[topic][int32(number)] = kgo.NewOffset().At(h.next)
+			case m.fromStart || (point.Later && !m.laterFromEnd):
+				starting[topic][int32(number)] = kgo.NewOffset().AtStart()
+			default: // the group keeps where it begins before anything of it is read
+				h.begun, h.trouble = false, startsAtEnd
 			}
 			m.held[partition{topic, int32(number)}] = h
 		}
@@ -406,33 +409,16 @@ func (m *membership) handleStartFetcher(ctx context.Context, f frame) error {
 		return err
 	}
 	log.Printf("started partitions %s", f.Partitions)
-	return m.answer(f.ID, firm)
-}
-
-// beginThoseDone begins what waited for its command's acknowledgement to be stored.
-func (m *membership) beginThoseDone(done int64) error {
-	starting := map[string]map[int32]kgo.Offset{}
-	for p, h := range m.held {
-		if !h.begun && h.command <= done {
-			h.begun = true
-			if starting[p.topic] == nil {
-				starting[p.topic] = map[int32]kgo.Offset{}
-			}
-			starting[p.topic][p.number] = kgo.NewOffset().At(h.next)
-		}
-	}
-	if len(starting) == 0 {
-		return nil
-	}
-	return m.changing(func() { m.kafka.AddConsumePartitions(starting) })
+	m.lookAt = time.Time{}
+	return m.answer(f.ID, nil)
 }
 
 // changing changes what is fetched while nothing is on its way from the fetcher: a batch from before a partition was
 // stopped must not be taken for one from after it was started again.
 func (m *membership) changing(what func()) error {
 	m.stopPoll()
-	for records := range m.fetched {
-		if err := m.handOutAll(records); err != nil {
+	for fetched := range m.fetched {
+		if err := m.take(fetched); err != nil {
 			return err
 		}
 	}
@@ -441,34 +427,14 @@ func (m *membership) changing(what func()) error {
 	return nil
 }
 
-// boundary is the first or the end offset of a partition.
-func (m *membership) boundary(ctx context.Context, topic string, number int32, first bool) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	list := kadm.NewClient(m.kafka).ListEndOffsets
-	if first {
-		list = kadm.NewClient(m.kafka).ListStartOffsets
-	}
-	listed, err := list(ctx, topic)
-	if err != nil {
-		return 0, err
-	}
-	found, ok := listed.Lookup(topic, number)
-	if !ok || found.Err != nil {
-		return 0, fmt.Errorf("cannot tell where partition %s-%d begins: %v", topic, number, found.Err)
-	}
-	return found.Offset, nil
-}
-
 // leave commits what was handed out and ends the registration, and waits for the answer.
 func (m *membership) leave() error {
 	m.asked++
 	last := offsets{}
 	for p, h := range m.held {
-		if last[p.topic] == nil {
-			last[p.topic] = map[string]int64{}
+		if h.next > 0 { // not if it has no position yet
+			put(last, p, h.next)
 		}
-		last[p.topic][strconv.Itoa(int(p.number))] = h.next
 	}
 	m.connection.SetWriteDeadline(time.Now().Add(m.timeout))
 	if err := writeFrame(m.connection, frame{ID: m.asked, Type: "leave", Offsets: last}); err != nil {
@@ -488,7 +454,11 @@ func (m *membership) leave() error {
 }
 
 func (c *consumer) openFetchers() error {
-	kafka, err := kgo.NewClient(kgo.SeedBrokers(c.brokers...), kgo.FetchMaxWait(250*time.Millisecond))
+	kafka, err := kgo.NewClient(
+		kgo.SeedBrokers(c.brokers...), kgo.FetchMaxWait(250*time.Millisecond),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // where to go on is decided here: see resolve
+		kgo.KeepRetryableFetchErrors(),              // a partition without a leader is told, too
+	)
 	if err != nil {
 		return err
 	}
@@ -497,22 +467,29 @@ func (c *consumer) openFetchers() error {
 	return nil
 }
 
+// fetch is what came together: records, and the partitions that could not be fetched.
+type fetch struct {
+	records []*kgo.Record
+	faults  map[partition]error
+}
+
 // poll fetches in the background until stopPoll is called; then fetched is closed.
 func (c *consumer) poll() {
 	ctx, stop := context.WithCancel(context.Background())
-	fetched := make(chan []*kgo.Record)
+	fetched := make(chan fetch)
 	c.stopPoll, c.fetched = stop, fetched
 	go func() {
 		defer close(fetched)
 		for ctx.Err() == nil {
 			fetches := c.kafka.PollRecords(ctx, 500)
+			one := fetch{fetches.Records(), map[partition]error{}}
 			fetches.EachError(func(topic string, number int32, err error) {
 				if ctx.Err() == nil {
-					log.Printf("cannot fetch %s-%d: %v", topic, number, err)
+					one.faults[partition{topic, number}] = err
 				}
 			})
-			if records := fetches.Records(); len(records) > 0 {
-				fetched <- records
+			if len(one.records)+len(one.faults) > 0 {
+				fetched <- one
 			}
 		}
 	}()

@@ -49,6 +49,16 @@ type frame struct {
 	Offsets offsets `json:"offsets,omitempty"`
 }
 
+// report is the request "unresolved". Unlike in a frame, an empty map is sent, too: it says that there is nothing (more).
+type report struct {
+	V       int                          `json:"v"`
+	ID      int64                        `json:"id"`
+	Type    string                       `json:"type"`
+	Awaited map[string]map[string]string `json:"awaited"`
+	Offsets offsets                      `json:"offsets"`
+	Refused map[string]string            `json:"refused"`
+}
+
 type broker struct {
 	ID        int64    `json:"id"`
 	Endpoints []string `json:"endpoints"`
@@ -68,7 +78,11 @@ type startPoint struct {
 
 func writeFrame(to io.Writer, f frame) error {
 	f.V = 1
-	body, err := json.Marshal(f)
+	return writeBody(to, f)
+}
+
+func writeBody(to io.Writer, message any) error {
+	body, err := json.Marshal(message)
 	if err != nil {
 		return err
 	}

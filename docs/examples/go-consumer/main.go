@@ -30,6 +30,7 @@ type settings struct {
 	resumeKey      string
 	sessionTimeout time.Duration
 	fromStart      bool
+	laterFromEnd   bool
 }
 
 func main() {
@@ -40,13 +41,15 @@ func main() {
 	flag.StringVar(&s.consumerID, "consumer-id", "", "a name of its own within the group (default: one is made)")
 	flag.DurationVar(&s.sessionTimeout, "session-timeout", 10*time.Second, "how soon others get its partitions if it dies")
 	from := flag.String("from", "latest", "where to begin without a stored offset: earliest or latest")
+	later := flag.String("from-new-partitions", "earliest", "the same for partitions that came later than the subscription")
 	flag.Parse()
-	if *bootstrap == "" || s.group == "" || s.topic == "" || (*from != "earliest" && *from != "latest") {
+	known := map[string]bool{"earliest": true, "latest": true}
+	if *bootstrap == "" || s.group == "" || s.topic == "" || !known[*from] || !known[*later] {
 		flag.Usage()
 		os.Exit(2)
 	}
 	s.bootstrap = strings.Split(*bootstrap, ",")
-	s.fromStart = *from == "earliest"
+	s.fromStart, s.laterFromEnd = *from == "earliest", *later == "latest"
 	key := make([]byte, 8)
 	if _, err := rand.Read(key); err != nil {
 		log.Fatal(err)

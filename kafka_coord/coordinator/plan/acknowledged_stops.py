@@ -23,7 +23,13 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
     seen = observation.ledgers.get(consumer)
     if seen is None or is_dead(seen, member):
         # this incarnation must not carry out commands for an earlier incarnation
-        fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
+        fresh = Ledger(
+            consumer,
+            member.incarnation,
+            generation=seen.generation if seen is not None else 0,
+            place=place,
+            session_timeout_ms=member.session_timeout_ms or 0,
+        )
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)
         if seen is not None:

@@ -52,8 +52,7 @@ def reason_for_target(
     grace_ended = left & set(with_place)
     changes = [f"{names(joined)} joined"] if joined else []
     changes += how_they_went(left, departures or {}, grace_ended)
-    evictions = grouped(sorted(out), evicted.__getitem__).items()
-    changes += [f"{names(who)} evicted ({why})" if why else f"{names(who)} evicted" for why, who in evictions]
+    changes += how_they_were_evicted({consumer: evicted[consumer] for consumer in out})
     parts = [f"operator asked: {request.reason}" if request.reason else "operator asked" for request in requests]
     kinds = {Cause.OPERATOR} if parts else set()
     if changes:
@@ -84,6 +83,12 @@ def reason_for_target(
     if forbidden and not kinds:
         kinds.add(Cause.MEMBER_CHANGED)
     return Reason(cut("; ".join(parts), MAX_REASON_CHARS), tuple(cause for cause in Cause if cause in kinds))
+
+
+def how_they_were_evicted(reasons: Mapping[str, str]) -> list[str]:
+    """Says who was evicted, with each reason, such as ``c1 c2 evicted (operator asked)``."""
+    by_reason = grouped(sorted(reasons), reasons.__getitem__).items()
+    return [f"{names(who)} evicted ({why})" if why else f"{names(who)} evicted" for why, who in by_reason]
 
 
 def how_they_went(

@@ -17,6 +17,7 @@ from kafka_coord.coordinator.plan.reasons import (
     counted,
     cut,
     how_they_went,
+    how_they_were_evicted,
     names,
     reason_for_target,
 )
@@ -134,7 +135,7 @@ def _how_the_last_went(observation: Observation, evictions: Evictions) -> str:
     if stored is None or not stored.members:
         return ""
     out = evictions.reasons.keys() & stored.members.keys()
-    evicted = [f"{names(out)} evicted ({evictions.reasons[min(out)]})"] if out else []
+    evicted = how_they_were_evicted({consumer: evictions.reasons[consumer] for consumer in out})
     return ", ".join([*how_they_went(stored.members.keys() - out, observation.departures), *evicted])
 
 

@@ -21,7 +21,7 @@ from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError, SettingsError, Timeout
-from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.authentication import broker_security
 from kafka_coord.grouplog.cluster import Cluster
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.settings import host_and_port
@@ -141,7 +141,7 @@ def _stand(cluster: KafkaCluster, store: Store, options: QuietOptions, on_progre
     addresses = [host_and_port(one) for one in cluster.instance_servers.split(",")]
 
     def carry_out(work: Any) -> Any:
-        clients = Cluster(addresses, BrokerSecurity.of(_properties(options)))
+        clients = Cluster(addresses, broker_security(_properties(options)))
 
         async def run() -> Any:
             with closing(clients):

@@ -78,6 +78,8 @@ def bench() -> None:
     kafka-coord bench spark
     kafka-coord bench groups
     kafka-coord bench rolling
+    kafka-coord bench quiet
+    kafka-coord bench healthy
     """
 
 
@@ -468,6 +470,34 @@ def quiet(**given: Any) -> None:
     from kafka_coord.dev.bench.quiet import SMOKE, QuietOptions, run_quiet_bench
 
     _measure(run_quiet_bench, QuietOptions(), SMOKE, **given)
+
+
+@bench.command()
+@click.option("--minutes", type=click.FloatRange(0.1, 10_000), metavar="N", help="How long it runs. [default: 60]")
+@click.option(
+    "--every-s",
+    type=click.FloatRange(1, 3_600),
+    metavar="S",
+    help="Seconds between two examinations by the doctor. [default: 30]",
+)
+@click.option("--spark/--no-spark", default=None, help="With a Spark query. [default: with one]")
+@_bench_options
+def healthy(**given: Any) -> None:
+    """Count the doctor's findings and the warnings in the logs of a cluster in which nothing is wrong.
+
+    The benchmark starts ZooKeeper, three brokers and an instance beside each, and members of every kind: this project's
+    consumers over both channels, a Spark query, and stock clients that are eager, cooperative, static or use KIP-848,
+    in managed and in client-assigned groups. While records are written, "kafka-coord doctor --strict" runs again and
+    again. At the end, the lines at WARNING and above in the logs of all instances and members are counted. Both counts
+    must be 0; the report has every finding and line.
+
+    \b
+    kafka-coord bench healthy
+    kafka-coord bench healthy --minutes 10 --dir /tmp/healthy -o json
+    """
+    from kafka_coord.dev.bench.healthy.run import SMOKE, HealthyOptions, run_healthy_bench
+
+    _measure(run_healthy_bench, HealthyOptions(), SMOKE, **given)
 
 
 @bench.command()

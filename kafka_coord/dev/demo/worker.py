@@ -140,6 +140,8 @@ def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None
     parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--group-protocol", choices=["classic", "consumer"], default="classic")
+    parser.add_argument("--strategy", default="cooperative-sticky", help="a classic client's assignor")
+    parser.add_argument("--static", action="store_true", help="a stock client's group.instance.id is its name")
     parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as possible")
 
     def run(given: argparse.Namespace) -> None:

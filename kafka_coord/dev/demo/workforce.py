@@ -12,12 +12,13 @@ from kafka_coord.dev.demo.journal import Journal, read_journal
 from kafka_coord.dev.demo.options import DemoOptions, Kind
 from kafka_coord.errors import ConsumerError
 
-_MODULES = {
+MODULES = {
     Kind.OWN: "kafka_coord.dev.demo.worker",
     Kind.CONSUMER: "kafka_coord.dev.demo.stock.worker",
     Kind.CLASSIC: "kafka_coord.dev.demo.stock.worker",
     Kind.SPARK: "kafka_coord.dev.demo.stream_worker",
 }
+"""The module that runs each kind of consumer as a process."""
 
 
 class Workforce:
@@ -61,7 +62,7 @@ class Workforce:
         }
         if kind is Kind.CONSUMER:
             arguments["group-protocol"] = kind
-        command = [sys.executable, "-m", _MODULES[kind]]
+        command = [sys.executable, "-m", MODULES[kind]]
         for option, value in arguments.items():
             command += [f"--{option}", str(value)]
         process = ChildProcess(name, command, self._directory / f"{name}.log")

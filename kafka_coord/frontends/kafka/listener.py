@@ -40,13 +40,14 @@ from kafka_coord.frontends.kafka.readiness import Readiness
 from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
-from kafka_coord.grouplog.authentication import BrokerSecurity
-from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
+from kafka_coord.grouplog.authentication import PLAINTEXT, BrokerSecurity
+from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import LeadsNoMore, NotSent, RightMissing
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention
+from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import multi_fenced
@@ -96,7 +97,7 @@ class KafkaListener:
         broker_id: int,
         *,
         limits: ClientLimits | None = None,
-        security: BrokerSecurity = PLAINTEXT,
+        security: Renewed[BrokerSecurity] = PLAINTEXT,
         tls: ssl.SSLContext | None = None,
         rewrite: bool = False,
         group_limits: Mapping[str, float] | None = None,
@@ -278,7 +279,7 @@ class KafkaListener:
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
-        loop, tls = asyncio.get_running_loop(), self._security.tls
+        loop, tls = asyncio.get_running_loop(), self._security.newest().tls
         try:
             await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
         except OSError as error:
@@ -351,7 +352,7 @@ class KafkaListener:
 
     async def _follow_settings(self) -> None:
         """Asks the broker for its settings, from time to time, and shares how long it keeps offsets."""
-        said = ""
+        is_said = False
         while True:
             try:
                 await self._settings.ask(self.instances.ask, self._broker_id)
@@ -365,11 +366,11 @@ class KafkaListener:
                     self._asked.set()
                     told = self._broker_id, self._settings.retention_ms, self.manager.now_ms()
                     self._retention = await asyncio.to_thread(share_retention, self._store, *told)
-                    said = ""
+                    is_said = False
             except (StoreError, MalformedValue) as error:
-                if not said:
+                if not is_said:
                     log.warning("cannot read how long to keep offsets, so none expire for now: %s; retrying", error)
-                self._retention, said = None, str(error)
+                self._retention, is_said = None, True
             is_known = self._retention is not None and self._settings.is_complete
             await asyncio.sleep(SETTINGS_CHECK_S if is_known else SETTINGS_CHECK_SOON_S)
 

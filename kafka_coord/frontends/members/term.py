@@ -69,12 +69,12 @@ class Term:
         address: Callable[[int | None], str] = lambda _connection: "-",
         *,
         offers_every_s: float = 0.1,
-        session_left_s: Callable[[str, RegistrationOptions], float | None] = lambda _group, _options: None,
+        session_left_s: Callable[[Registration, RegistrationOptions], float | None] = lambda _member, _options: None,
     ) -> None:
         """``send`` sends an instruction to a client, and ``report`` counts an event. Neither may raise. ``address``
         returns the client's address for a connection, for log lines. The term calls ``wake``, possibly on
         another thread, when there is work. ``session_left_s`` returns for how many seconds the term waits for a member
-        of an earlier term, given its group and options (``None``: for a full session timeout)."""
+        of an earlier term, given its registration and options (``None``: for a full session timeout)."""
         self.scope = scope
         self.store = FencedStore(store, scope.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s)
@@ -115,7 +115,7 @@ class Term:
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
         for registration, options in members:
             if (registration.group, registration.consumer) not in self.machine.members:
-                left_s = self._session_left_s(registration.group, options)
+                left_s = self._session_left_s(registration, options)
                 self._handle(stimuli.MemberFound(self._track(registration), options, left_s))
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from kafka_coord.channel.messages import Code
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.members.registering import Refusal
-from kafka_coord.frontends.tls import version
+from kafka_coord.renewed import Renewed
 from kafka_coord.settings import parse_toml
 
 log = logging.getLogger(__name__)
@@ -97,31 +97,15 @@ class Access:
         return None
 
 
-class UsersFile:
-    """The users in a file, read again when it changes. A file that cannot be used changes nothing: the last usable
-    users stay, with one warning. The constructor raises :class:`SettingsError`."""
+class UsersFile(Renewed[Access]):
+    """The users in a file, read again when it changes. The constructor raises :class:`SettingsError`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = version(path)
-        self._users = Access.load(path)
-
-    def look(self) -> Access:
-        """Returns the users, after reading the file again if it has changed."""
-        seen = version(self._path)
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._users = Access.load(self._path)
-            except SettingsError as error:
-                log.warning("still using the earlier users: %s", error, extra={"event": "users_unusable"})
-            else:
-                log.info("read the changed users file=%s", self._path, extra={"event": "users_renewed"})
-        return self._users
+        super().__init__(f"users file {path}", (path,), lambda: Access.load(path))
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
         """See :meth:`Access.why_not`."""
-        return self.look().why_not(group, secret, certificate)
+        return self.newest().why_not(group, secret, certificate)
 
 
 class DenialLog:

@@ -36,6 +36,7 @@ from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.frontends.socket.access import Access, DenialLog, UsersFile
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
+from kafka_coord.frontends.socket.heard import HeardNote
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
@@ -94,6 +95,9 @@ class Gateway:
         self._completed_at = store.clock.monotonic()
         self._committed = CommittedReader(partial(stored_offsets, store))
         self.term: Term | None = None
+        self._heard: HeardNote | None = None
+        self._returning: list[stimuli.ResumeWanted] = []
+        """The requests to resume of members that the note still calls silent."""
         self.statistics = Statistics()
 
     # --- safe to call from any thread --------------------------------------------------------------------------------
@@ -245,7 +249,21 @@ class Gateway:
             return
         connection.registering = True
         member = MemberId(resume.group, resume.consumer, resume.incarnation)
-        term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
+        wanted = stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key)
+        if self._heard is not None and self._heard.is_noted(member):
+            self._returning.append(wanted)
+        else:
+            term.arrived(wanted)
+
+    def _pass_on_those_that_return(self, term: Term, heard: HeardNote) -> None:
+        """Passes on the requests to resume of members that the note no longer calls silent."""
+        returning, self._returning = self._returning, []
+        for wanted in returning:
+            connection = self._connections.get(wanted.connection)
+            if heard.is_noted(wanted.member):
+                self._returning.append(wanted)
+            elif connection is not None and not connection.ended:
+                term.arrived(wanted)
 
     def _hear_early(self) -> None:
         """Handles the requests that have waited for the term to begin. If it has not begun yet, they keep waiting."""
@@ -391,7 +409,11 @@ class Gateway:
         try:
             self._follow_leadership()
             if self.term is not None:
-                due = min(due, self.term.step(leads=self._leadership_view.leads()))
+                leads = self._leadership_view.leads()
+                if leads and self._heard is not None:
+                    due = min(due, self._heard.step(self.term))
+                    self._pass_on_those_that_return(self.term, self._heard)
+                due = min(due, self.term.step(leads=leads))
             due = min(due, self._questions.step(now))
             if self._committed.step():
                 due = now
@@ -414,6 +436,7 @@ class Gateway:
         if self.term is not None and (leadership is None or self.term.scope.fence != leadership.fence):
             self._end_term("this instance is no longer the coordinator")
         if self.term is None and leadership is not None and self._leadership_view.leads():
+            heard = HeardNote(self._store)
             term = Term(
                 self._store,
                 TermScope(leadership.fence, leadership.epoch),
@@ -422,18 +445,20 @@ class Gateway:
                 self._count,
                 self._address,
                 offers_every_s=self._options.commit_interval_ms / 1000,
+                session_left_s=heard.session_left_s,
             )
             try:
                 term.begin()
             except BaseException:
                 term.close()
                 raise
-            self.term = term
+            self.term, self._heard = term, heard
             self._questions.look_at_once()
         self._hear_early()
 
     def _end_term(self, why: str) -> None:
         term, self.term = self.term, None
+        self._returning = []
         self._metadata.forget()
         if term is None:
             return

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import MOVING, named
 from kafka_coord.errors import BrokerError, SettingsError
-from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.authentication import broker_security
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory, read_instances
 from kafka_coord.settings import host_and_port
@@ -108,7 +108,7 @@ class Instances:
             host, port = host_and_port(address)
         except ValueError:
             raise BrokerError(f"{address!r} is not host:port") from None
-        connection = BrokerConnection(host, port, BrokerSecurity.of(self.properties))
+        connection = BrokerConnection(host, port, broker_security(self.properties))
 
         async def ask(name: str, version: int, value: Any) -> Any:
             return await connection.ask(name, version, value, self._timeout_s)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.socket.access import Access, DenialLog, User
+from kafka_coord.renewed import Renewed
 
 log = logging.getLogger(__name__)
 
@@ -39,44 +40,24 @@ class Denied(Exception):
         self.status = status
 
 
-class OperatorsFile:
+class OperatorsFile(Renewed[Access]):
     """The operators in a TOML file, in tables such as ``[operators.alice]``. :mod:`kafka_coord.frontends.socket.access`
     describes their fields. The file is read again when it changes. The constructor raises :class:`SettingsError` if the
     file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[float, ...] = ()
-        self._access: Access | None = None
-        self._trouble = ""
-        self._read()
+        super().__init__(f"operators file {path}", (path,), lambda: _load(path))
 
-    def current(self) -> Access:
-        """Returns the operators in the file. Raises :class:`Denied` while the file cannot be used."""
-        try:
-            return self._read()
-        except SettingsError as error:
-            if str(error) != self._trouble:
-                log.error("no operator can act in the dashboard: %s", error)  # noqa: TRY400
-            self._trouble = str(error)
-            raise Denied(
-                HTTPStatus.SERVICE_UNAVAILABLE, "the operators file cannot be used; the log says why"
-            ) from None
 
-    def _read(self) -> Access:
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            raise SettingsError(f"{self._path}: cannot read the operators: {error.strerror}") from None
-        if stat.st_mode & _NOT_FOR_OTHERS:
-            raise SettingsError(f"{self._path}: other users may read or change it; run chmod 600 {self._path}")
-        version = (stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev)
-        if self._access is None or version != self._seen:
-            self._access = None  # the earlier content of an unusable file does not count
-            self._access = Access.load(self._path, "operators")
-            self._seen, self._trouble = version, ""
-        return self._access
+def _load(path: Path) -> Access:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot read the operators: {error.strerror}") from None
+    if mode & _NOT_FOR_OTHERS:
+        raise SettingsError(f"{path}: other users may read or change it; run chmod 600 {path}")
+    return Access.load(path, "operators")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Checks the certificates of the instances' listeners, as their metrics report them."""
+"""Checks what others renew for the instances (certificates, users, passwords), as the instances' metrics report it."""
 
 from __future__ import annotations
 
 import http.client
+import math
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -20,22 +21,37 @@ CHECK = "certificates"
 SOON_MS = 14 * 24 * 3600 * 1000
 """A certificate that ends sooner is reported. Those that are renewed automatically are renewed earlier."""
 _SAMPLE = re.compile(
-    r'^kafka_coord_certificate_(ends_seconds|unusable)\{endpoint="([^"]{1,100})"\} (\S{1,30})$', re.MULTILINE
+    r'^kafka_coord_(certificate_ends_seconds|renewal_unusable)\{of="([^"]{1,100})"\} (\S{1,30})$', re.MULTILINE
 )
+_CLIENTS = {"brokers": "the brokers", "zookeeper": "ZooKeeper"}
+_USERS = {"users": "users", "operators": "operators"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What an instance reports about the certificate of one listener. ``ends_s`` is in seconds since 1970."""
+    """What an instance reports about one of the things that others renew. ``ends_s`` is when its certificate ends, in
+    seconds since 1970, or None if it has none."""
 
-    endpoint: str
-    ends_s: float
+    of: str
+    ends_s: float | None
     unusable: bool
+
+    @property
+    def certificate(self) -> str:
+        if self.of in _CLIENTS:
+            return f"its certificate for {_CLIENTS[self.of]}"
+        return f"the certificate of its {self.of} listener"
+
+    @property
+    def name(self) -> str:
+        if self.of in _CLIENTS:
+            return f"its credentials for {_CLIENTS[self.of]}"
+        return f"its {_USERS[self.of]} file" if self.of in _USERS else self.certificate
 
 
 def check_certificates(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
-    """Yields a finding for each certificate that has ended or soon will, and for renewed files that an instance cannot
-    use. An instance without an HTTP server, or that does not answer, says nothing about its certificates."""
+    """Yields a finding for each certificate that has ended or soon will, and for what was renewed with files that an
+    instance cannot use. An instance without an HTTP server, or that does not answer, says nothing about them."""
     urls = {number: one.http_url for number, one in sorted(cluster.instances.items()) if one.http_url is not None}
     if not urls:
         return
@@ -46,39 +62,42 @@ def check_certificates(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
 
 def findings(reported: Mapping[int, tuple[Reported, ...]], now_ms: int) -> Iterator[Finding]:
     good = 0
-    for number, certificates in reported.items():
-        for one in certificates:
-            left_ms = round(one.ends_s * 1000) - now_ms
-            whose = f"instance {number}: the certificate of its {one.endpoint} listener"
+    for number, these in reported.items():
+        for one in these:
+            left_ms = math.inf if one.ends_s is None else one.ends_s * 1000 - now_ms
+            whose = f"instance {number}: {one.certificate}"
             if left_ms <= 0:
-                todo = "renew it now: clients refuse to connect. The instance reads renewed files by itself"
-                yield error(CHECK, f"{whose} ended {duration(-left_ms)} ago", todo)
+                who = "it cannot connect again" if one.of in _CLIENTS else "clients refuse to connect"
+                todo = f"renew it now: {who}. The instance reads renewed files by itself"
+                yield error(CHECK, f"{whose} ended {duration(round(-left_ms))} ago", todo)
             elif left_ms < SOON_MS:
                 todo = "renew it; the instance reads renewed files by itself"
-                yield warning(CHECK, f"{whose} ends in {duration(left_ms)}", todo)
+                yield warning(CHECK, f"{whose} ends in {duration(round(left_ms))}", todo)
             if one.unusable:
-                what = f"{whose} has been renewed with files that cannot be used, so the earlier one stays"
-                todo = "see certificate_unusable in the instance's log for the reason, and correct the files"
+                what = (
+                    f"instance {number}: {one.name} has been renewed with files that cannot be used, so the earlier one"
+                    " stays"
+                )
+                todo = "see renewal_unusable in the instance's log for the reason, and correct the files"
                 yield warning(CHECK, what, todo)
             good += left_ms >= SOON_MS and not one.unusable
     if good and good == sum(map(len, reported.values())):
-        yield ok(CHECK, f"{counted(good, 'certificate')} of listeners, none ends within {duration(SOON_MS)}")
+        yield ok(CHECK, f"{counted(good, 'renewable file')} in use; no certificate ends within {duration(SOON_MS)}")
 
 
 def certificates_in(page: str) -> tuple[Reported, ...]:
-    """Reads the certificates in a page of metrics. Leaves out what it cannot read."""
+    """Reads what is renewed from a page of metrics. Leaves out what it cannot read."""
     found: dict[str, dict[str, float]] = {}
-    for kind, endpoint, written in _SAMPLE.findall(page):
+    for kind, of, written in _SAMPLE.findall(page):
         try:
             value = float(written)
         except ValueError:
             continue
         if abs(value) < 1e12:  # also leaves out NaN
-            found.setdefault(endpoint, {})[kind] = value
+            found.setdefault(of, {})[kind] = value
     return tuple(
-        Reported(endpoint, one["ends_seconds"], one.get("unusable", 0) > 0)
-        for endpoint, one in sorted(found.items())
-        if "ends_seconds" in one
+        Reported(of, one.get("certificate_ends_seconds"), one.get("renewal_unusable", 0) > 0)
+        for of, one in sorted(found.items())
     )
 
 

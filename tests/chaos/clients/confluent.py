@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter
+from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import CONSUMER_PROTOCOL, Part
 
@@ -167,6 +168,7 @@ def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
         "socket.timeout.ms": 10_000,
         "fetch.wait.max.ms": 300,
         "log_level": 4,
+        **login(part.user),
     }
     return given | ({"group.instance.id": part.name} if part.static else {})
 

@@ -15,6 +15,7 @@ from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import ClientGroup, list_client_groups
 from kafka_coord.monitor.lag import OffsetReader
 from tests.chaos.journal import OffsetsWriter
+from tests.chaos.logins import OPERATOR, login
 from tests.chaos.watching import Watch
 
 _ASK_S = 5.0
@@ -26,7 +27,7 @@ class ClientsWatch(Watch):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._offsets = OffsetsWriter(self._testbed.directory)
-        self._instances = Instances(self._testbed.store, {})
+        self._instances = Instances(self._testbed.store, login(OPERATOR))
         self._readers: dict[str, Consumer] = {}
 
     def close(self) -> None:
@@ -57,6 +58,8 @@ class ClientsWatch(Watch):
 
     def _look_at_groups(self) -> None:
         begin = time.monotonic()
+        if self._testbed.quiet:
+            return
         try:
             found = {one.group: one for one in list_client_groups(self._instances).groups}
         except KafkaCoordError:
@@ -92,7 +95,9 @@ class ClientsWatch(Watch):
         """Returns a consumer that is no member of the group. The admin client of librdkafka 2.9 cannot replace it,
         because it aborts the process if it does not find a coordinator in time, also with Kafka's own coordinator."""
         if group not in self._readers:
-            self._readers[group] = Consumer(_client(self._testbed.instances) | {"group.id": group})
+            self._readers[group] = Consumer(
+                self._testbed.stock_client(group) | {"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 5_000}
+            )
         return self._readers[group]
 
     def _committed(self, group: str) -> dict[TopicPartition, int] | None:
@@ -109,12 +114,3 @@ class ClientsWatch(Watch):
         offsets = {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
         self._offsets.told(since, group, offsets)
         return offsets
-
-
-def _client(bootstrap: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": bootstrap,
-        "reconnect.backoff.max.ms": 1_000,
-        "socket.timeout.ms": 5_000,
-        "log_level": 0,
-    }

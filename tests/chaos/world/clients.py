@@ -17,8 +17,9 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
 from kafka_coord.wire.messages import message
 from tests.chaos.clients.log_settings import set_of_log
+from tests.chaos.logins import OPERATOR, login
 from tests.chaos.parts import Part
-from tests.chaos.testbed import IDLE_MS, SERVE_SESSION_MS, Actor
+from tests.chaos.testbed import IDLE_MS, SERVE_SESSION_MS, Actor, ChaosTestbed
 from tests.chaos.world.casts import classic, kip_848
 from tests.chaos.world.scene import Abandoned, Scene
 from tests.chaos.world.waits import AFTER_QUIET, BESIDE, NAMED, RETURNED, STOPPED
@@ -39,10 +40,11 @@ _TOPIC = "chaos-a"
 def idle_connections(scene: Scene) -> None:
     """Nothing uses the connections of a client and of most partitions of the groups log, for longer than brokers keep
     connections open."""
-    client = Client(scene.testbed.instances, _quiet_group(scene))
+    client = Client(scene.testbed, _quiet_group(scene))
     try:
         scene.require(lambda: client.commit(1) == "", "a first commit", 30.0)
         before = scene.terms()
+        scene.testbed.quiet = True
         time.sleep(_QUIET_S)
         begun = time.monotonic()
         error = client.commit(2)
@@ -51,13 +53,14 @@ def idle_connections(scene: Scene) -> None:
         scene.found.failed += [error] if error else []
         scene.found.terms = scene.terms() - before
     finally:
+        scene.testbed.quiet = False
         client.close()
 
 
 def large_commit(scene: Scene) -> None:
     """A client commits more than the log accepts. Another group in the same partition of the log commits on."""
     beside = _group_beside(scene.name)
-    client = Client(scene.testbed.instances, scene.name)
+    client = Client(scene.testbed, scene.name)
     if not set_of_log(scene.testbed.bootstrap, {"max.message.bytes": _SMALL_BYTES}):
         raise Abandoned("the brokers refuse the setting of the groups log")
     try:
@@ -98,7 +101,7 @@ def instance_killed(scene: Scene) -> None:
     group = scene.name
     actor = _serving(scene, group)
     killed = int(actor.name)
-    instances = Instances(scene.testbed.store, {})
+    instances = Instances(scene.testbed.store, login(OPERATOR))
     others = {number: at for number, at in instances.directory().addresses.items() if number != killed}
     try:
         begun = scene.faults.kill_only(actor).t
@@ -140,16 +143,14 @@ def protocol_switched(scene: Scene) -> None:
 class Client:
     """A stock client that commits offsets of a group without being its member."""
 
-    bootstrap: str
+    testbed: ChaosTestbed
     group: str
     longest_s: float = 0.0
     commits: int = 0
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False, "log_level": 0}
-        )
+        self._consumer = Consumer(self.testbed.stock_client(self.group) | {"enable.auto.commit": False})
 
     def commit(self, offset: int) -> str:
         return self.commit_all([Position(_TOPIC, 0, offset)])
@@ -185,7 +186,7 @@ class Client:
 def committing(scene: Scene, groups: Sequence[str]) -> Iterator[list[Client]]:
     """Has a client commit for each group while the block runs, and records the number and the failures of the
     commits."""
-    clients = [Client(scene.testbed.instances, group) for group in groups]
+    clients = [Client(scene.testbed, group) for group in groups]
     stopping = threading.Event()
     threads = [
         threading.Thread(target=one.commit_until, args=[stopping], name=f"commits-{one.group}") for one in clients
@@ -210,7 +211,7 @@ def committing(scene: Scene, groups: Sequence[str]) -> Iterator[list[Client]]:
 def _quiet_group(scene: Scene) -> str:
     """Returns the name of a group whose broker leads the log partition of no group of the run, because an instance has
     one connection to its broker for all groups. Without such a broker, returns any."""
-    leaders = Instances(scene.testbed.store, {}).directory().leaders
+    leaders = Instances(scene.testbed.store, login(OPERATOR)).directory().leaders
     busy = {leaders.get(partition_of(group)) for group in scene.testbed.groups()}
     names = [f"{scene.name}-{number}" for number in range(len(leaders))]
     return next((name for name in names if leaders.get(partition_of(name)) not in busy), names[0])
@@ -228,7 +229,7 @@ def _group_beside(group: str) -> str:
 def _serving(scene: Scene, group: str) -> Actor:
     """Returns the instance that serves the group, for a fault of the scene. Raises :class:`Abandoned`."""
     try:
-        broker_id, _ = Instances(scene.testbed.store, {}).directory().coordinator_of(group)
+        broker_id, _ = Instances(scene.testbed.store, login(OPERATOR)).directory().coordinator_of(group)
     except KafkaCoordError as error:
         raise Abandoned(str(error)) from error
     actor = scene.faults.claim_target(f"serve:{broker_id}")

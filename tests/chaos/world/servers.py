@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import WORLD
+from tests.chaos.logins import MEMBER, OTHER_MEMBER
 from tests.chaos.world.casts import over_socket, own
 from tests.chaos.world.scene import Abandoned, Scene
 from tests.chaos.world.waits import OTHER_TOPIC
@@ -56,13 +57,16 @@ def no_leader(scene: Scene) -> None:
 
 
 def forbidden_topic(scene: Scene) -> None:
-    """An ACL forbids reading, or even describing, one topic before the group begins at the ends of its topics."""
+    """An ACL forbids reading, or even describing, one topic before the group begins at the ends of its topics. It
+    applies to everybody but operators, or to one member."""
     admin = AdminClient({"bootstrap.servers": scene.testbed.bootstrap, "log_level": 0})
     topic = scene.topic("blocked")
-    operation = AclOperation.READ if scene.pick < 0.5 else AclOperation.DESCRIBE
+    variant = int(scene.pick * 4)
+    operation = AclOperation.READ if variant % 2 == 0 else AclOperation.DESCRIBE
+    to_one = variant < 2
     rules = [
-        _acl(topic, AclOperation.ALL, AclPermissionType.ALLOW),
-        _acl(topic, operation, AclPermissionType.DENY),
+        _acl(topic, AclOperation.ALL, AclPermissionType.ALLOW, "*"),
+        _acl(topic, operation, AclPermissionType.DENY, OTHER_MEMBER if to_one else "*"),
     ]
     any_of_topic = AclBindingFilter(
         ResourceType.TOPIC,
@@ -90,6 +94,7 @@ def forbidden_topic(scene: Scene) -> None:
             topic,
             block=lambda: order(admin.create_acls(rules, request_timeout=20.0)),
             unblock=unblock,
+            refused=variant if to_one else None,
         )
     finally:
         unblock()
@@ -116,25 +121,38 @@ def zookeeper_silent(scene: Scene) -> None:
 
 
 def _one_topic_is_blocked(
-    scene: Scene, blocked: str, block: Callable[[], None], unblock: Callable[[], None], own_fault: str = ""
+    scene: Scene,
+    blocked: str,
+    block: Callable[[], None],
+    unblock: Callable[[], None],
+    own_fault: str = "",
+    refused: int | None = None,
 ) -> None:
     """Members begin while one of their two topics is blocked. The other topic must not wait for it, and no record that
-    is produced to the blocked topic after its return may be skipped."""
+    is produced to the blocked topic after its return may be skipped. If the topic is blocked for one member only, which
+    has the number ``refused``, the other one must read it."""
     free = scene.topic("free")
     if own_fault:
         scene.found.own.add(own_fault)
     block()
     begun = time.monotonic()
-    members = [scene.join(make(scene.name, free, blocked, latest=True)) for make in (own, over_socket)]
+    members = [
+        scene.join(make(scene.name, free, blocked, latest=True, user=OTHER_MEMBER if number == refused else MEMBER))
+        for number, make in enumerate((own, over_socket))
+    ]
     since = max(scene.opened_at(member) for member in members)
+    readable = (free,) if refused is None else (free, blocked)
 
     def one_more() -> bool:
-        scene.produce(free, 1, owed=False)
-        return scene.first_read(free, since) is not None and time.monotonic() >= begun + _BLOCKED_S
+        for topic in readable:
+            scene.produce(topic, 1, owed=False)
+        have_begun = all(scene.first_read(topic, since) is not None for topic in readable)
+        return have_begun and time.monotonic() >= begun + _BLOCKED_S
 
     scene.wait(one_more, _BLOCKED_S * 1.5)
-    first = scene.first_read(free, since)
-    scene.waited(OTHER_TOPIC, first - since if first is not None else None)
+    for topic in readable:
+        first = scene.first_read(topic, since)
+        scene.waited(OTHER_TOPIC, first - since if first is not None else None)
     unblock()
     scene.require(lambda: scene.started(TopicPartition(blocked, 0)), f"{blocked} was started")
     time.sleep(_RESOLVED_S)
@@ -157,6 +175,6 @@ def _topic_on(scene: Scene, broker_id: int) -> str:
     return name
 
 
-def _acl(topic: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
-    everyone = "User:*" if permission is AclPermissionType.ALLOW else "User:ANONYMOUS"
-    return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, everyone, "*", operation, permission)
+def _acl(topic: str, operation: AclOperation, permission: AclPermissionType, user: str) -> AclBinding:
+    who = f"User:{user}"
+    return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, who, "*", operation, permission)

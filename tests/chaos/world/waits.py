@@ -1,6 +1,6 @@
 """The waits that scenes measure, with their bounds. Pure."""
 
-OTHER_TOPIC = "the first record of the group's other topic"
+OTHER_TOPIC = "the first record of a topic that can be read"
 AFTER_QUIET = "a commit after a quiet time"
 BESIDE = "the longest time without a commit beside a large one"
 STOPPED = "the longest time without a commit at an instance's stop"

@@ -90,3 +90,18 @@ def test_the_last_member_too_has_left_or_expired(how: Departure, said: str) -> N
     world.leave("c1", how)
     (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]
     assert step.assignment.reason == f"no members remain (c1 {said})"
+
+
+def test_each_of_the_last_members_has_its_own_reason() -> None:
+    world = World()
+    world.topic("flights", 4)
+    for consumer in ("c1", "c2"):
+        world.join(consumer)
+    world.settle()
+    world.ask(type=RequestType.EVICT, consumer="c1", reason="stuck", by="alice@host")
+    world.ask(type=RequestType.EVICT, consumer="c2", reason="moved", by="alice@host")
+    (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]
+    assert step.assignment.reason == (
+        "no members remain (c1 evicted (operator asked: stuck, by alice@host), c2 evicted (operator asked: moved, by"
+        " alice@host))"
+    )

@@ -62,6 +62,7 @@ def named(servers: Servers, at: int, group: str) -> tuple[int, list[int], set[in
     return found.error_code, sorted(listed.brokers), {one.leader for one in listed.topics[READ].partitions.values()}
 
 
+@pytest.mark.long
 def test_a_killed_instance_is_named_no_longer_than_its_session(servers: Servers, tmp_path: Path) -> None:
     killed, others = 3, (1, 2)
     names = [f"killed-{number}" for number in range(60)]

@@ -36,7 +36,7 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettin
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.authentication import broker_security
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm
@@ -68,7 +68,7 @@ class Authenticated(Side):
         where = (host, port) if host else self.coordinator
         assert where is not None
         user = _SECURITY | {"sasl.username": "client", "sasl.password": "c-secret"}
-        self.open.append(BrokerConnection(*where, BrokerSecurity.of(user)))
+        self.open.append(BrokerConnection(*where, broker_security(user)))
         return self.open[-1]
 
 
@@ -152,7 +152,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         kafka = Side(host_and_port(broker.address), "first", FLIGHTS)
         play(kafka, of=lambda side: side.commit())  # creates the topic of Kafka's own coordinator
         cluster.broker(2).stop()  # so min.insync.replicas=2 cannot be met
-        security = BrokerSecurity.of(_SECURITY)
+        security = broker_security(_SECURITY)
         with serving_beside(broker, server.connect_string, security=security) as listener:
             yield Place(broker, server, listener)
 

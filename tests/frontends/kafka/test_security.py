@@ -39,7 +39,7 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.tls import Certificate
-from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.authentication import broker_security
 from kafka_coord.model import StartPoint
 from kafka_coord.model import TopicPartition as Partition
 from kafka_coord.monitor.remainders import Next, probe_with
@@ -134,7 +134,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for done in (*admin.create_acls(rights).values(), *admin.alter_user_scram_credentials(changes).values()):
             done.result(30)
         _shared_servers.append(broker)
-        security = BrokerSecurity.of(
+        security = broker_security(
             {
                 "security.protocol": "SASL_SSL",
                 "ssl.ca.location": str(ca),

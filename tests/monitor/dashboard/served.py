@@ -121,7 +121,7 @@ def serving(hosts: str, operators: Path | None = None) -> Iterator[Served]:
 
     operating = None
     if operators is not None:
-        operating = Operating(Logins(OperatorsFile(operators).current), for_an_action, {})
+        operating = Operating(Logins(OperatorsFile(operators).newest), for_an_action, {})
     live = Live(opened)
     server = Exposition("127.0.0.1:0", None, lambda: (True, {}), setting="--listen", site=Site(live, operating))
     try:

@@ -36,6 +36,17 @@ def _assignment(told: str) -> bytes:
     return bytes(form.encode(form(assigned_partitions=(part,), user_data=told.encode()), 0, bytearray(2)))
 
 
+def _joining(member_id: str) -> dict[str, Any]:
+    form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
+    return {
+        "member_id": member_id,
+        "session_timeout_ms": SESSION_MS,
+        "rebalance_timeout_ms": REBALANCE_MS,
+        "protocol_type": "consumer",
+        "protocols": (form(name="range", metadata=encoded_subscription(TOPIC)),),
+    }
+
+
 def _leaving(member_id: str, instance_id: str | None) -> dict[str, Any]:
     form = message("LeaveGroupRequest").struct("MemberIdentity")
     return {"members": (form(member_id=member_id, group_instance_id=instance_id),)}
@@ -143,15 +154,7 @@ class Client:
 
     async def _join(self) -> None:
         self._beating = None  # its answer no longer matters
-        form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
-        answer = await self._ask(
-            "JoinGroup",
-            member_id=self.member_id,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-            protocol_type="consumer",
-            protocols=(form(name="range", metadata=encoded_subscription(TOPIC)),),
-        )
+        answer = await self._ask("JoinGroup", **_joining(self.member_id))
         if answer.error_code == Error.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
             raise Rejoin
@@ -230,6 +233,10 @@ class Client:
     def leave_frame(self, member_id: str, instance_id: str | None) -> bytes:
         return self._frame("LeaveGroup", **_leaving(member_id, instance_id))
 
+    def join_frame(self, group: str, member_id: str) -> bytes:
+        """Returns the join of another client, in another group."""
+        return self._frame("JoinGroup", group_id=group, group_instance_id=None, **_joining(member_id))
+
     async def _leave(self) -> None:
         self.history.left.add(self.member_id)
         await self._ask("LeaveGroup", **_leaving(self.member_id, self.instance_id))
@@ -251,18 +258,23 @@ class Client:
     def _frame(self, name: str, **fields: Any) -> bytes:
         request = message(f"{name}Request")
         if name not in {"LeaveGroup", "OffsetFetch"}:
-            fields["group_instance_id"] = self.instance_id
+            fields.setdefault("group_instance_id", self.instance_id)
         header = RequestHeader(request.api_key or 0, VERSIONS[name], next(self._numbers), self.name)
-        return request_frame(header, request, request(group_id=self.group, **fields))[4:]
+        return request_frame(header, request, request(**{"group_id": self.group} | fields))[4:]
+
+    @staticmethod
+    def read(name: str, found: bytes) -> Any:
+        """Returns the answer to a request of that name."""
+        answer, version = message(f"{name}Response"), VERSIONS[name]
+        return answer.decode(found, version, 4 + answer_start(answer, version))
 
     async def _ask(self, name: str, *, check: Callable[[Any], None] | None = None, **fields: Any) -> Any:
         """Asks the presumed coordinator. Raises :class:`Elsewhere`."""
-        answer, version = message(f"{name}Response"), VERSIONS[name]
         frame = self._frame(name, **fields)
         told: asyncio.Future[bytes] = self.process.create_future()
 
         def read(found: bytes) -> Any:
-            return answer.decode(found, version, 4 + answer_start(answer, version))
+            return self.read(name, found)
 
         self.history.deliver(self, frame, told, lambda found: check(read(found)) if check is not None else None)
         limit_s = REBALANCE_MS / 1000 + 10.0 if name == "JoinGroup" else REQUEST_S

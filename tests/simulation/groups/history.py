@@ -28,7 +28,7 @@ from tests.simulation.groups.topics import SimulatedTopic
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
-    "idle", "deny", "size", "unclear", "zookeeper", "topics", "evict", "return", "outage", "alternate",
+    "idle", "deny", "size", "unclear", "zookeeper", "topics", "evict", "return", "newcomer", "outage", "alternate",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""

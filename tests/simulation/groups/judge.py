@@ -127,7 +127,9 @@ class Judge:
     def _removed(self, key: Key, offset: int, *, live: bool) -> None:
         last, now_ms = self._last.pop(key, None), WALL_START_MS + int(self._log.world.now * 1000)
         asked = self._log.world.now - self.deleted_at < JUST_DELETED_S and key[0] != "g"
-        another = last is not None and self._topic.identity not in {"", last.topic_id}
+        # a removal may have been decided before the topic was hidden
+        newest = self._topic.newest if last is not None and last.topic_id else self._topic.identity
+        another = last is not None and newest not in {"", last.topic_id}
         if live and last is not None and not asked and not another and now_ms - last.committed_at_ms < RETENTION_MS:
             self._break(f"commit {last.offset} was removed before its time")
         self._removed_at[key] = offset

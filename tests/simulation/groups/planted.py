@@ -285,6 +285,16 @@ def _unheard_members_get_full_sessions() -> Patch:
     return Sessions, "left_s", left_s
 
 
+def _vanished_newcomer_waited_for() -> Patch:
+    def complete(self: Any, now: float) -> None:
+        group = self.metadata
+        waits = self._initial or group.pending or not group.has_all_joined
+        if group.state is GroupState.PREPARING_REBALANCE and not waits:
+            self._complete_join(now)
+
+    return Group, "_complete_join_if_all_joined", complete
+
+
 def _sessions_run_in_outages() -> Patch:
     return LogTerm, "now", lambda self: self._loop.time()
 
@@ -322,6 +332,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "the offsets of a hidden topic are deleted": _hidden_offsets_deleted,
     "a commit under the old id is taken": _commit_under_the_old_id_taken,
     "members that were not heard get full sessions": _unheard_members_get_full_sessions,
+    "a newcomer that has vanished holds up the first join": _vanished_newcomer_waited_for,
     "sessions run while nobody is answered": _sessions_run_in_outages,
 }
 
@@ -346,6 +357,7 @@ TELLING = {
     "the offsets of a hidden topic are deleted": frozenset({"topics"}),
     "a commit under the old id is taken": frozenset({"topics"}),
     "members that were not heard get full sessions": frozenset({"alternate"}),
+    "a newcomer that has vanished holds up the first join": frozenset({"newcomer"}),
     "sessions run while nobody is answered": frozenset({"outage"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""

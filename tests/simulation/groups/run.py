@@ -85,7 +85,7 @@ def main(
 
     Exit code 1 if an invariant was violated; the shortest history found is printed. Kinds of faults: alternate,
     away, client-freeze, client-kill, compact, delay, delete, deny, die, evict, forget, freeze, idle, kill, lazy, loss,
-    move, outage, replicas, return, size, stop, topics, twin, unclear, znode, zookeeper.
+    move, newcomer, outage, replicas, return, size, stop, topics, twin, unclear, znode, zookeeper.
     """
     kinds = FAULTS if not faults else frozenset() if faults == "none" else frozenset(faults.split(","))
     if not kinds <= FAULTS:

@@ -37,6 +37,11 @@ class SimulatedTopic:
         if not self.identity:
             self._become(self._id())
 
+    @property
+    def newest(self) -> str:
+        """The identity of the newest topic, also while it is hidden."""
+        return self._id()
+
     def _id(self) -> str:
         """The identity in the form in which the groups log returns it: the base64 form of 16 bytes ends with "w"."""
         return f"id-{self._count}".ljust(21, "-") + "w"

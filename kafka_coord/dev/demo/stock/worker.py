@@ -33,7 +33,8 @@ def _protocol(given: argparse.Namespace) -> dict[str, Any]:
     return {
         "session.timeout.ms": given.session_timeout_ms,
         "heartbeat.interval.ms": 1_000,
-        "partition.assignment.strategy": "cooperative-sticky",
+        "partition.assignment.strategy": given.strategy,
+        **({"group.instance.id": given.consumer_id} if given.static else {}),
     }
 
 

@@ -180,11 +180,9 @@ class KafkaMembers:
     def left_ms(self, now: float) -> dict[tuple[str, str], int | None]:
         """Returns, by group and member id, ``None`` for each member that has sent a request in this term, and for each
         of the others what is left of its session, in ms. Any thread may call this method."""
-        left_ms: dict[tuple[str, str], int | None] = {}
-        for key, state in list(self._machine.members.items()):
-            left_s = max(0.0, state.deadline - self._machine.clock.at(now))
-            left_ms[key[0], state.options.resume_key] = None if key in self.members else round(left_s * 1000)
-        return left_ms
+        return self._machine.left_ms(
+            now, lambda state: state.options.resume_key, lambda state: state.key in self.members
+        )
 
     def earlier_id(self, key: Key) -> str | None:
         """Returns the member id that the machine knows for ``key``, perhaps from an earlier term, or ``None``."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from kafka_coord.channel.messages import Code
 from kafka_coord.channel.offset_details import read_offsets
+from kafka_coord.channel.operations import Registration
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.sessions import Key as SessionKey
 from kafka_coord.classic_groups.sessions import Sessions
@@ -92,8 +93,8 @@ class Served:
         self.woken = True
         wake()
 
-    def _session_left_s(self, group: str, options: RegistrationOptions) -> float:
-        return self.sessions.left_s(group, options.resume_key, options.session_timeout_s)
+    def _session_left_s(self, member: Registration, options: RegistrationOptions) -> float:
+        return self.sessions.left_s(member.group, options.resume_key, options.session_timeout_s)
 
     def consumers(self, group: str) -> list[str]:
         """Returns the group's members, including those that are being registered."""

@@ -94,6 +94,19 @@ class MembershipMachine:
         heard_at = member.deadline - member.options.session_timeout_s
         return max(0, round((self.clock.at(now) - heard_at) * 1000))
 
+    def left_ms(
+        self, now: float, member_id: Callable[[MemberState], str], is_heard: Callable[[MemberState], bool]
+    ) -> dict[Key, int | None]:
+        """Returns, by group and ``member_id``, ``None`` for each member that has been heard in this term, and for each
+        of the others what is left of its session, in ms. Any thread may call this method."""
+        clock_now = self.clock.at(now)
+        return {
+            (state.id.group, member_id(state)): None
+            if is_heard(state)
+            else round(max(0.0, state.deadline - clock_now) * 1000)
+            for state in list(self.members.values())
+        }
+
     # --- used by the machine's parts ---------------------------------------------------------------------------------
 
     def emit(self, instruction: Instruction) -> None:

@@ -1,0 +1,1 @@
+"""``kafka-coord bench healthy``: lets every kind of member work as it should, and counts findings and warnings."""

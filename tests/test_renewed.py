@@ -1,0 +1,200 @@
+"""What others renew: when it is read again, and what a file that cannot be used changes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trustme
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.grouplog.authentication import SettingsFileProperties, broker_security
+from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.renewed import Renewed
+from kafka_coord.settings import load_settings
+from kafka_coord.zk.credentials import Credentials, renewed_credentials
+from kafka_coord.zk.kazoo_handler import KazooHandler
+from kafka_coord.zk.options import Tls, ZkOptions
+from kafka_coord.zk.options_from_settings import zookeeper_options
+from kafka_coord.zk.store import Store
+
+
+def number(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError) as error:
+        raise SettingsError(str(error)) from None
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    file, reads = tmp_path / "number", []
+    file.write_text("1")
+    renewed = Renewed("number", (file, None), lambda: reads.append(1) or number(file))
+    assert [renewed.newest(), renewed.newest(), len(reads)] == [1, 1, 1]
+    file.write_text("22")
+    assert [renewed.newest(), len(reads)] == [22, 2]
+
+
+@pytest.mark.parametrize("fault", ["half", "gone", "expired"])
+def test_files_that_cannot_be_used_change_nothing_and_are_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    file = tmp_path / "ends-at"
+    file.write_text("9999999999")
+    renewed = Renewed("certificate", (file,), lambda: number(file), ends_at=float)
+    if fault == "gone":
+        file.unlink()
+    else:
+        file.write_text("99x" if fault == "half" else str(int(time.time()) - 1))
+    assert [renewed.newest() for _ in range(3)] == [9_999_999_999] * 3
+    assert renewed.problem
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    file.write_text("8888888888")
+    assert (renewed.newest(), renewed.problem, renewed.ends_at) == (8_888_888_888, "", 8_888_888_888.0)
+
+
+def test_the_first_value_must_be_usable(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError):
+        Renewed("number", (tmp_path / "gone",), lambda: number(tmp_path / "gone"))
+
+
+class Issued:
+    """A client's certificate and key on disk, which :meth:`issue` renews."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = trustme.CA()
+        self.ca, self.cert, self.key = directory / "ca.pem", directory / "own.pem", directory / "own.key"
+        self.authority.cert_pem.write_to_path(str(self.ca))
+        self.issue(2090)
+
+    def issue(self, year: int, *, key: bool = True) -> None:
+        issued = self.authority.issue_cert("instance-1", not_after=datetime(year, 1, 1, tzinfo=UTC))
+        if key:
+            issued.private_key_pem.write_to_path(str(self.key))
+        issued.cert_chain_pems[0].write_to_path(str(self.cert))
+
+
+@pytest.fixture
+def issued(tmp_path: Path) -> Issued:
+    return Issued(tmp_path)
+
+
+def of_brokers(issued: Issued) -> Renewed[object]:
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(issued.ca),
+        "ssl.certificate.location": str(issued.cert),
+        "ssl.key.location": str(issued.key),
+    }
+    return broker_security(properties)
+
+
+def of_zookeeper(issued: Issued) -> Renewed[object]:
+    return renewed_credentials(ZkOptions(tls=Tls(str(issued.ca), str(issued.cert), str(issued.key))))
+
+
+@pytest.mark.parametrize("renewed_of", [of_brokers, of_zookeeper])
+def test_what_the_instance_presents_is_renewed_for_new_connections(issued: Issued, renewed_of) -> None:
+    renewed = renewed_of(issued)
+    first = renewed.newest()
+    assert isinstance(first.tls, ssl.SSLContext)
+    assert renewed.ends_at == datetime(2090, 1, 1, tzinfo=UTC).timestamp()
+    issued.issue(2091)
+    assert renewed.newest() is not first
+    assert renewed.ends_at == datetime(2091, 1, 1, tzinfo=UTC).timestamp()
+    second = renewed.newest()
+    for fault in (
+        lambda: issued.issue(2092, key=False),
+        lambda: issued.issue(2020),
+        lambda: issued.cert.write_bytes(issued.cert.read_bytes()[:300]),
+        lambda: issued.ca.write_text("no certificate"),
+        issued.key.unlink,
+    ):
+        fault()
+        assert renewed.newest() is second
+        assert renewed.problem
+
+
+def test_a_password_for_the_brokers_is_read_from_the_settings_file_again(tmp_path: Path) -> None:
+    file = tmp_path / "coord.toml"
+
+    def write(password: str) -> None:
+        sasl = f'"sasl.mechanism" = "PLAIN"\n"sasl.username" = "u"\n"sasl.password" = {password}\n'
+        file.write_text(f'[kafka]\n"security.protocol" = "SASL_PLAINTEXT"\n{sasl}')
+        os.utime(file, ns=(time.time_ns(), time.time_ns()))
+
+    write('"old"')
+    settings = load_settings(environ={}, file=file)
+    reread = settings.reread
+    assert reread is not None
+    security = broker_security(SettingsFileProperties(file, lambda: reread().kafka.properties))
+    assert security.newest().password == "old"  # noqa: S105
+    write('"renewed"')
+    assert security.newest().password == "renewed"  # noqa: S105
+    write("oops")
+    assert security.newest().password == "renewed"  # noqa: S105
+
+
+def test_a_password_for_zookeeper_is_read_from_the_settings_file_again(tmp_path: Path) -> None:
+    file = tmp_path / "coord.toml"
+    file.write_text('[zookeeper]\ndigest = "coord:old"\n')
+    settings = load_settings(environ={}, file=file)
+    reread = settings.reread
+    assert reread is not None
+    options = ZkOptions(settings_file=file, reread=lambda: zookeeper_options(reread().zookeeper))
+    renewed = renewed_credentials(options)
+    assert renewed.newest() == Credentials(None, None, "coord:old", None)
+    file.write_text('[zookeeper]\ndigest = "coord:renewed"\n')
+    assert renewed.newest().digest == "coord:renewed"
+    file.write_text("[zookeeper")
+    assert renewed.newest().digest == "coord:renewed"
+
+
+def test_a_connection_to_zookeeper_uses_the_context_that_is_newest_when_it_is_opened(issued: Issued) -> None:
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(issued.ca))
+    server_tls.verify_mode = ssl.CERT_REQUIRED
+    issued.authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+    renewed, ends = of_zookeeper(issued), []
+
+    def serve(listening: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = listening.accept()
+            with server_tls.wrap_socket(connection, server_side=True) as secured:
+                ends.append((secured.getpeercert() or {})["notAfter"])
+
+    handler = KazooHandler(1, lambda: renewed.newest().tls)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=(listening,))
+        serving.start()
+        for year in (2090, 2091):
+            issued.issue(year)
+            where = {"address": listening.getsockname(), "hostname": "localhost", "use_ssl": True, "certfile": None}
+            handler.create_connection(timeout=10, **where).close()
+        serving.join(20)
+    assert [one.split()[3] for one in ends] == ["2090", "2091"]
+
+
+def test_the_reader_of_offsets_is_made_again_with_renewed_files(issued: Issued) -> None:
+    properties = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(issued.ca),
+        "ssl.certificate.location": str(issued.cert),
+        "ssl.key.location": str(issued.key),
+    }
+    log = BrokerLog(cast(Store, None), properties)
+    first = log._connected()
+    assert log._connected() is first
+    issued.issue(2091)
+    second = log._connected()
+    assert second is not first
+    issued.issue(2092, key=False)
+    assert log._connected() is second, "librdkafka refuses a pair that does not fit"
+    log.close()
