@@ -9,7 +9,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -207,13 +206,12 @@ class OddBroker:
     def _described(self, request: Any, form: Message) -> Any:
         one, who = form.struct("DescribedGroup"), form.struct("DescribedGroupMember")
         topic, is_empty = self._name("flights"), self._chance.random() < 0.5
-        member = partial(
-            who,
-            client_id=self._name("c"),
-            client_host=self._name("/127.0.0.1"),
-            member_metadata=encoded_subscription(topic),
-            member_assignment=encoded_assignment([(topic, 0), (topic, 1)]),
-        )
+        rest = {
+            "client_id": self._name("c"),
+            "client_host": self._name("/127.0.0.1"),
+            "member_metadata": encoded_subscription(topic),
+            "member_assignment": encoded_assignment([(topic, 0), (topic, 1)]),
+        }
         return form(
             groups=tuple(
                 one(
@@ -223,7 +221,7 @@ class OddBroker:
                     protocol_data="range",
                     members=()
                     if is_empty
-                    else (member(member_id="m1"), member(member_id="m2", group_instance_id="i2")),
+                    else (who(member_id="m1", **rest), who(member_id="m2", group_instance_id="i2", **rest)),
                 )
                 for name in request.groups
             )
