@@ -34,7 +34,7 @@ def of_0_8(pattern: str, kind: str = "white_list") -> Subscription:
         ("[,]?a", "a"),
         (r"a\,?", "a"),
         ("|".join(["x" * 90] * 100 + ["a"]), "a"),
-        ("a{2}{2}", "aaaa"),
+        ("(a{2}){2}", "aaaa"),
     ],
 )
 def test_a_pattern_is_the_regular_expression_that_was_written(pattern, topic):
