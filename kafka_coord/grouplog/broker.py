@@ -81,7 +81,8 @@ class BrokerConnection:
                 self._line = None
                 self._line = line = await self._opened()
                 return line
-        except (OSError, TimeoutError, BadMessage) as error:
+        except (OSError, TimeoutError, BadMessage, ValueError, OverflowError) as error:
+            # a broker may give an address whose host or port no resolver takes: ValueError, OverflowError
             raise NotSent(self._failed(name, error, timeout_s)) from error
 
     def _failed(self, name: str, error: Exception, timeout_s: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
 from kafka_coord.grouplog.authentication import PLAINTEXT, BrokerSecurity, broker_security
 from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.errors import only
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
@@ -70,7 +71,7 @@ class Cluster:
         """Returns the address of each partition's leader. Also raises :class:`NotFound` if the topic does not exist."""
         answer = await self.metadata([topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
-        (described,) = answer.topics
+        described = only(answer.topics, "topics")
         if not described.partitions:
             raise NotFound(f"topic {topic} does not exist, because no Kafka client has used a group yet")
         leaderless = [one.partition_index for one in described.partitions if one.leader_id not in nodes]

@@ -6,6 +6,9 @@ An append has one of three outcomes besides success: it was not sent (:class:`No
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError, KafkaCoordError
 
@@ -20,6 +23,8 @@ REFUSALS = TOO_LARGE | {NOT_ENOUGH_REPLICAS} | RIGHTS
 (``KafkaApis.handleProduceRequest``), the number of replicas before it appends (``Partition.appendRecordsToLeader``),
 and the sizes before it assigns offsets for good (``UnifiedLog.append``). Keep this list closed: after any other code
 the records may be in the log, and a later batch with the same sequence numbers would be answered as a duplicate."""
+
+T = TypeVar("T")
 
 
 class TermEnded(KafkaCoordError):
@@ -68,3 +73,17 @@ def failure(what: str, code: int) -> BrokerError:
     if code in RIGHTS:
         return RightMissing(what, code)
     return (LeadsNoMore if code == _NOT_LEADER else BrokerError)(f"{what}: {named(code)}")
+
+
+def only(found: Sequence[T], what: str) -> T:
+    """Returns the one element that a response holds about the one thing that was asked for. Raises
+    :class:`BrokerError` if the response holds none or several. ``what`` says of what, in the plural."""
+    if len(found) != 1:
+        raise BrokerError(f"the response describes {len(found)} {what}, although one was asked for")
+    return found[0]
+
+
+def of_group(groups: Sequence[T], group: str) -> T:
+    """Returns what a response holds about ``group``, among its ``groups``. Raises :class:`BrokerError` if the response
+    does not hold it once."""
+    return only([one for one in groups if getattr(one, "group_id", None) == group], f"groups {group!r}")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import failure
+from kafka_coord.grouplog.errors import failure, only
 from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
@@ -38,7 +38,7 @@ class PartitionReader:
         part = form.struct("ListOffsetsPartition")(partition_index=self._partition, timestamp=which)
         topic = form.struct("ListOffsetsTopic")(name=self._topic, partitions=(part,))
         answer = await self._broker.ask("ListOffsets", _LIST_OFFSETS, form(replica_id=-1, topics=(topic,)))
-        result = answer.topics[0].partitions[0]
+        result = only(only(answer.topics, "topics").partitions, "partitions")
         if result.error_code:
             where = "first" if which == _EARLIEST else "end"
             raise failure(
@@ -74,4 +74,4 @@ class PartitionReader:
         topic = form.struct("FetchTopic")(topic=self._topic, partitions=(part,))
         request = form(replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES, topics=(topic,))
         answer = await self._broker.ask("Fetch", _FETCH, request)
-        return answer.responses[0].partitions[0]
+        return only(only(answer.responses, "topics").partitions, "partitions")

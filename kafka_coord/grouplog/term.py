@@ -50,6 +50,7 @@ from kafka_coord.grouplog.errors import (
     RightMissing,
     TermEnded,
     failure,
+    only,
 )
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
@@ -432,7 +433,7 @@ class LogTerm:
         data = form.struct("PartitionProduceData")(index=self.partition, records=batch)
         topic = form.struct("TopicProduceData")(name=self._topic, partition_data=(data,))
         answer = await self._send(form(acks=-1, timeout_ms=15_000, topic_data=(topic,)))
-        result = answer.responses[0].partition_responses[0]
+        result = only(only(answer.responses, "topics").partition_responses, "partitions")
         if result.error_code == _FENCED:
             raise BrokerError(
                 f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "

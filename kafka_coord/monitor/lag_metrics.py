@@ -125,15 +125,21 @@ class LagSampler:
                     store = store or self._open_store()
                     self._sample = measure_lags(store, self._properties, most=self._most, rings=self._rings)
                 except KafkaCoordError as error:
-                    last = self._sample or Sample(time.monotonic())
-                    self._sample = replace(last, rows=(), left_out=0, incomplete=True)
+                    self._unmeasured()
                     log.warning("cannot measure the lag of the groups: %s", error, extra={"event": "lag_unmeasured"})
+                except Exception:  # an answer that nobody thought of must not end the thread
+                    self._unmeasured()
+                    log.exception("cannot measure the lag of the groups", extra={"event": "lag_unmeasured"})
             else:
                 self._sample = None
             self._stopping.wait(self._interval_s if leads else min(1.0, self._interval_s))
         if store is not None:
             with suppress(KafkaCoordError):
                 store.close()
+
+    def _unmeasured(self) -> None:
+        last = self._sample or Sample(time.monotonic())
+        self._sample = replace(last, rows=(), left_out=0, incomplete=True)
 
 
 def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, rings: LagRings | None = None) -> Sample:

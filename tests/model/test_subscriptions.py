@@ -24,7 +24,18 @@ def of_0_8(pattern: str, kind: str = "white_list") -> Subscription:
 
 @pytest.mark.parametrize(
     ("pattern", "topic"),
-    [("flights-[0-9]{1,3}", "flights-17"), ("a[,b]c", "abc"), ('"?a"?', "a"), (" ?a", "a")],
+    [
+        ("flights-[0-9]{1,3}", "flights-17"),
+        ("a[,b]c", "abc"),
+        ('"?a"?', "a"),
+        (" ?a", "a"),
+        ("(?i)FLIGHTS", "flights"),
+        ("a ?", "a"),
+        ("[,]?a", "a"),
+        (r"a\,?", "a"),
+        ("|".join(["x" * 90] * 100 + ["a"]), "a"),
+        ("(a{2}){2}", "aaaa"),
+    ],
 )
 def test_a_pattern_is_the_regular_expression_that_was_written(pattern, topic):
     assert Subscription.matching(pattern).wants(topic)

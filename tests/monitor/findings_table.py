@@ -481,11 +481,11 @@ def stored_retention(read: Callable[..., Any]) -> Checked:
     return replaced(kafka_clients, lambda: kafka_clients._check_retention(store), read_retention=read)
 
 
-def native(members: Mapping[str, int] | None = None, failure: Exception | None = None) -> Checked:
+def native(members: Mapping[str, int] | None = None, failure: Exception | None = None, problem: str = "") -> Checked:
     held = members or {}
     own = of(
         groups=failing(failure) if failure is not None else lambda: list(held),
-        read=answering({group: of(members=["m"] * many) for group, many in held.items()}),
+        read=answering({group: of(members=["m"] * many, problem=problem) for group, many in held.items()}),
     )
     return replaced(
         kafka_clients,

@@ -51,7 +51,8 @@ class Scripted(Instances):
             response = message(f"{request}Response")
             if request == "ListGroups":
                 one = response.struct("ListedGroup")
-                return response(groups=tuple(one(group_id=name) for name in self.groups[broker_id]))
+                error = self.errors.get(("ListGroups", str(broker_id)), 0)
+                return response(error_code=error, groups=tuple(one(group_id=name) for name in self.groups[broker_id]))
             if request == "DescribeGroups":
                 one = response.struct("DescribedGroup")
                 return response(groups=tuple(self._described(one, name) for name in sent.groups))
@@ -70,7 +71,9 @@ class Scripted(Instances):
             return one(group_id=name, error_code=Error.NOT_COORDINATOR)
         if error := self.errors.get(("OffsetFetch", name), 0):
             return one(group_id=name, error_code=error)
-        partition = response.struct("OffsetFetchResponsePartitions")(partition_index=0, committed_offset=40)
+        partition = response.struct("OffsetFetchResponsePartitions")(
+            partition_index=0, committed_offset=40, error_code=self.errors.get(("flights-0", name), 0)
+        )
         topic = response.struct("OffsetFetchResponseTopics")(name="flights", partitions=(partition,))
         return one(group_id=name, topics=(topic,))
 
@@ -117,4 +120,28 @@ def test_a_group_whose_offsets_are_refused_or_not_returned_has_an_unknown_lag_an
         "LAG UNKNOWN: no committed offsets of group delays, because instance 1 answered COORDINATOR_LOAD_IN_PROGRESS",
         "LAG UNKNOWN: no committed offsets of groups orders, routes, because instance 2 does not answer: no response in"
         " time",
+    )
+
+
+def test_a_group_with_a_refused_partition_has_an_unknown_lag_and_the_partition_is_named(
+    shown: Callable[..., Any],
+) -> None:
+    refused = {("flights-0", "delays"): Error.UNSTABLE_OFFSET_COMMIT}
+    rows, missing = shown({1: ["delays", "flown"], 2: []}, refused)
+    assert rows == {"delays": (None, None), "flown": (30, 30)}
+    assert missing == (
+        "LAG UNKNOWN: no committed offsets of group delays, because instance 1 answered UNSTABLE_OFFSET_COMMIT for"
+        " flights-0",
+    )
+
+
+def test_an_instance_that_does_not_list_all_groups_says_why(shown: Callable[..., Any]) -> None:
+    said = {
+        ("ListGroups", "1"): Error.COORDINATOR_LOAD_IN_PROGRESS,
+        ("ListGroups", "2"): Error.COORDINATOR_NOT_AVAILABLE,
+    }
+    _, missing = shown({1: [], 2: []}, said)
+    assert missing == (
+        "instance 1 is still loading, so some groups may be missing; try again soon",
+        "instance 2 answered COORDINATOR_NOT_AVAILABLE, so some groups may be missing; try again soon",
     )

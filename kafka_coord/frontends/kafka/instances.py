@@ -16,7 +16,7 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.registered import Address
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import RIGHTS, RightMissing
+from kafka_coord.grouplog.errors import RIGHTS, RightMissing, only
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.wire.messages import message
 
@@ -123,7 +123,7 @@ class Instances:
         instance's task. Raises :class:`BrokerError` (:class:`RightMissing` if the broker denies the right)."""
         answer = await self._metadata([TOPIC])
         self._leaders_at = time.monotonic()
-        (topic,) = answer.topics
+        topic = only(answer.topics, "topics")
         if topic.error_code in RIGHTS:
             raise RightMissing(f"cannot describe topic {TOPIC}", topic.error_code)
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
@@ -147,7 +147,7 @@ class Instances:
             configs=tuple(setting(name=name, value=value) for name, value in settings.items()),
         )
         answer = await self.ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
-        error = answer.topics[0].error_code
+        error = only(answer.topics, "topics").error_code
         if error in RIGHTS:
             raise RightMissing(f"cannot create topic {TOPIC}", error)
         if error not in {0, _TOPIC_EXISTS, _INVALID_REPLICATION}:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused
+from kafka_coord.grouplog.errors import of_group
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, unless_moving
 from kafka_coord.wire.messages import message
@@ -56,7 +57,7 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
     async def delete(ask: Ask) -> int:
         response = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
-        return unless_moving(response.results[0].error_code)
+        return unless_moving(of_group(response.results, group).error_code)
 
     _, code = instances.ask_coordinator(group, delete, timeout_s)
     _raise(group, code, "")
@@ -70,7 +71,7 @@ def evict_members(instances: Instances, group: str, consumers: Sequence[str], ti
 
     async def evict(ask: Ask) -> list[int]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        (described,) = response.groups
+        described = of_group(response.groups, group)
         if code := unless_moving(described.error_code):
             return [code] * len(consumers)
         if described.group_state == _DEAD:
@@ -86,6 +87,8 @@ def evict_members(instances: Instances, group: str, consumers: Sequence[str], ti
         response = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=leaving))
         if code := unless_moving(response.error_code):
             return [code] * len(consumers)
+        if len(response.members) != len(consumers):
+            raise BrokerError(f"the response tells of {len(response.members)} evictions, not of {len(consumers)}")
         return [int(one.error_code) for one in response.members]
 
     _, codes = instances.ask_coordinator(group, evict, timeout_s)

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from kafka_coord.classic_groups.errors import named
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import BrokerError, NotFound
+from kafka_coord.grouplog.errors import of_group
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
@@ -116,8 +117,10 @@ def list_client_groups(instances: Instances) -> ClientGroups:
     missing = []
     failed: dict[str, str] = {}
     for broker_id, listed in responses.items():
-        if listed.loading:
-            missing.append(f"instance {broker_id} is still loading, so some groups may be missing; try again soon")
+        if listed.error_code:
+            is_loading = listed.error_code == Error.COORDINATOR_LOAD_IN_PROGRESS
+            said = "is still loading" if is_loading else f"answered {named(listed.error_code)}"
+            missing.append(f"instance {broker_id} {said}, so some groups may be missing; try again soon")
         failed |= {group: f"instance {broker_id} answered {reason}" for group, reason in listed.failed.items()}
         for group in listed.groups:
             # While a log partition moves, two instances may list its groups. The leader's response takes precedence.
@@ -144,10 +147,10 @@ def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[C
     found = []
     for one in groups:
         answer = answers.get((one.coordinator, one.group))
-        if answer is not None and not answer.error_code:
+        said = "nothing" if answer is None else _refusal(answer)
+        if answer is not None and not said:
             found.append(replace(one, committed=_committed(answer)))
             continue
-        said = "nothing" if answer is None else named(answer.error_code)
         problem = unreached.get(one.coordinator, f"instance {one.coordinator} answered {said}")
         found.append(replace(one, committed={}, problem=problem))
     return tuple(found)
@@ -165,10 +168,10 @@ def _groups(names: Sequence[str]) -> str:
 
 
 class _Listed(NamedTuple):
-    """An instance's groups. ``loading`` is set if it may have more. ``failed`` maps the groups that it lists, but does
-    not describe, to the reason."""
+    """An instance's groups. If ``error_code`` is not 0, it may have more. ``failed`` maps the groups that it lists,
+    but does not describe, to the reason."""
 
-    loading: bool
+    error_code: int
     groups: Sequence[Any]
     failed: Mapping[str, str]
 
@@ -187,7 +190,7 @@ async def _list(ask: Ask) -> _Listed:
             failed[one.group_id] = named(one.error_code)
     # a group that is dead by now was deleted after it was listed
     described = [one for one in groups if not one.error_code and one.group_state in _STATES]
-    return _Listed(bool(listed.error_code), described, failed)
+    return _Listed(listed.error_code, described, failed)
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
@@ -222,18 +225,27 @@ def read_client_group(instances: Instances, group: str) -> ClientGroup:
 
     async def read(ask: Ask) -> tuple[Any, Any]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        (described,) = response.groups
+        described = of_group(response.groups, group)
         request = message("OffsetFetchRequest")(group_id=group, topics=None)
         offsets = await ask("OffsetFetch", _FETCH_OFFSETS, request)
         for code in (described.error_code, offsets.error_code):
-            if unless_moving(code):
-                raise BrokerError(f"cannot read group {group!r} from its coordinator: {named(code)}")
+            unless_moving(code)
+        if refusal := (named(described.error_code) if described.error_code else _refusal(offsets)):
+            raise BrokerError(f"cannot read group {group!r} from its coordinator: {refusal}")
         return described, offsets
 
     broker_id, (described, offsets) = instances.ask_coordinator(group, read)
     if described.group_state not in _STATES:
         raise NotFound(f"no group {group!r}")
     return _group(described, broker_id, _committed(offsets))
+
+
+def _refusal(answer: Any) -> str:
+    """Returns the error with which an OffsetFetch of a group was answered as a whole or for a partition, or ``""``."""
+    if answer.error_code:
+        return named(answer.error_code)
+    parts_of = ((topic.name, part) for topic in answer.topics for part in topic.partitions if part.error_code)
+    return next((f"{named(part.error_code)} for {name}-{part.partition_index}" for name, part in parts_of), "")
 
 
 def _committed(answer: Any) -> dict[TopicPartition, int]:

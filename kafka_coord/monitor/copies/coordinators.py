@@ -12,6 +12,7 @@ from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.errors import of_group
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.client_groups.changes import by_topic
 from kafka_coord.wire.messages import message
@@ -118,7 +119,8 @@ class Coordinators:
         """Reads a group. A group that does not exist has no members and no positions."""
         coordinator = await self._coordinator(group)
         request = message("DescribeGroupsRequest")(groups=(group,))
-        (described,) = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, request)).groups
+        groups = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, request)).groups
+        described = of_group(groups, group)
         _check(described.error_code)
         version = _FETCH_STABLE if await self._can_wait(coordinator) else _FETCH
         request = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)

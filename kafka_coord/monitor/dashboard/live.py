@@ -18,7 +18,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kafka_coord.errors import BrokerError, InvalidName, KafkaCoordError, NoAuth, NotFound, StoreError, StoreUnavailable
+from kafka_coord.errors import (
+    BrokerError,
+    InvalidName,
+    KafkaCoordError,
+    MalformedValue,
+    NoAuth,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from kafka_coord.monitor.dashboard.changes import changes
 from kafka_coord.monitor.dashboard.routes import ROWS, TASKS, Route, found
 from kafka_coord.monitor.dashboard.sources import NotYet, Sources
@@ -269,7 +278,9 @@ class Live:
         except (NotFound, InvalidName) as error:
             self._trouble(document, str(error), 404)
         except (KafkaCoordError, OSError) as error:
-            status = 503 if isinstance(error, StoreUnavailable | BrokerError | OSError) else 500
+            # 503 also for a value that another wrote and nobody can decode: it is not a fault of this server
+            passing = isinstance(error, StoreUnavailable | BrokerError | MalformedValue | OSError)
+            status = 503 if passing else 500
             self._trouble(document, str(error), status)
         else:
             self._publish(document, value)

@@ -12,10 +12,12 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
+from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
 from kafka_coord.monitor.client_groups.groups import list_client_groups
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.copies.coordinators import GroupPositions
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
@@ -177,13 +179,19 @@ def _check_native_groups(
     check = "native groups"
     kinds = {row.group: row.kind for row in list_client_groups(instances).rows}
     kinds |= dict.fromkeys(cluster.groups, GroupKind.MANAGED)
+    seen: dict[str, GroupPositions] = {}
     try:
         native = _own_coordinator(listeners, properties)
         seen = native.read(sorted(kinds.keys() & set(native.groups())))
+        problems = grouped(sorted(name for name in seen if seen[name].problem), lambda name: seen[name].problem)
+        trouble = "; ".join(
+            f"{plural('group', len(names))} {some(names, 20)}: {why}" for why, names in problems.items()
+        )
     except BrokerError as failure:
+        trouble = str(failure)
+    if trouble:
         todo = "give the brokers' security settings: --kafka-property, or [kafka] in the file of --config"
-        yield warning(check, f"the groups in the brokers' own coordinator could not be listed: {failure}", todo)
-        return
+        yield warning(check, f"the groups in the brokers' own coordinator could not be listed: {trouble}", todo)
     both = {group: len(found.members) for group, found in seen.items() if found.members}
     for group, members in list(both.items())[:20]:
         where = f"has {counted(members, 'member')} in the brokers' own coordinator"
@@ -192,7 +200,7 @@ def _check_native_groups(
         yield error(check, what, todo)
     if len(both) > 20:
         yield error(check, f"{len(both) - 20} more groups exist in both coordinators", "as above")
-    if not both:
+    if not both and not trouble:
         managed = sum(kind is GroupKind.MANAGED for kind in kinds.values())
         count = f"{managed} managed and {len(kinds) - managed} client-assigned groups"
         yield ok(check, f"none of {count} here has members in the brokers' own coordinator")

@@ -1,0 +1,116 @@
+"""A small part of ``scripts/fuzz --tools``: commands and pages, on odd trees and with brokers whose answers are odd."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from kafka_coord.cli.main import cli
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.errors import of_group
+from kafka_coord.wire.frames import RequestHeader, request_frame
+from kafka_coord.wire.messages import message
+from tests.cli.running import run
+from tests.fuzzing.odd_broker import KNOWN, OddBroker
+from tests.fuzzing.odd_cluster import ASKING, READING
+from tests.fuzzing.tools import odd_cluster, trial
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_odd_value_or_answer_ends_a_command_or_a_page(seed: int) -> None:
+    with odd_cluster(Random(seed)) as cluster:
+        for what, fault in trial(cluster, commands=3, pages=seed == 0):
+            assert not fault, (what, fault, cluster.told, cluster.broker.told, cluster.instance.told)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_odd_value_in_the_tree_ends_a_command_that_reads_it(seed: int) -> None:
+    chance = Random(seed)
+    with odd_cluster(chance) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(chance, sane=True)
+        for _ in range(5):
+            cluster.spoil_tree(3)
+            for command in chance.sample(READING, 4):
+                fault = cluster.command(command)
+                assert not fault, (command, fault, cluster.told)
+
+
+def test_most_commands_succeed_while_nothing_is_odd() -> None:
+    """Otherwise, the fuzzing would try only refusals."""
+    ended = {}
+    with odd_cluster(Random(1)) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(Random(1), sane=True)
+        for command in (*READING, *ASKING):
+            fault = cluster.command(command)
+            assert not fault, (command, fault)
+            ended[command] = cluster.code
+    failed = {command: code for command, code in ended.items() if code}
+    assert len(failed) <= 7, failed
+
+
+def test_what_is_exported_of_oddly_named_groups_can_be_imported(tmp_path: Path) -> None:
+    names = (
+        "a ",
+        " a",
+        "a\n",
+        "a\r",
+        "a\r\nb",
+        'a"b',
+        "a,b",
+        "ü💥",
+        "x" * 5_000,
+        "--help",
+        "-",
+        "\t",
+        "'",
+        "#a",
+        "\u2028",
+    )
+    file = tmp_path / "offsets.csv"
+    every = ("groups", "reset-offsets", "--all-groups")
+    with odd_cluster(Random(1)) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(Random(1), sane=True)
+        cluster.instance.names = names
+        exported = CliRunner().invoke(cli, [*every, "--all-topics", "--to-current", "--export"])
+        assert exported.exit_code == 0, exported.stderr
+        file.write_bytes(exported.stdout_bytes)  # the text would have other line breaks
+        planned = run(*every, "--from-file", str(file), "-o", "json", zookeeper="127.0.0.1:1")
+        assert {row["group"] for row in planned.json()} == {*names, "delays"}
+        assert {row["new_offset"] for row in planned.json() if row["group"] in names} == {5, 7}
+        for name in names:
+            one = run(
+                "groups", "reset-offsets", "--from-file", str(file), "-o", "json", "--", name, zookeeper="127.0.0.1:1"
+            )
+            assert [row["new_offset"] for row in one.json()] == [5, 7], name
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_broker_answers_every_version_while_it_is_sane(name: str) -> None:
+    broker, form = OddBroker(), message(f"{name}Request")
+    for version in form.versions:
+        header = RequestHeader(form.api_key or 0, version, 1, "x", version in form.flexible)
+        answer, goes_on = broker.answer(request_frame(header, form, form())[4:])
+        assert answer
+        assert goes_on
+
+
+@pytest.mark.parametrize("pair", [((), "0 groups"), (("a", "a"), "2 groups"), (("b",), "0 groups")])
+def test_a_response_about_another_group_or_none_is_a_brokers_error(pair: tuple[tuple[str, ...], str]) -> None:
+    names, said = pair
+    one = message("DescribeGroupsResponse").struct("DescribedGroup")
+    with pytest.raises(BrokerError, match=said):
+        of_group([one(group_id=name) for name in names], "a")
+
+
+@pytest.mark.parametrize(("host", "port"), [("", 9), ("a" * 64, 9), ("x..y", 9), ("\x00", 9), ("127.0.0.1", -1)])
+def test_an_address_that_no_resolver_takes_is_a_brokers_error(host: str, port: int) -> None:
+    with pytest.raises(BrokerError):
+        asyncio.run(BrokerConnection(host, port).open(2.0))

@@ -1,0 +1,126 @@
+"""``scripts/fuzz --tools``: every command and page on odd trees and with odd brokers' answers."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from random import Random
+from unittest import mock
+
+import click
+
+from kafka_coord.zk.clock import SystemClock
+from tests.fuzzing.odd_broker import running
+from tests.fuzzing.odd_cluster import ASKING, READING, WRITING, OddCluster, write_tree
+from tests.monitor.written import Tree
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import SimulatedStore
+
+
+class _Calm:
+    """What surrounds a simulated store: nothing happens."""
+
+    def before_effect(self, store: SimulatedStore, doing: str) -> None:
+        del store, doing
+
+    def before_reply(self, store: SimulatedStore, doing: str) -> None:
+        del store, doing
+
+    def between_reads(self, store: SimulatedStore) -> None:
+        del store
+
+
+@contextmanager
+def odd_cluster(chance: Random) -> Iterator[OddCluster]:
+    """Makes a cluster on a simulated ZooKeeper, which the commands of this process use. Nothing in it is odd yet."""
+    zookeeper = SimulatedZooKeeper()
+
+    def connected(*_: object, **__: object) -> SimulatedStore:
+        store = SimulatedStore(zookeeper, SystemClock(), _Calm(), 3_600_000)
+        store.connect(zookeeper.replicas[0])
+        return store
+
+    with (
+        running() as broker,
+        running() as instance,
+        mock.patch("kafka_coord.cli.connection.connect_with", connected),
+        mock.patch("kafka_coord.cli.dashboard.connect_with", connected),
+    ):
+        tree = Tree(connected())  # type: ignore[arg-type]
+        write_tree(tree, broker, instance)
+        yield OddCluster(tree, connected, broker, instance, chance)
+
+
+def trial(cluster: OddCluster, *, commands: int, pages: bool = True) -> Iterator[tuple[str, str]]:
+    """Makes the cluster odd, and yields what it tries, with the fault or ``""``."""
+    chance = cluster.chance
+    cluster.told.clear()
+    oddness = chance.choice(("tree", "brokers", "both"))
+    for one in (cluster.broker, cluster.instance):
+        one.becomes(chance, sane=oddness == "tree")
+    if oddness != "brokers":
+        cluster.spoil_tree(3)
+    if pages:
+        yield from cluster.pages()
+    every = [*READING, *ASKING * 2, *WRITING]
+    for command in chance.sample(every, commands):
+        yield command, cluster.command(command)
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+@click.option("--seed", "first", default=0, show_default=True, help="The first seed; the next trials take the next.")
+@click.option("--native", is_flag=True, help="Also give librdkafka odd answers, in which it may crash.")
+@click.option("--verbose", is_flag=True, help="Also print what was tried.")
+def main(minutes: float, first: int, native: bool, verbose: bool) -> None:
+    """Makes the values in a tree, and the answers of a broker and an instance, odd, and runs every command and page.
+
+    Exit code 1 if any ended with an unexpected error, or took longer than its time limit. A trial's seed repeats it.
+    Each trial has a process of its own.
+    """
+    context = multiprocessing.get_context("fork")
+    until, tried, found = time.monotonic() + minutes * 60, 0, set[str]()
+    for seed in itertools.count(first):
+        if time.monotonic() >= until:
+            break
+        here, there = context.Pipe()
+        process = context.Process(target=_try, args=(there, seed, native))
+        process.start()
+        there.close()
+        with suppress(EOFError):
+            while True:
+                what, fault, told = here.recv()
+                tried += 1
+                if verbose:
+                    click.echo(f"{time.strftime('%X')} seed {seed}: {what}")
+                kind = fault.strip().rpartition("\n")[2]
+                if fault and kind not in found:
+                    found.add(kind)
+                    click.echo(f"FAULT in {what} (--seed {seed}): {fault}\n  odd are:\n    {told[-6_000:]}\n")
+        process.join()
+        if process.exitcode:
+            found.add("died")
+            click.echo(f"FAULT: the process of --seed {seed} ended with {process.exitcode}, after {what}")
+    click.echo(f"tried {tried} commands and pages of {seed - first} trees: {len(found)} faults")
+    sys.exit(1 if found else 0)
+
+
+def _try(reports: Connection, seed: int, native: bool) -> None:
+    """The process of one trial."""
+    logging.disable(logging.CRITICAL)
+    with odd_cluster(Random(seed)) as cluster:
+        for one in (cluster.broker, cluster.instance):
+            one.spares_librdkafka = not native
+        for what, fault in trial(cluster, commands=8):
+            told = "\n    ".join([*cluster.told, *cluster.broker.told, *cluster.instance.told]) if fault else ""
+            reports.send((what, fault, told))
+
+
+if __name__ == "__main__":
+    main()
