@@ -197,7 +197,7 @@ class Instances:
         the two have disagreed for :data:`_DISAGREES_FOR_S`: an instance may have claimed in vain."""
         claimant = await self._claimant(partition)
         leader = None if partition in self._not_led else self.leaders.get(partition)
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         seen, since = self._seen.get(partition, (None, now))
         if seen != (leader, claimant):
             since = now
