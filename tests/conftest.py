@@ -290,11 +290,17 @@ def _nothing_outlives_the_test() -> Iterator[None]:
         time.sleep(0.02)
 
 
+_POOL = "kafka-listener_"
+"""The threads in which a listener for Kafka clients waits for ZooKeeper. They begin when they are needed, so a listener
+that several tests share has more of them at the end of a test. They end with the listener, whose own thread is seen."""
+
+
 def _threads() -> Counter[str]:
     """The names of the running threads. librdkafka's show up as dummies when they call back; they end with their
     client."""
     running = (thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread))
-    return Counter(thread.name for thread in running if not _is_sparks(thread))
+    mine = (thread.name for thread in running if not _is_sparks(thread))
+    return Counter(name for name in mine if not name.startswith(_POOL))
 
 
 def _is_sparks(thread: threading.Thread) -> bool:

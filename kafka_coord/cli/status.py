@@ -42,7 +42,11 @@ class Status:
         self._told = status
         with contextlib.suppress(StoreUnavailable):
             only_registers = self._kafka is None  # then the registration itself says that it is ready
-            self._service.tell(ready=is_ready or only_registers, waiting_for="" if only_registers else waiting_for)
+            self._service.tell(
+                ready=is_ready or only_registers,
+                waiting_for="" if only_registers else waiting_for,
+                withdrawn=() if self._kafka is None or self._kafka.is_listening else ("kafka",),
+            )
 
 
 def notify_systemd(state: str) -> None:

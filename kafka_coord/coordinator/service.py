@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
@@ -177,9 +177,9 @@ class CoordinatorService:
                 self._trouble = ""
         return IDLE_WAIT_S
 
-    def tell(self, *, ready: bool, waiting_for: str) -> None:
+    def tell(self, *, ready: bool, waiting_for: str, withdrawn: Collection[str] = ()) -> None:
         """See :meth:`InstanceRegistration.tell`."""
-        self._instance.tell(ready=ready, waiting_for=waiting_for)
+        self._instance.tell(ready=ready, waiting_for=waiting_for, withdrawn=withdrawn)
 
     def _register(self) -> None:
         if not self.registered or not self._instance.is_registered():

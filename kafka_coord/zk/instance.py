@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from kafka_coord.errors import BadVersion, MalformedValue, NodeExists, NoNode, SettingsError, StoreUnavailable
 from kafka_coord.model.json_fields import dump, load
@@ -17,12 +18,21 @@ from kafka_coord.zk.store import Node, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
-_READINESS = ("ready", "waiting_for")
+_TOLD = ("ready", "waiting_for", "endpoints")
+"""The fields that :meth:`InstanceRegistration.tell` changes."""
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
 """An allowance, as a share of the session timeout, because servers end a session up to a tick late and learn of
 heartbeats up to half a tick late."""
 _SAY_AGAIN_S = 5
+
+
+class _Told(NamedTuple):
+    """What an instance says about itself."""
+
+    ready: bool = True
+    waiting_for: str = ""
+    withdrawn: frozenset[str] = frozenset()
 
 
 class InstanceRegistration:
@@ -47,9 +57,8 @@ class InstanceRegistration:
         self._watched_in = 0
         self._namesake_since: float | None = None
         self._written = b""
-        self._ready, self._waiting_for = True, ""
-        self._said = True, ""
-        """What the value in ``_written`` says about readiness."""
+        self._telling = self._said = _Told()
+        """What was told last, and what the value in ``_written`` says of it."""
 
     def is_registered(self) -> bool:
         """Returns whether the znode is known to exist in the current session."""
@@ -99,7 +108,7 @@ class InstanceRegistration:
             raise NodeExists(f"{self._path} has just vanished; registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
             if not self._is_mine(node, _TIMESTAMP):
-                if not self._is_mine(node, _TIMESTAMP, *_READINESS):
+                if not self._is_mine(node, _TIMESTAMP, *_TOLD):
                     log.warning("rewrote this instance's znode, which someone had changed path=%s", self._path)
                 self._store.set(self._path, self._written)
             return
@@ -131,11 +140,12 @@ class InstanceRegistration:
         except (ValueError, TypeError, RecursionError):
             return False
 
-    def tell(self, *, ready: bool, waiting_for: str) -> None:
-        """Publishes whether the instance is ready, and what a rolling restart must wait for. Before the registration,
-        only remembers it. Call this often: another thread may be registering, with what was true before. Raises
+    def tell(self, *, ready: bool, waiting_for: str, withdrawn: Collection[str] = ()) -> None:
+        """Publishes whether the instance is ready, what a rolling restart must wait for, and its endpoints without
+        those that are ``withdrawn``, because nobody can connect to them for now. Before the registration, only
+        remembers it. Call this often: another thread may be registering, with what was true before. Raises
         :class:`StoreUnavailable`."""
-        self._ready, self._waiting_for = told = ready, waiting_for
+        self._telling = told = _Told(ready, waiting_for, frozenset(withdrawn))
         if told == self._said or not self.is_registered():
             return
         before = self._said
@@ -162,8 +172,11 @@ class InstanceRegistration:
 
     def _value(self) -> bytes:
         now_ms = str(int(self._store.clock.time() * 1000))
-        self._said = self._ready, self._waiting_for
-        info = CoordinatorInfo(self._broker_id, 0, now_ms, self._endpoints, self._process, *self._said)
+        self._said = said = self._telling
+        endpoints = {name: address for name, address in self._endpoints.items() if name not in said.withdrawn}
+        info = CoordinatorInfo(
+            self._broker_id, 0, now_ms, endpoints, self._process, ready=said.ready, waiting_for=said.waiting_for
+        )
         value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
         del value["epoch"]
         return dump(value)

@@ -56,6 +56,23 @@ def test_an_instance_is_followed_until_its_session_ends(zk_hosts: str) -> None:
             eventually(lambda: instances.addresses == {1: ("one", 9092)}, within_s=SOON_S)
 
 
+def test_an_instance_that_refuses_clients_is_named_no_more_until_it_listens_again(zk_hosts: str) -> None:
+    with opening_stores(lambda: zk_hosts) as open_store:
+        own, other = open_store(), open_store()
+        own.ensure_path(layout.COORDINATORS)
+        registration = InstanceRegistration(other, 2, {"kafka": "two:9092", "http": "two:80"}, lambda: None)
+        registration.register()
+        instances = RegisteredInstances(own)
+        with followed(instances):
+            eventually(lambda: instances.addresses == {2: ("two", 9092)}, within_s=SOON_S)
+            registration.tell(ready=True, waiting_for="its broker", withdrawn=["kafka"])
+            eventually(lambda: instances.addresses == {}, within_s=SOON_S)
+            eventually(lambda: not registration.is_registered())  # it has noticed that its znode was written
+            registration.register()
+            registration.tell(ready=True, waiting_for="")
+            eventually(lambda: instances.addresses == {2: ("two", 9092)}, within_s=SOON_S)
+
+
 def test_an_instance_without_kafka_clients_is_not_named_and_an_unreadable_one_is(zk_hosts: str) -> None:
     with opening_stores(lambda: zk_hosts) as open_store:
         own = open_store()

@@ -180,6 +180,26 @@ def test_an_instance_says_in_its_znode_whether_it_is_ready_and_what_it_waits_for
     assert "someone had changed" not in caplog.text
 
 
+def test_an_instance_withdraws_an_endpoint_that_does_not_answer_for_now(
+    open_store: OpenStore, store: KazooStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def endpoints() -> dict[str, str]:
+        return dict(CoordinatorInfo.from_json(load(store.get(PATH).data, PATH), PATH).endpoints)
+
+    one = Candidate(open_store, 1).instance
+    one.tell(ready=False, waiting_for="its broker", withdrawn=["channel"])
+    one.register()
+    assert endpoints() == {}
+    one.tell(ready=False, waiting_for="its broker")
+    assert endpoints() == {"channel": "host-1:9100"}
+    eventually(lambda: not one.is_registered())
+    one.register()
+    one.tell(ready=False, waiting_for="its broker", withdrawn=["channel"])
+    assert endpoints() == {}
+    assert told(store) == (False, "its broker")
+    assert "someone had changed" not in caplog.text
+
+
 def test_what_an_instance_says_is_repeated_after_a_lost_request(open_store: OpenStore, store: KazooStore) -> None:
     instance = Candidate(open_store, 1)
     instance.instance.register()

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _OFFSETS_AT_ONCE = 2_000
 _LOOKS, _LOOK_AGAIN_S = 50, 0.1
 _KNOWN_CHECK_S = 0.02
-_CLAIMED_WITHIN_S, _STOP_CHECK_S = 1.0, 0.2
+_CLAIMED_WITHIN_S, _HANDED_OVER_WITHIN_S, _STOP_CHECK_S = 1.0, 3.0, 0.2
 
 
 class Converted(NamedTuple):
@@ -70,14 +70,20 @@ class GroupKinds:
         return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
 
     async def look_again(self, group_id: str) -> None:
-        """If this instance does not coordinate the group, finds out whether its broker leads the group's partition by
-        now, and waits until the claim has begun. Other instances may know of the move earlier and name this one; each
-        NOT_COORDINATOR is a warning in a client's log, and librdkafka gives up a commit after the second."""
-        loop = asyncio.get_running_loop()
-        late = loop.time() + _CLAIMED_WITHIN_S
-        if not self._is_elsewhere(group_id) or not await self._instances.may_lead(partition_of(group_id)):
+        """If this instance does not coordinate the group, waits for what a move will bring: if its broker leads the
+        group's partition by now, until the claim has begun; if no other instance has claimed the partition since this
+        one, until one has. Before that, nobody could answer the client. Other instances may know of the move earlier or
+        later than this one, and name it; each NOT_COORDINATOR is a warning in a client's log, and librdkafka gives up a
+        commit after the second."""
+        loop, partition = asyncio.get_running_loop(), partition_of(group_id)
+        asked_at = loop.time()
+        if not self._is_elsewhere(group_id):
             return
+        leads = await self._instances.may_lead(partition)
+        late = asked_at + (_CLAIMED_WITHIN_S if leads else _HANDED_OVER_WITHIN_S)
         while self._is_elsewhere(group_id) and loop.time() < late:
+            if not leads and not await self._instances.claimed_last(partition):
+                return
             self._on_elsewhere()
             await asyncio.sleep(_KNOWN_CHECK_S)
 

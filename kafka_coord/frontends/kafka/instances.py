@@ -1,15 +1,15 @@
 """Finds out which instance coordinates a group and how many partitions a topic has.
 
 :class:`Instances` asks the broker beside this instance, whose listener advertises the instances' addresses unless
-``--kafka-rewrite`` is set. No instance is named after its ZooKeeper session has ended, because the broker does not know
-whether the instance beside another broker is running.
+``--kafka-rewrite`` is set. No instance is named while it refuses clients or after its ZooKeeper session has ended: the
+broker does not know whether the instance beside another broker is running.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
@@ -30,6 +30,8 @@ _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
 _FRESH_FOR_S, _FRESH_WITHIN_S = 0.05, 1.0
+_DISAGREES_FOR_S = 5.0
+"""For how long a move may keep the leader and the last claimant of a partition apart, in seconds."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -40,11 +42,16 @@ _LOG_SETTINGS = {
 }
 
 
+async def _unknown(_partition: int) -> None:
+    return None
+
+
 class Instances:
     """Asks one broker about the cluster. Use only on the event loop. ``connect`` connects to the broker's listener for
-    this instance. ``registered`` returns the addresses of the instances whose sessions live, by broker id, where
+    this instance. ``registered`` returns the addresses of the instances that serve Kafka clients, by broker id, where
     ``None`` stands for an unknown address. With ``rewrites`` (``--kafka-rewrite``), clients are given these addresses;
-    otherwise, those that the brokers advertise."""
+    otherwise, those that the brokers advertise. ``claimant`` returns which instance claimed a partition of the log
+    last, or ``None`` if that is unknown."""
 
     def __init__(
         self,
@@ -53,12 +60,16 @@ class Instances:
         registered: Callable[[], Mapping[int, Address | None]],
         *,
         rewrites: bool = False,
+        claimant: Callable[[int], Awaitable[int | None]] = _unknown,
     ) -> None:
         self._connect, self._registered, self._rewrites = connect, registered, rewrites
+        self._claimant = claimant
         self._connection: BrokerConnection | None = None
         self.broker_id = broker_id
         self.is_stopping = False
         """Whether this instance is about to stop, so that it names itself no more, and coordinates no group."""
+        self.is_refusing = False
+        """Whether nobody listens at the broker's address, so that this instance refuses clients, too."""
         self.is_known = False
         """Whether the broker beside this instance has answered, and lists itself among the running brokers."""
         self._advertised: dict[int, Node] = {}
@@ -67,6 +78,8 @@ class Instances:
         """The id of the broker that leads each partition of the log."""
         self._not_led: set[int] = set()
         """The partitions that the broker beside this instance does not lead, although its Metadata says so."""
+        self._seen: dict[int, tuple[tuple[int | None, int | None], float]] = {}
+        """The leader and the last claimant of each partition, and since when they have been the same two."""
         self._leaders_at = -_FRESH_FOR_S
         self._asking = asyncio.Lock()
         """Held while clients wait for the leaders, so that they share one request."""
@@ -95,13 +108,17 @@ class Instances:
         """Returns the address of the instance that runs beside the broker, which advertises ``host:port``, or ``None``
         if that instance is not running. Without ``rewrites``, this instance knows its own address before it is
         registered."""
-        if broker_id == self.broker_id and (self.is_stopping or not self._rewrites):
-            return None if self.is_stopping else (broker_id, host, port)
+        if broker_id == self.broker_id and (self._is_away or not self._rewrites):
+            return None if self._is_away else (broker_id, host, port)
         registered = self._registered()
         if not self._rewrites:
             return (broker_id, host, port) if broker_id in registered else None
         address = registered.get(broker_id)
         return None if address is None else (broker_id, *address)
+
+    @property
+    def _is_away(self) -> bool:
+        return self.is_stopping or self.is_refusing
 
     def addresses(self) -> Mapping[int, Address] | None:
         """Returns the addresses to put into the broker's answers, by broker id, or ``None`` if those answers are right
@@ -111,7 +128,7 @@ class Instances:
             return {
                 broker_id: address
                 for broker_id, address in self._registered().items()
-                if address is not None and not (broker_id == self.broker_id and self.is_stopping)
+                if address is not None and not (broker_id == self.broker_id and self._is_away)
             }
         nodes = {broker_id: self.node(*node) for broker_id, node in self._advertised.items()}
         if not self._registered() or None not in nodes.values():
@@ -154,9 +171,11 @@ class Instances:
             raise BrokerError(f"cannot create topic {TOPIC}: {named(error)}")
 
     async def coordinator_of(self, partition: int) -> Node | None:
-        """Returns the instance beside the broker that leads the given partition of the log, if it is running. Clients
-        ask when their group may have just moved, so the leaders must be at most :data:`_FRESH_FOR_S` old, unless the
-        broker does not say them soon. Raises :class:`BrokerError` if the partition's leader was never known."""
+        """Returns the instance beside the broker that leads the given partition of the log, if it is running, and if it
+        claimed the partition last: in a move, the brokers' Metadata names the old leader or the new one too long or too
+        early, and each client that is sent to an instance without a claim logs a warning. Clients ask when their group
+        may have just moved, so the leaders must be at most :data:`_FRESH_FOR_S` old, unless the broker does not say
+        them soon. Raises :class:`BrokerError` if the partition's leader was never known."""
         try:
             async with asyncio.timeout(_FRESH_WITHIN_S), self._asking:
                 if time.monotonic() - self._leaders_at > _FRESH_FOR_S or partition not in self.leaders:
@@ -164,7 +183,26 @@ class Instances:
         except (BrokerError, TimeoutError) as error:
             if partition not in self.leaders:
                 raise BrokerError(f"the leader of partition {partition} is unknown: {error}") from error
-        return self.named(partition)
+        node = self.named(partition)
+        if node is None or node[0] == self.broker_id:  # here, requests wait for the claim
+            return node
+        return node if await self._claimed_by(partition) in {None, node[0]} else None
+
+    async def claimed_last(self, partition: int) -> bool:
+        """Returns whether this instance claimed the partition last, so that no other can serve its groups yet."""
+        return await self._claimed_by(partition) == self.broker_id
+
+    async def _claimed_by(self, partition: int) -> int | None:
+        """Returns which instance claimed the partition last, or ``None`` if that is unknown. Believes the Metadata once
+        the two have disagreed for :data:`_DISAGREES_FOR_S`: an instance may have claimed in vain."""
+        claimant = await self._claimant(partition)
+        leader = None if partition in self._not_led else self.leaders.get(partition)
+        now = asyncio.get_running_loop().time()
+        seen, since = self._seen.get(partition, (None, now))
+        if seen != (leader, claimant):
+            since = now
+            self._seen[partition] = (leader, claimant), since
+        return claimant if claimant == leader or now - since < _DISAGREES_FOR_S else None
 
     def named(self, partition: int) -> Node | None:
         """Like :meth:`coordinator_of`, from what is known."""

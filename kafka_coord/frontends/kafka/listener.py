@@ -10,7 +10,7 @@ import math
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from kafka_coord.errors import (
@@ -27,6 +27,7 @@ from kafka_coord.errors import (
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
+from kafka_coord.frontends.kafka.claimants import Claimants
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
@@ -72,6 +73,8 @@ SETTINGS_CHECK_SOON_S = 1.0
 """How long to wait before the broker is asked for its settings again, in seconds, if that failed."""
 _SETTINGS_WITHIN_S = 5.0
 """How long the first terms wait for the broker's settings, in seconds."""
+_THREADS = 50
+"""How many calls to ZooKeeper may wait for its answers at the same time: one for each partition of the groups log."""
 RESTARTED_WITHIN_S = 10.0
 """For how long a partition may not be claimable because of a planned restart of its broker, in seconds."""
 
@@ -114,7 +117,11 @@ class KafkaListener:
         """``None`` until it is known. Until then, nothing expires."""
         self.registered = RegisteredInstances(store)
         to_broker = partial(BrokerConnection, self._broker_host, self._broker_port, security)
-        self.instances = Instances(to_broker, broker_id, lambda: self.registered.addresses, rewrites=rewrite)
+        self.instances = Instances(
+            *(to_broker, broker_id, lambda: self.registered.addresses),
+            rewrites=rewrite,
+            claimant=Claimants(store).last,
+        )
         self.patches = Patches(self.instances.addresses, rewrites=rewrite)
         self.manager = GroupMetadataManager(
             to_broker,
@@ -131,8 +138,6 @@ class KafkaListener:
         self._stop: asyncio.Event | None = None
         self._server: asyncio.Server | None = None
         """``None`` while this instance refuses connections."""
-        self._is_refusing = False
-        """Whether the broker has refused a connection since it last answered."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
@@ -180,6 +185,12 @@ class KafkaListener:
         """The threads that must live until :meth:`close`."""
         return self._thread, self.managed.thread
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether clients can connect now. May be read on any thread."""
+        server = self._server
+        return server is not None and server.is_serving()
+
     def waiting_for(self) -> str:
         """Returns what a rolling restart must wait for before it restarts the next instance, or an empty string: this
         instance's readiness, replicas of the groups log, or clients. May be called on any thread."""
@@ -214,6 +225,8 @@ class KafkaListener:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        # by default, two cores get six threads, so that the claims of many partitions wait for each other
+        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "kafka-listener"))
         try:
             self._server = await self._bound()
         except OSError as error:
@@ -267,7 +280,7 @@ class KafkaListener:
         if self._server is not None and self._server.is_serving():
             log.info("refusing Kafka clients until the broker listens again")
             self._stop_listening()
-            self._is_refusing = True
+            self.instances.is_refusing = True
             self.instances.close()  # an old connection may still answer: only a new one proves that the broker listens
             self._look.set()
 
@@ -325,7 +338,7 @@ class KafkaListener:
         once: a broker that stops closes its connections, and then refuses new ones."""
         try:
             await self.instances.find_leaders()
-            self._broker_failures, self._is_refusing = 0, False
+            self._broker_failures, self.instances.is_refusing = 0, False
             await self._listen()
         except BrokerError as error:
             if isinstance(error, RightMissing):
@@ -341,7 +354,7 @@ class KafkaListener:
             if now >= self._tell_failure_at:
                 self._tell_failure_at = math.inf
                 log.warning("cannot determine which groups-log partitions the broker leads: %s; retrying", error)
-            if not self._is_refusing:
+            if not self.instances.is_refusing:
                 await self._listen()
         except Exception:
             log.exception("cannot determine which groups-log partitions the broker leads (this is a bug)")

@@ -1,5 +1,5 @@
-"""Follows which instances serve Kafka clients: those whose znodes exist, which lasts until their ZooKeeper sessions
-end."""
+"""Follows which instances serve Kafka clients: those whose znodes name the endpoint ``kafka``. A znode exists until its
+instance's ZooKeeper session ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RegisteredInstances:
         instance cannot be read."""
 
     async def follow(self) -> None:
-        """Reads the addresses whenever an instance registers or its registration ends. Runs until it is cancelled."""
+        """Reads the addresses whenever a registration begins, changes or ends. Runs until it is cancelled."""
         loop = asyncio.get_running_loop()
         news = asyncio.Event()
 
@@ -65,7 +65,7 @@ class RegisteredInstances:
 
 def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple[dict[int, Address | None], bool]:
     """Returns the addresses where the registered instances serve Kafka clients, by broker id, and whether a watch is
-    set, which calls ``changed`` when an instance is added or removed. Raises :class:`StoreUnavailable`."""
+    set, which calls ``changed`` when an instance is added, removed or written. Raises :class:`StoreUnavailable`."""
     try:
         names = store.children(layout.COORDINATORS, changed)
     except NoNode:
@@ -74,7 +74,7 @@ def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple
     for name in names:
         path = f"{layout.COORDINATORS}/{name}"
         try:
-            info = CoordinatorInfo.from_json(fields.load(store.get(path).data, path), path)
+            info = CoordinatorInfo.from_json(fields.load(store.get(path, changed).data, path), path)
             if "kafka" in info.endpoints:
                 addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
         except NoNode:

@@ -49,8 +49,15 @@ class _Broker:
         return metadata()
 
 
-def instances(registered: Mapping[int, Address | None], *, rewrites: bool = False) -> Instances:
-    made = Instances(_Broker, OWN, lambda: registered, rewrites=rewrites)  # type: ignore[arg-type, return-value]
+def instances(
+    registered: Mapping[int, Address | None], *, rewrites: bool = False, claims: Mapping[int, int | None] | None = None
+) -> Instances:
+    """``claims`` says which instance claimed the partition of each broker last."""
+
+    async def claimant(partition: int) -> int | None:
+        return (claims or {}).get(partition + 1)
+
+    made = Instances(_Broker, OWN, lambda: registered, rewrites=rewrites, claimant=claimant)  # type: ignore[arg-type, return-value]
     asyncio.run(made.find_leaders())
     return made
 
@@ -87,6 +94,17 @@ def test_an_instance_names_itself_before_it_is_registered_and_not_while_it_stops
     known.is_stopping = True
     assert coordinator(known, OWN) is None
     assert coordinator(known, OTHER) == OTHER
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_an_instance_names_itself_no_more_while_its_broker_refuses_connections(rewrites: bool) -> None:
+    """Its leaders are then old, and its listener refuses connections, too."""
+    known = instances(EVERYONE, rewrites=rewrites)
+    known.is_refusing = True
+    assert [coordinator(known, number) for number in EVERYONE] == [None, OTHER, THIRD]
+    assert known.addresses() == {number: EVERYONE[number] for number in (OTHER, THIRD)}
+    known.is_refusing = False
+    assert coordinator(known, OWN) == OWN
 
 
 def test_a_running_instance_whose_znode_cannot_be_read_is_named_where_its_broker_advertises_it() -> None:
@@ -263,6 +281,29 @@ def test_what_the_broker_refused_is_forgotten_when_its_metadata_names_another_le
     assert coordinator(known, OTHER) == OTHER
 
 
+def test_an_instance_is_named_from_its_claim_until_another_one_claims() -> None:
+    claims: dict[int, int | None] = {OTHER: THIRD}
+    known = instances(EVERYONE, claims=claims)
+    assert coordinator(known, OTHER) is None, (
+        "it has not claimed yet, or leads no more: it would answer NOT_COORDINATOR"
+    )
+    assert coordinator(known, THIRD) == THIRD, "unknown"
+    claims[OTHER] = OTHER
+    assert coordinator(known, OTHER) == OTHER
+
+
+def test_an_instance_names_itself_before_its_claim_because_requests_wait_for_it() -> None:
+    known = instances(EVERYONE, claims={OWN: OTHER})
+    assert coordinator(known, OWN) == OWN
+
+
+def test_a_claim_in_vain_hides_the_leaders_instance_for_some_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = instances(EVERYONE, claims={OTHER: THIRD})
+    assert coordinator(known, OTHER) is None
+    monkeypatch.setattr("kafka_coord.frontends.kafka.instances._DISAGREES_FOR_S", 0.0)
+    assert coordinator(known, OTHER) == OTHER
+
+
 class _Manager:
     """A manager that begins a claim as soon as somebody looks for it."""
 
@@ -297,3 +338,35 @@ def test_a_request_about_a_group_elsewhere_does_not_wait() -> None:
     assert looked(known, OTHER).looks == 0
     known.is_stopping = True
     assert looked(known, OWN).looks == 0
+
+
+def test_a_request_waits_until_another_instance_has_claimed_the_group() -> None:
+    """Until then, other instances would name this one, because their brokers know of the move later."""
+    claims: dict[int, int | None] = {OTHER: OWN}
+    known, manager = instances(EVERYONE, claims=claims), _Manager()
+    looks = []
+
+    def looked_at() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            claims[OTHER] = OTHER
+
+    kinds = GroupKinds(manager, known, None, on_elsewhere=looked_at)  # type: ignore[arg-type]
+    group = next(name for name in map(str, range(1000)) if partition_of(name) == OTHER - 1)
+    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    assert manager.error is Error.NOT_COORDINATOR
+    assert len(looks) == 3
+
+
+def test_a_request_does_not_wait_for_ever_for_another_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_coord.frontends.kafka.group_kinds._HANDED_OVER_WITHIN_S", 0.1)
+    known = instances(EVERYONE, claims={OTHER: OWN})
+    looks: list[int] = []
+    kinds = GroupKinds(_Manager(), known, None, on_elsewhere=lambda: looks.append(1))  # type: ignore[arg-type]
+    group = next(name for name in map(str, range(1000)) if partition_of(name) == OTHER - 1)
+    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    assert looks
+    looks.clear()
+    known.is_stopping = True
+    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    assert not looks
