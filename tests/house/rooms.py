@@ -1,18 +1,13 @@
-"""Writes ``docs/rooms.md``: every package and every module in one line, the first sentence of its docstring."""
+"""Prints every package and every module in one line, the first sentence of its docstring: ``scripts/rooms``."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "rooms.md"
-_HEAD = """# Every module in one line
-
-Each package and module with the first sentence of its docstring. `scripts/rooms` writes this page, and a test compares
-it with the code. [architecture.md](architecture.md) says how the modules work together.
-"""
 
 
 def packages() -> list[Path]:
@@ -30,7 +25,7 @@ def first_sentence(module: Path) -> str:
 
 
 def rendered() -> str:
-    lines = [_HEAD]
+    lines: list[str] = []
     for package in packages():
         name = f"{package.relative_to(ROOT)}/"
         lines += [f"## {name}", first_sentence(package / "__init__.py"), ""]
@@ -43,4 +38,4 @@ def rendered() -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(rendered())
+    sys.stdout.write(rendered())
