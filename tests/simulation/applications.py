@@ -182,6 +182,9 @@ class SimulatedFetchers:
     def bounds_of(self, partition: TopicPartition) -> tuple[int, int]:
         return self._log.starts.get(partition, 0), self._log.ends.get(partition, 0)
 
+    def position(self, holding: HeldPartition) -> int:
+        return holding.position
+
     def seek(self, holding: HeldPartition, offset: int) -> None:
         self._runs.drop({holding.partition})
         holding.move_to(offset)

@@ -19,8 +19,8 @@ class Seen:
 
     def __call__(self, rows: Any, _batch_id: int) -> None:
         found = rows.select("partition", "offset", "value").collect()
-        self.records += [(row[0], row[1]) for row in found]
         self.values += [bytes(row[2]) for row in found]
+        self.records += [(row[0], row[1]) for row in found]  # last, because tests wait for them
         self.batches += 1
 
 

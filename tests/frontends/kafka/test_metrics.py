@@ -70,7 +70,7 @@ def scraped(
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(own))
     shown = {"kafka": Certificate(own, None)}
     lags = LagSampler(lambda: connect(zookeeper), {}, lambda: True, most=MOST_GROUPS, interval_s=0.2)
-    server = MetricsServer("127.0.0.1:0", service, front.store, gateway.gateway, kafka, lags, certificates=shown)
+    server = MetricsServer("127.0.0.1:0", service, front.store, gateway.gateway, kafka, lags, renewed=shown)
     try:
 
         def read() -> str:
