@@ -23,7 +23,9 @@ _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
 def login(user: str) -> dict[str, str]:
-    """Returns the user's properties for librdkafka and for the instances."""
+    """Returns the user's properties for librdkafka and for the instances, and none for no user."""
+    if not user:
+        return {}
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",

@@ -40,12 +40,12 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 TOPIC, PARTITIONS = f"{PREFIX}short", 4
 PARTS = tuple(
-    Part(f"short-{n}", "short", (TOPIC,), kind=CONFLUENT, commit_every=20, strategy=strategy, static=n == 2)
+    Part(f"short-{n}", "short", (TOPIC,), kind=CONFLUENT, commit_every=20, strategy=strategy, static=n == 2, user="")
     for n, strategy in ((1, "cooperative-sticky"), (2, "cooperative-sticky"))
 )
 MIXED_TOPIC = f"{PREFIX}every"
 MIXED = tuple(
-    replace(part, topics=(MIXED_TOPIC,)) for part in mixed_cast() if part.group == "every" and not part.socket
+    replace(part, topics=(MIXED_TOPIC,), user="") for part in mixed_cast() if part.group == "every" and not part.socket
 )
 Start = Callable[..., ChildProcess]
 

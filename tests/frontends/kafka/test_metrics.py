@@ -42,8 +42,9 @@ BOUNDED = {
     "protocol": {"consumer", "classic"},
     "state": set(GroupState),
 }
-"""The labels with a fixed set of values. The values of ``request`` and ``error`` are names from Kafka."""
-LABELS = {*BOUNDED, "error", "group", "le", "request", "version"}
+"""The labels with a fixed set of values. The values of ``request`` and ``error`` are names from Kafka, and
+those of ``of`` name what an instance presents."""
+LABELS = {*BOUNDED, "error", "group", "le", "of", "request", "version"}
 
 
 @pytest.fixture(scope="module")

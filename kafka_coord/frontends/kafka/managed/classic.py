@@ -17,7 +17,7 @@ client lists those that it keeps, and an eager client lists none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -177,6 +177,8 @@ class ClassicMember(KafkaMember):
         if isinstance(request, Join):
             self._beats.joined(members.now)
         self.syncs = False
+        self._replaced: set[str] = set()
+        """The topics that were deleted, and perhaps made anew, until the member is given the present one."""
         self._is_changing = False
         """Whether the member's subscription has changed since the group's target was decided."""
 
@@ -315,7 +317,16 @@ class ClassicMember(KafkaMember):
             keeps = self.sent is not None or is_joining
             self.members.refuse(beat, Error.NONE if keeps else Error.REBALANCE_IN_PROGRESS)
 
-    def delivered(self, command: Command, _topic_ids: Mapping[str, bytes]) -> None:
+    def has_read(self, partitions: Iterable[TopicPartition], epoch: int) -> bool:
+        read = frozenset(partitions)
+        return self._replaced.isdisjoint(tp.topic for tp in read) and super().has_read(read, epoch)
+
+    def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
+        topics = {tp.topic for tp in command.partitions}
+        self._replaced -= topics
+        if isinstance(command, StopFetcher):
+            given = topics & topic_ids.keys()
+            self._replaced |= {topic for topic in given if self.members.identity(topic) != topic_ids[topic]}
         join = self.waiting
         if not isinstance(join, Join):
             self._answer_waiting(Error.REBALANCE_IN_PROGRESS)

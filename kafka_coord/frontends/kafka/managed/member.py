@@ -130,8 +130,6 @@ class KafkaMember(ABC):
         self.assignment: frozenset[TopicPartition] = frozenset()
         self._given: dict[TopicPartition, int] = {}
         """The epoch in which each partition of ``assignment`` was given to the member in this term."""
-        self._replaced: set[str] = set()
-        """The topics that the member was told to stop because they were deleted, and has not been given again."""
         self.command: tuple[CommandId, Command] | None = None
         self.told = self.has_acknowledged = False
         self.settling: CommandId | None = None
@@ -234,15 +232,11 @@ class KafkaMember(ABC):
         """Returns whether a client that knows ``epoch`` can have read the partitions as they were last given to it. If
         not, its positions may be those of a topic that was deleted and made anew since, or be older than those of
         another member (compare KIP-1251)."""
-        return all(tp.topic not in self._replaced and self._given.get(tp, 0) <= epoch for tp in partitions)
+        return all(self._given.get(tp, 0) <= epoch for tp in partitions)
 
     def deliver(self, command_id: CommandId, command: Command, topic_ids: Mapping[str, bytes]) -> None:
         self.command, self.told, self.settling = (command_id, command), False, None
-        topics = {tp.topic for tp in command.partitions}
-        self._replaced -= topics
         if isinstance(command, StopFetcher):
-            given, identity = topics & topic_ids.keys(), self.members.identity
-            self._replaced |= {topic for topic in given if identity(topic) != topic_ids[topic]}
             self.assignment = self.assignment.difference(command.partitions)
         else:
             self.assignment = self.assignment.union(command.partitions)
