@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
 from kafka_coord.grouplog.topics import Topics, all_subscribed_topics
 from kafka_coord.model import CommittedOffset, is_gone_long_enough
 from kafka_coord.model.retention import Retention
+from kafka_coord.model.sequences import parts
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
@@ -412,14 +413,13 @@ class GroupMetadataManager:
         return error
 
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
-        def forget(part: list[tuple[str, int]]) -> None:
+        def forget(part: Sequence[tuple[str, int]]) -> None:
             stored = self.offsets_cache.get(group_id, {})
             for where in part:
                 stored.pop(where, None)
 
         at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // (len(group_id.encode()) + _TOPIC_BYTES))
-        for at in range(0, len(gone), at_once):
-            part = gone[at : at + at_once]
+        for part in parts(gone, at_once):
             yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention: Retention) -> int:
@@ -449,8 +449,8 @@ class GroupMetadataManager:
 
     async def _learn_topics(self) -> None:
         names = sorted({topic for offsets in self.offsets_cache.values() for topic, _ in offsets})
-        for at in range(0, len(names), _EXAMINED_AT_ONCE):
-            await self.topics.learn(names[at : at + _EXAMINED_AT_ONCE])
+        for some in parts(names, _EXAMINED_AT_ONCE):
+            await self.topics.learn(some)
 
     async def _note_gone(self, partition: int, term: LogTerm) -> None:
         """Writes down which topics of the partition's offsets do not exist, and since when, so that the next term goes
@@ -462,15 +462,10 @@ class GroupMetadataManager:
         gone = [one for one in named if one not in noted and self.topics.is_gone(one)]
         now_ms = self.now_ms()
         news = [*(GoneEntry(one, None) for one in again), *(GoneEntry(one, now_ms) for one in gone)]
-
-        def parts() -> Iterator[tuple[list[LogRecord], Callable[[], None]]]:
-            at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // _TOPIC_BYTES)
-            for at in range(0, len(news), at_once):
-                part = news[at : at + at_once]
-                yield [gone_record(one) for one in part], partial(_note, noted, part)
-
+        at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // _TOPIC_BYTES)
+        appends = [([gone_record(one) for one in part], partial(_note, noted, part)) for part in parts(news, at_once)]
         try:
-            await _all(term.append_in_order(list(parts())))
+            await _all(term.append_in_order(appends))
         except TermEnded:
             return
         except Refused as error:

@@ -69,6 +69,17 @@ def assigned(consumer: Consumer, partitions: int) -> None:
     eventually(lambda: consumer.poll(0.05) or len(consumer.assignment()) == partitions)
 
 
+def grown_while_nobody_read(make: Make, make_topic, kafka_cluster, produce) -> tuple[str, str]:
+    """A topic whose second partition came, with records, after the group's first member had left; and the group."""
+    topic = make_topic(partitions=1)
+    first = make(topics=[topic])
+    assigned(first, 1)
+    first.close()
+    grow(kafka_cluster, topic, 2)
+    produce(topic, 1, COUNT)
+    return topic, first.group
+
+
 def offsets_read(consumer: Consumer, count: int, topic: str, partition: int) -> list[int]:
     """Reads until ``count`` records of the partition have come, and then for half a second more."""
     read: list[int] = []
@@ -85,22 +96,12 @@ def offsets_read(consumer: Consumer, count: int, topic: str, partition: int) -> 
 def test_a_partition_that_was_added_while_nobody_read_is_read_from_its_beginning(
     make: Make, make_topic, kafka_cluster, produce
 ) -> None:
-    topic = make_topic(partitions=1)
-    first = make(topics=[topic])
-    assigned(first, 1)
-    first.close()
-    grow(kafka_cluster, topic, 2)
-    produce(topic, 1, COUNT)
+    topic, _ = grown_while_nobody_read(make, make_topic, kafka_cluster, produce)
     assert offsets_read(make(topics=[topic]), COUNT, topic, 1) == list(range(COUNT))
 
 
 def test_the_option_turns_the_rule_off(make: Make, make_topic, kafka_cluster, produce) -> None:
-    topic = make_topic(partitions=1)
-    first = make(topics=[topic])
-    assigned(first, 1)
-    first.close()
-    grow(kafka_cluster, topic, 2)
-    produce(topic, 1, COUNT)
+    topic, _ = grown_while_nobody_read(make, make_topic, kafka_cluster, produce)
     again = make(topics=[topic], auto_offset_reset_new_partitions="latest")
     eventually(lambda: again.poll(0.05) or (len(again.assignment()) == 2 and again.position(Held(topic, 1)) == COUNT))
     produce(topic, 1, 1)
@@ -111,13 +112,8 @@ def test_the_option_turns_the_rule_off(make: Make, make_topic, kafka_cluster, pr
 def test_a_query_reads_a_later_partition_as_its_option_says(
     make: Make, make_topic, kafka_cluster, produce, reset: str, first: int
 ) -> None:
-    topic = make_topic(partitions=1)
-    before = make(topics=[topic])
-    assigned(before, 1)
-    before.close()
-    grow(kafka_cluster, topic, 2)
-    produce(topic, 1, COUNT)
-    options = {"zookeeper": kafka_cluster.zookeeper, "group": before.group, "topics": topic}
+    topic, group = grown_while_nobody_read(make, make_topic, kafka_cluster, produce)
+    options = {"zookeeper": kafka_cluster.zookeeper, "group": group, "topics": topic}
     query = QueryMember(SourceOptions.of(options | {"autoOffsetResetNewPartitions": reset}))
     later = Held(topic, 1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,6 +23,7 @@ from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, St
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import CommittedOffset, Observation, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Store
 
@@ -48,7 +49,7 @@ class Administration:
     async def states(self, groups: Sequence[str]) -> dict[str, State]:
         """Returns the states of the groups that exist and can be read."""
         states: dict[str, State] = {}
-        for part in _parts(groups):
+        for part in parts(groups, _AT_ONCE):
             try:
                 observed = await asyncio.to_thread(read_groups, self._store, part)
             except StoreError as error:
@@ -67,7 +68,7 @@ class Administration:
 
     async def views(self, groups: Sequence[str]) -> dict[str, GroupView]:
         found: dict[str, GroupView] = {}
-        for part in _parts(groups):
+        for part in parts(groups, _AT_ONCE):
             found |= await asyncio.to_thread(self._views, part)
         return found
 
@@ -99,10 +100,8 @@ class Administration:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.groups.add(group)
-        partitions = sorted(missing)
-        for at in range(0, len(partitions), _OFFSETS_AT_ONCE):
-            part = {tp: offsets[tp] for tp in partitions[at : at + _OFFSETS_AT_ONCE]}
-            refusal = await self.set_offsets(group, part, "the conversion", why)
+        for some in parts(sorted(missing), _OFFSETS_AT_ONCE):
+            refusal = await self.set_offsets(group, {tp: offsets[tp] for tp in some}, "the conversion", why)
             if refusal is not Error.NONE:
                 return refusal
         return Error.NONE
@@ -207,7 +206,3 @@ class Administration:
             with suppress(StoreError):
                 await asyncio.to_thread(store.delete, path)
         return None
-
-
-def _parts(groups: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (groups[at : at + _AT_ONCE] for at in range(0, len(groups), _AT_ONCE))
