@@ -8,6 +8,7 @@ between two instances would keep a dead member for ever.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,8 +52,12 @@ class AttentiveClock:
         return now - self._stood_still_s
 
     def monotonic(self, at: float) -> float:
-        """Returns the monotonic time at which this clock will show ``at``, unless the instance stalls before then."""
-        return at + self._stood_still_s
+        """Returns the monotonic time at which this clock will show ``at``, unless the instance stalls before then.
+        Never earlier, not even by a rounding error: a timer set for it finds ``at`` reached."""
+        shown = at + self._stood_still_s
+        while self.at(shown) < at:
+            shown = math.nextafter(shown, math.inf)
+        return shown
 
 
 @dataclass(frozen=True, slots=True)

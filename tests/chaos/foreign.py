@@ -33,7 +33,7 @@ SOURCE = Path(kafka_coord.__file__).parents[1] / "tests" / "third_party" / "cons
 class Fetcher:
     """Fetches for the third-party consumer. Each partition has its own client, which keeps its position."""
 
-    def __init__(self, bootstrap: str, user: str) -> None:
+    def __init__(self, bootstrap: str, user: str = "") -> None:
         self._bootstrap, self._user = bootstrap, user
         self._clients: dict[tuple[str, int], tuple[Consumer, int]] = {}
 

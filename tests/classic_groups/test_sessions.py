@@ -105,3 +105,11 @@ def test_the_clock_stands_still_in_a_stall_and_while_the_instance_may_be_deposed
     clock.step_began(1_060.25, leads=True)
     assert clock.at(1_060.25) == pytest.approx(1_000.25 + (0.5 if leads else 0.0))
     assert clock.monotonic(1_010.0) == pytest.approx(1_010.0 + 60.0 - (0.5 if leads else 0.0))
+
+
+def test_a_timer_set_for_a_time_of_the_clock_finds_it_reached():
+    """The first case of a rounding error: the timer was set for the same moment again and again."""
+    clock = AttentiveClock(1_000.0)
+    clock.step_began(1_000.0 + 4.757778325866184, leads=False)
+    for due in [1019.7418560967977, *(1_000 + n / 7 for n in range(1_000))]:
+        assert clock.at(clock.monotonic(due)) >= due
