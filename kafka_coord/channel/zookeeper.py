@@ -46,7 +46,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.departure import LEFT
-from kafka_coord.model.unresolved import Refusals, write_reason
+from kafka_coord.model.unresolved import MAX_REASON_CHARS, Refusals, write_reason
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import (
     Check,
@@ -468,7 +468,8 @@ class ConsumerChannel:
         """Records which topics the consumer is not allowed to read, each with the reason. The coordinator leaves the
         consumer out for these topics. Raises :class:`MembershipLost`."""
         path = layout.refusals(self.group, self.consumer)
-        value = fields.dump(Refusals(registration.incarnation, topics).to_json())
+        reasons = {topic: reason[:MAX_REASON_CHARS] for topic, reason in sorted(topics.items())}
+        value = fields.dump(Refusals(registration.incarnation, reasons).to_json())
 
         def ops() -> Iterator[Op]:
             # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, NoNode
 from kafka_coord.model import Action
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import kept
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.cluster_history import MAX_ELECTIONS, ClusterHistory, Election
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, SetData, Store
 
@@ -72,7 +73,7 @@ class ClusterHistoryWriter:
             if one.epoch != own.epoch
         ]
         new = [one for one in actions if one not in stored.actions]  # they may have been written already
-        written = ClusterHistory((*earlier, own), kept([*stored.actions, *new]))
+        written = ClusterHistory((*earlier, own)[-MAX_ELECTIONS:], kept([*stored.actions, *new]))
         data = fields.dump(written.to_json())
         try:
             self._executor.write([[Create(path, data) if version < 0 else SetData(path, data, version)]])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
 from kafka_coord.coordinator.observe import past_decisions

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import Number, Stored, cut
 
 MAX_ACTIONS = 100
 MAX_ACTIONS_BYTES = 50_000
@@ -16,56 +15,35 @@ MAX_TEXT = 500
 MAX_CHANGE = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Stored, frozen=True):
     """An operator action that took effect. ``kind`` is a request's type, or text such as ``pause`` or ``evict c1,
     c2``.
 
-    ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values.
+    ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values. Long
+    texts are truncated.
     """
 
     kind: str
-    by: str
-    at_ms: int
+    by: str = ""
+    at_ms: Number = 0
     reason: str = ""
     change: str = ""
+
+    def __post_init__(self) -> None:
+        cut(self, kind=MAX_TEXT, by=MAX_TEXT, reason=MAX_TEXT, change=MAX_CHANGE)
 
     @property
     def sentence(self) -> str:
         """The action as one line for the log: ``alice@kafka-1: reset-offsets (bug 17): flights 0: - → 0``."""
-        why = f" ({self.reason[:MAX_TEXT]})" if self.reason else ""
-        change = f": {self.change[:MAX_CHANGE]}" if self.change else ""
-        return " ".join(f"{self.by[:MAX_TEXT] or 'unknown'}: {self.kind[:MAX_TEXT]}{why}{change}".split())
+        why = f" ({self.reason})" if self.reason else ""
+        change = f": {self.change}" if self.change else ""
+        return " ".join(f"{self.by or 'unknown'}: {self.kind}{why}{change}".split())
 
     @property
     def logged(self) -> dict[str, str]:
         """The structured fields of the log entry."""
-        return {
-            "event": "operator_action",
-            "action": self.kind[:MAX_TEXT],
-            "by": self.by[:MAX_TEXT],
-            "reason": self.reason[:MAX_TEXT],
-            "change": self.change[:MAX_CHANGE],
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind[:MAX_TEXT],
-            "by": self.by[:MAX_TEXT],
-            "at_ms": self.at_ms,
-            "reason": self.reason[:MAX_TEXT],
-            "change": self.change[:MAX_CHANGE],
-        }
-
-    @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> Action:
-        return cls(
-            kind=fields.text(value, "kind", where),
-            by=fields.text(value, "by", where, ""),
-            at_ms=fields.number(value, "at_ms", where, 0),
-            reason=fields.text(value, "reason", where, ""),
-            change=fields.text(value, "change", where, ""),
-        )
+        said = {"action": self.kind, "by": self.by, "reason": self.reason, "change": self.change}
+        return {"event": "operator_action"} | said
 
 
 def about_group(group: str, change: str = "") -> str:

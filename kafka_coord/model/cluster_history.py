@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import msgspec
 
-from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import MAX_TEXT, Action, actions_from_json
+from kafka_coord.model.action import MAX_TEXT, Action
+from kafka_coord.model.codec import Number, Stored, cut
 
 MAX_ELECTIONS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(Stored, frozen=True):
     """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` until the term ends, and
     ``why`` says why it ended. An instance that has lost its session cannot record the end of its term, so its successor
     does."""
 
-    broker_id: int
+    broker_id: Number = msgspec.field(name="brokerid")
     host: str
-    epoch: int
-    elected_ms: int
-    ended_ms: int | None = None
+    epoch: Number
+    elected_ms: Number
+    ended_ms: Number | None = None
     why: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "brokerid": self.broker_id,
-            "host": self.host[:MAX_TEXT],
-            "epoch": self.epoch,
-            "elected_ms": self.elected_ms,
-            "ended_ms": self.ended_ms,
-            "why": self.why[:MAX_TEXT],
-        }
-
-    @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> Election:
-        return cls(
-            broker_id=fields.number(value, "brokerid", where),
-            host=fields.text(value, "host", where, ""),
-            epoch=fields.number(value, "epoch", where),
-            elected_ms=fields.number(value, "elected_ms", where, 0),
-            ended_ms=fields.optional_number(value, "ended_ms", where),
-            why=fields.text(value, "why", where, ""),
-        )
+    def __post_init__(self) -> None:
+        cut(self, host=MAX_TEXT, why=MAX_TEXT)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterHistory:
+class ClusterHistory(Stored, frozen=True, tag_field="version", tag=1):
     """The value of ``/consumers/history``, oldest entries first."""
 
     elections: tuple[Election, ...] = ()
     actions: tuple[Action, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": fields.VERSION,
-            "elections": [one.to_json() for one in self.elections[-MAX_ELECTIONS:]],
-            "actions": [one.to_json() for one in self.actions],
-        }
-
-    @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> ClusterHistory:
-        found = fields.objects(value, "elections", where)
-        return cls(tuple(Election.from_json(one, where) for one in found), actions_from_json(value, where))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
+
+import msgspec
 
 from kafka_coord.errors import MalformedValue, UnknownVersion
 
@@ -17,14 +18,10 @@ Json = Mapping[str, Any]
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-"""The encoder for all values. ``json.dumps`` with options would create a new encoder for each value."""
-
-
 def dump(value: Json) -> bytes:
     """Encodes a value as compact JSON in UTF-8. Preserves the order of fields for people who read the values with
     zkCli."""
-    return _ENCODER.encode(value).encode()
+    return msgspec.json.encode(value)
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:
@@ -44,10 +41,8 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
     """Reads a JSON object of any version and size, such as one written by Kafka. Raises :class:`MalformedValue`."""
     try:
-        value = json.loads(raw.decode())  # json.loads itself accepts surrogates and other encodings
-        if b"\\u" in raw:
-            dump(value)  # "\ud800" is valid JSON but not valid text, so it could never be written again
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        value = msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise MalformedValue(where, f"a JSON {type(value).__name__}, not an object")

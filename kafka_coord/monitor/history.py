@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.errors import MalformedValue, NoNode, NotFound
 from kafka_coord.model import Action, Decision, Settled, Unreadable, actions_from_json, history_from_json

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
 import click
+from msgspec import structs
 
 from kafka_coord.cli import candidates
 from kafka_coord.cli.connection import connection_options, open_store
@@ -204,7 +204,7 @@ def settings(
     with open_store() as store:
         if changes or create:
             effective = operate.change_settings(
-                store, group, lambda old: dataclasses.replace(old, **changes), by=who(), reason=reason, create=create
+                store, group, lambda old: structs.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
             effective = _stored_settings(store, group)
@@ -212,10 +212,10 @@ def settings(
         data = store.get(path).data
         retention = read_retention(store)
     stored = fields.load(data, path) if data else {}
-    values = {"offsets_retention_ms": retention.in_force_ms} | effective.to_json() | {"assignor": effective.assignor}
-    del values["version"]
+    values = structs.asdict(effective)
     origin = {name: "znode" if name in stored else "default" for name in values}
     if effective.offsets_retention_ms is None:
+        values["offsets_retention_ms"] = retention.in_force_ms
         origin["offsets_retention_ms"] = "brokers"
     rows = [
         {"setting": name, "value": DEFAULT_ASSIGNOR if value is None else value, "origin": origin[name]}

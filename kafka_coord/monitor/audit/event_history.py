@@ -269,7 +269,7 @@ class EventHistory:
     def _request(self, at: Scene) -> Iterator[Told]:
         if at.change.new is None:
             return
-        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.znode.name, at.change.path)
+        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.change.path)
         selection = self._selection
         if selection.group and request.group != selection.group:
             return

@@ -11,7 +11,8 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.channel.offset_details import write_details
 from kafka_coord.classic_groups.errors import Error
@@ -196,7 +197,7 @@ class Administration:
             while loop.time() < deadline:
                 node = await asyncio.to_thread(store.get, path)
                 with suppress(MalformedValue):
-                    answered = Request.from_json(fields.load(node.data, path), path.rpartition("/")[2], path)
+                    answered = Request.from_json(fields.load(node.data, path), path)
                     if answered.answered:
                         return answered
                 await asyncio.sleep(_LOOK_AGAIN_S)
