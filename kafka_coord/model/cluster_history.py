@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import MAX_TEXT, Action, actions_from_json
+from kafka_coord.model.action import MAX_TEXT, Action
+from kafka_coord.model.observation import Unreadable
 
 MAX_ELECTIONS = 100
 
@@ -48,10 +49,12 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class ClusterHistory:
-    """The value of ``/consumers/history``, oldest entries first."""
+    """The value of ``/consumers/history``, oldest entries first. An entry that cannot be decoded is left out, and
+    ``unreadable`` says so."""
 
     elections: tuple[Election, ...] = ()
     actions: tuple[Action, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,5 +65,6 @@ class ClusterHistory:
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str) -> ClusterHistory:
-        found = fields.objects(value, "elections", where)
-        return cls(tuple(Election.from_json(one, where) for one in found), actions_from_json(value, where))
+        elections, no_election = fields.readable(value, "elections", where, Election.from_json)
+        actions, no_action = fields.readable(value, "actions", where, Action.from_json)
+        return cls(elections, actions, tuple(Unreadable(where, why) for why in (no_election, no_action) if why))
