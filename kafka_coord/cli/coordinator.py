@@ -119,6 +119,7 @@ def history(last: int, output: Format) -> None:
     actions = [action_document(one) for one in cluster_history.actions[-last:]]
     sections = [Section("elections", _ELECTIONS, elections), Section("actions", ACTIONS, actions)]
     show(output, {"elections": elections, "actions": actions}, sections)
+    report_unreadable(cluster_history.unreadable)
 
 
 @coordinator.command()

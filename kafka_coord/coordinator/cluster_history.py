@@ -67,6 +67,8 @@ class ClusterHistoryWriter:
             return True
         except MalformedValue as error:
             log.warning("replacing an unreadable history: %s", error)
+        for one in stored.unreadable:
+            log.warning("leaving unreadable entries out of a history path=%s reason=%s", one.path, one.reason)
         earlier = [
             one if one.ended_ms is not None else replace(one, ended_ms=own.elected_ms, why=_UNKNOWN_END)
             for one in stored.elections

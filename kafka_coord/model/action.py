@@ -64,8 +64,8 @@ def _quoted(group: str) -> str:
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history, oldest first. Histories written by earlier releases contain none."""
-    return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
+    """Reads the actions in a history that can be decoded, oldest first."""
+    return fields.readable(value, "actions", where, Action.from_json)[0]
 
 
 def encoded_actions(actions: Iterable[Action]) -> list[bytes]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 import msgspec
 
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import MAX_TEXT, Action
 from kafka_coord.model.codec import Number, Stored, cut
+from kafka_coord.model.observation import Unreadable
 
 MAX_ELECTIONS = 100
 
@@ -27,7 +31,16 @@ class Election(Stored, frozen=True):
 
 
 class ClusterHistory(Stored, frozen=True, tag_field="version", tag=1):
-    """The value of ``/consumers/history``, oldest entries first."""
+    """The value of ``/consumers/history``, oldest entries first. An entry that cannot be decoded is left out, and
+    ``unreadable`` says so."""
 
     elections: tuple[Election, ...] = ()
     actions: tuple[Action, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    of_znode: ClassVar[tuple[str, ...]] = ("unreadable",)
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+        elections, no_election = fields.readable(value, "elections", where, Election.from_json)
+        actions, no_action = fields.readable(value, "actions", where, Action.from_json)
+        return cls(elections, actions, tuple(Unreadable(where, why) for why in (no_election, no_action) if why))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ MAX_VALUE_BYTES = 900_000
 
 Json = Mapping[str, Any]
 Choice = TypeVar("Choice", bound=StrEnum)
+T = TypeVar("T")
 
 
 def dump(value: Json) -> bytes:
@@ -109,6 +110,28 @@ def objects(value: Json, field: str, where: str) -> list[Json]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise MalformedValue(where, f"field {field!r} is not a list of objects")
     return found
+
+
+def readable(value: Json, field: str, where: str, from_json: Callable[[Json, str], T]) -> tuple[tuple[T, ...], str]:
+    """Reads a list of objects one by one, or returns an empty list if the field is absent. Leaves out what cannot be
+    decoded; the second value says how many entries those are, and what is wrong with the first ("" if there are
+    none)."""
+    written = value.get(field, [])
+    if not isinstance(written, list):
+        return (), f"field {field!r} is {shown(written)}, not a list"
+    found: list[T] = []
+    problems: list[str] = []
+    for number, one in enumerate(written, 1):
+        if not isinstance(one, dict):
+            problems.append(f"entry {number}: {shown(one)} is not an object")
+            continue
+        try:
+            found.append(from_json(one, where))
+        except MalformedValue as error:
+            problems.append(f"entry {number}: {error.reason}")
+    if not problems:
+        return tuple(found), ""
+    return tuple(found), f"{len(problems)} of {len(written)} {field} cannot be read, the first is {problems[0]}"
 
 
 def shown(value: object, most: int = 60) -> str:

@@ -255,4 +255,5 @@ def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:
 
 
 def history_from_json(value: fields.Json, where: str) -> tuple[Decision, ...]:
-    return tuple(Decision.from_json(one, where) for one in fields.objects(value, "decisions", where))
+    """Reads the decisions in a history that can be decoded, oldest first."""
+    return fields.readable(value, "decisions", where, Decision.from_json)[0]

@@ -164,12 +164,15 @@ class OddCluster:
             return f"exit code {ran.code}: {ran.err[-3_000:]}"
         return f"took {took_s:.0f} s" if took_s > MAY_TAKE_S else ""
 
+    def sources(self) -> Sources:
+        """What the dashboard's server reads. The caller closes it."""
+        return Sources(
+            self.connected(), _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=lambda *_: None, rings=LagRings()
+        )
+
     def pages(self) -> Iterator[tuple[str, str]]:
         """Yields each document of the dashboard, and the sample of ``/metrics``, with its fault or ``""``."""
-        store = self.connected()
-        sources = Sources(
-            store, _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=lambda *_: None, rings=LagRings()
-        )
+        store, sources = self.connected(), self.sources()
         names = {"topic": "flights", "partition": "0"}
         try:
             yield "/metrics", _fault(lambda: str(measure_lags(store, {}, most=10, rings=LagRings())))

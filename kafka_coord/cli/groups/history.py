@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.groups.show import report_unreadable
 from kafka_coord.cli.opening import open_instances, read_groups_log
 from kafka_coord.cli.options import any_group_argument, kind_option, output_option
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, show
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import Action, Decision, GroupKind
+from kafka_coord.model import Decision, GroupKind
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
@@ -56,12 +59,13 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     kafka-coord groups history delays --actions -o json
     """
     with open_instances() as instances:
-        store, actions = instances.store, tuple[Action, ...]()
+        store = instances.store
         if kind_of(store, group, kind) is GroupKind.MANAGED:
-            decisions, actions = read_trail(store, group)
+            trail = read_trail(store, group)
         else:
-            decisions, actions = _of_client_group(instances, group), read_client_actions(store, group)
-    decisions, done = decisions[-last:], [action_document(one) for one in actions[-last:]]
+            trail = replace(read_client_actions(store, group), decisions=_of_client_group(instances, group))
+    report_unreadable(trail.unreadable)
+    decisions, done = trail.decisions[-last:], [action_document(one) for one in trail.actions[-last:]]
     if only_actions:
         show(output, done, [Section("actions", ACTIONS, done)])
         return

@@ -13,6 +13,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.trail import Trail
 from kafka_coord.monitor import documents
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import (
@@ -33,6 +34,7 @@ from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, exa
 from kafka_coord.monitor.doctor.access import check_access
 from kafka_coord.monitor.doctor.findings import info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
+from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_group, describe_groups
 from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
@@ -334,10 +336,10 @@ class Sources:
         return documents.describe_document(found, _ALL, waiting)
 
     def history(self, group: str) -> Document:
-        return [documents.decision_document(one) for one in self._trail(group)[0]]
+        return [documents.decision_document(one) for one in self._trail(group).decisions]
 
     def actions(self, group: str) -> Document:
-        return [documents.action_document(one) for one in self._trail(group)[1]]
+        return [documents.action_document(one) for one in self._trail(group).actions]
 
     def timeline(self, group: str) -> Document:
         with self._lock:
@@ -365,7 +367,9 @@ class Sources:
         members = {one.consumer: one.host or "" for one in seen.members}
         lags = Lags(group, counted(seen.offsets), self._rings.trends(group), members)
         now_ms = self._now_ms()
-        of_clients = [*check_lag(lags, now_ms), *check_actions({group: self._trail(group)[1]}, now_ms)]
+        trail = self._trail(group)
+        of_clients = [unreadable_finding(one) for one in trail.unreadable]
+        of_clients += [*check_lag(lags, now_ms), *check_actions({group: trail.actions}, now_ms)]
         return [documents.finding_document(one) for one in of_clients]
 
     def lag(self, group: str) -> Document:
@@ -430,7 +434,7 @@ class Sources:
         now_ms = self._now_ms()
         if memory.timeline is None:
             try:
-                decisions = self._trail(group)[0]
+                decisions = self._trail(group).decisions
             except MalformedValue:
                 decisions = ()
             memory.timeline = Timeline.of(decisions, owners, now_ms)
@@ -452,10 +456,8 @@ class Sources:
             self._heard[url] = time.monotonic(), known
         return known
 
-    def _trail(self, group: str) -> Any:
-        return (
-            read_trail(self.store, group) if self._is_managed(group) else ((), read_client_actions(self.store, group))
-        )
+    def _trail(self, group: str) -> Trail:
+        return read_trail(self.store, group) if self._is_managed(group) else read_client_actions(self.store, group)
 
     def _is_managed(self, group: str) -> bool:
         if is_legal(group) and self.store.exists(layout.group(group)) is not None:
