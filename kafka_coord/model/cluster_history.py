@@ -41,6 +41,8 @@ class ClusterHistory(Stored, frozen=True, tag_field="version", tag=1):
 
     @classmethod
     def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+        """Leaves out entries that cannot be decoded, and says so in ``unreadable``."""
         elections, no_election = fields.readable(value, "elections", where, Election.from_json)
         actions, no_action = fields.readable(value, "actions", where, Action.from_json)
-        return cls(elections, actions, tuple(Unreadable(where, why) for why in (no_election, no_action) if why))
+        unreadable = tuple(Unreadable(where, why) for why in (no_election, no_action) if why)
+        return cls(elections, actions, unreadable, **of_znode)

@@ -50,7 +50,7 @@ class Stored(msgspec.Struct, frozen=True):
         :class:`MalformedValue`."""
         changed = {name: unnested(value[name], name, where) for name in cls.by_partition if name in value} | of_znode
         try:
-            return msgspec.convert({**value, **changed} if changed else value, cls, dec_hook=_read)
+            return msgspec.convert({**value, **changed} if changed else value, cls, dec_hook=_read, str_keys=True)
         except msgspec.ValidationError as error:
             raise _malformed(error, where, value) from None
 

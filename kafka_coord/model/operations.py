@@ -43,6 +43,9 @@ class GroupSettings(Stored, frozen=True, omit_defaults=True, tag_field="version"
             return own
         return max(self.rebalance_timeout_ms, own)
 
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"rebalance_timeout_ms": self.rebalance_timeout_ms}
+
 
 class Pause(Stored, frozen=True, tag_field="version", tag=1):
     """A pause, during which the group does not rebalance. Records who requested it and why, and when it began (ms since
