@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Self
 
-from kafka_coord.channel.operations import eviction_op
 from kafka_coord.consumer.absences import Absences
 from kafka_coord.consumer.broker_lookup import BrokerLookup
 from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
@@ -415,10 +414,8 @@ class GroupMember(Generic[K, V]):
         """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application is still working on
         records and will call the consumer again. ``_ended`` is done when the consumer has left."""
         self._closed = True
-        now_ms = int(self._transport.handle.clock.time() * 1000)
-        give_up = bool(leave) and self._settings.member.rejoin_grace_ms > 0
-        also = (eviction_op(self.group, self.consumer_id, now_ms),) if give_up else ()
-        self._connector.close(timeout_s, also, in_hand=in_hand)
+        for_good = bool(leave) and self._settings.member.rejoin_grace_ms > 0
+        self._connector.close(timeout_s, for_good=for_good, in_hand=in_hand)
 
     def _leave(self, timeout_s: float, leave: bool | None = None) -> None:
         if os.getpid() != self._pid:
