@@ -23,7 +23,6 @@ class WaitingCommandDocument(CommandDocument, frozen=True):
     """``kafka-coord channel list -o json``"""
 
     age_ms: int
-    """How long the command has been outstanding"""
 
 
 @click.group()

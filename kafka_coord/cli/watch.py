@@ -68,7 +68,7 @@ class OwnerDocument(Document, frozen=True):
 
     group: str
     consumer: str | None
-    """``null`` for partitions without an owner"""
+    """``null`` for partitions without an owner."""
     owned: Partitions
     stopping: Partitions
     pending: int
@@ -100,7 +100,7 @@ class WatchDocument(Document, frozen=True):
     owners: list[OwnerDocument]
     commands: list[CommandDocument]
     left_out: int
-    """The number of groups that were not read in detail"""
+    """The number of groups that were not read in detail."""
     lag_note: str | None
 
     @classmethod

@@ -59,20 +59,20 @@ class GroupRowDocument(Document, frozen=True):
     group: str
     state: GroupState
     generation: int | None
-    """``null`` for a client-assigned group, because its coordinator does not report it"""
+    """``null`` for a client-assigned group."""
     members: int
     partitions: int
     assignor: str
     pending: int
-    """The number of unacknowledged commands"""
+    """The number of unacknowledged commands."""
     unreadable: int
-    """The number of znodes of the group that cannot be decoded"""
+    """The number of znodes of the group that cannot be decoded."""
     kind: GroupKind
-    """``managed`` or ``client-assigned``"""
+    """``managed`` or ``client-assigned``."""
     coordinator: int | None
-    """The broker id of the instance that coordinates the group"""
+    """The broker id of the instance that coordinates the group."""
     log_partition: int | None
-    """The partition of ``__kafka_coord_groups`` that stores a client-assigned group"""
+    """The partition of ``__kafka_coord_groups`` that stores a client-assigned group."""
     lag: LagSum | UnsetType = UNSET
     worst_lag: WorstLag | UnsetType = UNSET
     lag_unknown: LagUnknown | UnsetType = UNSET
@@ -108,7 +108,7 @@ class PauseDocument(Document, frozen=True):
     reason: str
     since: Time | None
     everywhere: bool | UnsetType = UNSET
-    """Whether all groups are paused"""
+    """Whether all groups are paused."""
 
     @classmethod
     def of(cls, pause: Pause, everywhere: bool | UnsetType = UNSET) -> Self:
@@ -153,7 +153,7 @@ class CommandDocument(Document, frozen=True):
     epoch: int | None
     incarnation: int | None
     for_live: bool
-    """``false`` if the command is for an earlier incarnation; the consumer will drop it"""
+    """``false`` if the command is for an earlier incarnation; the consumer will drop it."""
     partitions: Partitions
     reason: str | None
 
@@ -178,32 +178,32 @@ class CommandDocument(Document, frozen=True):
 
 class MemberDocument(Document, frozen=True):
     consumer: str
-    """For a stock Kafka client, its ``group.instance.id`` or its member id"""
+    """For a stock Kafka client, its ``group.instance.id`` or its member id."""
     registered: bool
     """``false`` if the consumer is gone, but its partitions have not been released yet, or its place is being kept
-    (``rejoin_grace_ms``)"""
+    (``rejoin_grace_ms``)."""
     host: str | None
     client: str | None
     channel: str
-    """``zookeeper``; ``kafka`` for a stock Kafka client; or ``socket`` for a consumer without ZooKeeper"""
+    """``zookeeper``; ``kafka`` for a stock Kafka client; or ``socket`` for a consumer without ZooKeeper."""
     gateway: int | None
-    """For ``kafka`` and ``socket``: the broker id of the instance that registered the consumer"""
+    """For ``kafka`` and ``socket``: the broker id of the instance that registered the consumer."""
     address: str | None
-    """For ``kafka`` and ``socket``: the consumer's address"""
+    """The consumer's address, only for these two."""
     heard_ms_ago: int | None
-    """How long ago the coordinator last heard from the consumer (for a Kafka client: how long ago the instance that
-    serves its group did); ``null`` unless the instance in question runs with ``--listen-http`` and responds"""
+    """How long ago the coordinator (for a Kafka client: the instance that serves its group) last heard from the
+    consumer; ``null`` unless that instance runs with ``--listen-http`` and responds."""
     software: str | None
-    """Only for Kafka clients: the client's library"""
+    """The client's library; set only for Kafka clients, like the next three."""
     protocol: str | None
-    """Only for Kafka clients: the group protocol"""
+    """The group protocol."""
     epoch: int | None
-    """Only for Kafka clients: the member epoch"""
+    """The member epoch."""
     held_ms: int | None
-    """Only for Kafka clients: how long the heartbeat has been held"""
+    """How long the heartbeat has been held."""
     incarnation: int
     since: Time | None
-    """``null`` in a client-assigned group"""
+    """``null`` in a client-assigned group."""
     subscription: str
     mode: str
     capacity: int
@@ -213,10 +213,10 @@ class MemberDocument(Document, frozen=True):
     stopping: Partitions
     target: Partitions
     pending: list[CommandDocument]
-    """The commands that the consumer has not acknowledged yet, as in ``channel list``"""
+    """The commands that the consumer has not acknowledged yet, as in ``channel list``."""
     refused: dict[str, str]
     """The topics that the consumer is not allowed to read, each with the reason; the coordinator leaves the consumer
-    out for them"""
+    out for them."""
 
     @classmethod
     def of(cls, member: MemberRow) -> Self:
@@ -252,25 +252,25 @@ class OffsetDocument(Document, frozen=True):
     topic: str
     partition: int
     owner: str | None
-    """The consumer's name; ``null`` if the partition has no owner"""
+    """The consumer's name; ``null`` if the partition has no owner."""
     holding: str | None
     """``owned``, ``stopping``, ``not subscribed`` (the group has members, but none subscribes to the topic; the
-    partition is in no total) or ``null``"""
+    partition is in no total) or ``null``."""
     committed_offset: int | None
-    """``null`` if nothing is committed"""
+    """``null`` if nothing is committed."""
     committed_at: Time | None
-    """Always ``null`` for a client-assigned group"""
+    """Always ``null`` for a client-assigned group."""
     start_offset: int | None
-    """``null`` if unknown; ``lag_note`` gives the reason"""
+    """``null`` if unknown; ``lag_note`` gives the reason."""
     end_offset: int | None
-    """``null`` if unknown; ``lag_note`` gives the reason"""
+    """``null`` if unknown; ``lag_note`` gives the reason."""
     lag: int | None
-    """The unread records that the log still holds"""
+    """The unread records that the log still holds."""
     gone: int | None
-    """The unread records that were deleted"""
+    """The unread records that were deleted."""
     unresolved: str | None
     """Why the partition has no position yet, although a consumer was told to start it at its end (ADR 40); the text is
-    empty if no reason is known"""
+    empty if no reason is known."""
 
     @classmethod
     def of(cls, row: OffsetRow, **more: Any) -> Self:
@@ -317,25 +317,25 @@ class GroupDocument(Document, frozen=True):
     group: str
     state: GroupState
     generation: int | None
-    """``null`` for a client-assigned group, because its coordinator does not report it"""
+    """``null`` for a client-assigned group."""
     kind: GroupKind
     status: str
     decided_at: Time | None
     reason: str
-    """Why the group was last rebalanced"""
+    """Why the group was last rebalanced."""
     coordinator: int | None
     log_partition: int | None
     assignor: str
     member_count: int
-    """The number of registered members"""
+    """The number of registered members."""
     pending: int
     rebalance_timeout_ms: int | None
-    """``null`` for a client-assigned group"""
+    """``null`` for a client-assigned group."""
     offsets_retention_ms: int | None
-    """``null`` for a client-assigned group, and if the brokers' setting applies"""
+    """``null`` for a client-assigned group, and if the brokers' setting applies."""
     paused: PauseDocument | None
     requests: list[RequestDocument]
-    """The unanswered requests about the group"""
+    """The unanswered requests about the group."""
     members: list[MemberDocument]
     offsets: list[OffsetDocument]
     lag: LagSum
@@ -343,7 +343,7 @@ class GroupDocument(Document, frozen=True):
     lag_unknown: LagUnknown
     gone: Gone
     lag_note: str | None
-    """Why lags are unknown"""
+    """Why lags are unknown."""
     unreadable: list[UnreadableDocument]
 
     @classmethod
@@ -387,7 +387,7 @@ class ActionDocument(Document, frozen=True):
     action: str
     reason: str | None
     change: str | None
-    """What the action changed, such as ``flights 0: 8 → 0``"""
+    """What the action changed, such as ``flights 0: 8 → 0``."""
 
     @classmethod
     def of(cls, action: Action) -> Self:
@@ -413,23 +413,23 @@ class DecisionDocument(Document, frozen=True):
     generation: int
     decided_at: Time | None
     epoch: int
-    """For a client-assigned group, the term of the log's partition"""
+    """For a client-assigned group, the term of the log's partition."""
     causes: list[Cause]
-    """The most important first"""
+    """The most important first."""
     reason: str
     assignor: str
     members: int
     partitions: int
     moved: int
-    """The number of partitions that moved from one consumer to another"""
+    """The number of partitions that moved from one consumer to another."""
     started: int
     stopped: int
     stopped_ms: int | None
-    """The time until every stop was acknowledged"""
+    """The time until every stop was acknowledged."""
     settled_ms: int | None
-    """The time until every partition had its owner"""
+    """The time until every partition had its owner."""
     moves: dict[str, MovesDocument]
-    """Maps each consumer to what it gained and lost"""
+    """Maps each consumer to what it gained and lost."""
 
     @classmethod
     def of(cls, decision: Decision) -> Self:
@@ -460,13 +460,13 @@ class InstanceDocument(Document, frozen=True):
     broker_up: bool
     ready: bool | None
     waiting_for: str | None
-    """What a rolling restart must wait for before it restarts the next instance"""
+    """What a rolling restart must wait for before it restarts the next instance."""
     host: str | None
     pid: int | None
     release: str | None
     started: Time | None
     endpoints: dict[str, str]
-    """Maps ``channel``, ``kafka``, ``http`` and ``https`` to ``host:port``"""
+    """Maps ``channel``, ``kafka``, ``http`` and ``https`` to ``host:port``."""
 
     @classmethod
     def of(cls, cluster: Cluster, broker_id: int, info: CoordinatorInfo) -> Self:
@@ -488,19 +488,19 @@ class ClusterDocument(Document, frozen=True):
     """``kafka-coord coordinator status -o json``"""
 
     coordinator: int | None
-    """The broker id of the elected instance"""
+    """The broker id of the elected instance."""
     epoch: int | None
     since: Time | None
-    """When it was elected"""
+    """When it was elected."""
     endpoints: dict[str, str]
     instances: list[InstanceDocument]
     brokers: list[int]
     groups: int
     topics: int
     paused: PauseDocument | None
-    """Set while all groups are paused"""
+    """Set while all groups are paused."""
     undecided: str | None
-    """Why no instance makes decisions"""
+    """Why no instance makes decisions."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> Self:
@@ -526,7 +526,7 @@ class ElectionDocument(Document, frozen=True):
     elected: Time | None
     ended: Time | None
     why: str | None
-    """Why the term ended"""
+    """Why the term ended."""
 
     @classmethod
     def of(cls, one: Election) -> Self:
@@ -551,7 +551,7 @@ class AnswerDocument(Document, frozen=True):
     """The outcome of an action"""
 
     request: str | None
-    """``null`` if the action needed no request to the elected instance"""
+    """``null`` if the action needed no request to the elected instance."""
     type: str
     group: str | None
     result: str

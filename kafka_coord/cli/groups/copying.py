@@ -185,9 +185,9 @@ class CopyDocument(Document, frozen=True):
     partition: int
     source_offset: int
     target_offset: int | None
-    """``null`` if none is stored there"""
+    """``null`` if none is stored there."""
     verdict: str
-    """``copy``, ``same``, ``target is ahead``, ``no such partition`` or ``refused``"""
+    """``copy``, ``same``, ``target is ahead``, ``no such partition`` or ``refused``."""
 
     @classmethod
     def of(cls, one: GroupCopy, row: CopyRow) -> Self:

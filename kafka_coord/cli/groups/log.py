@@ -89,11 +89,11 @@ class LogEntryDocument(Document, frozen=True):
     offset: int
     at: Time | None
     kind: EntryKind
-    """``claim``, ``group``, ``offset``, ``keep-alive``, ``heard``, ``gone``, ``unknown`` or ``unreadable``"""
+    """``claim``, ``group``, ``offset``, ``keep-alive``, ``heard``, ``gone``, ``unknown`` or ``unreadable``."""
     group: str | None
     removed: bool
     value: dict[str, Any]
-    """Its shape depends on ``kind``"""
+    """Its shape depends on ``kind``."""
 
     @classmethod
     def of(cls, entry: LogEntry) -> Self:

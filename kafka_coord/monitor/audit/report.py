@@ -104,9 +104,9 @@ class AuditFindingDocument(Document, frozen=True):
     what: str
     group: str
     zxid: str | None
-    """``null`` for a finding without a position in the log"""
+    """``null`` for a finding without a position in the log."""
     when: str | None
-    """``null`` for a finding without a position in the log"""
+    """``null`` for a finding without a position in the log."""
     who: str
 
 
@@ -155,7 +155,7 @@ class EventDocument(Document, frozen=True):
     group: str
     what: str
     why: str
-    """The reason; empty if unknown"""
+    """The reason; empty if unknown."""
     who: str
 
 
@@ -165,9 +165,8 @@ class AuditDocument(Document, Generic[D], frozen=True):
     violations: list[D]
     warnings: list[D]
     checked: dict[str, int]
-    """What was checked, and how often"""
     history: list[EventDocument] | UnsetType = UNSET
-    """The events of the chosen partition, group or consumer"""
+    """The events of the chosen partition, group or consumer."""
 
 
 @dataclass(slots=True)

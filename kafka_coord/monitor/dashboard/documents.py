@@ -38,32 +38,32 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 class OverviewDocument(ClusterDocument, frozen=True):
     groups_unread: int
-    """The number of groups that have not been read yet"""
+    """The number of groups that have not been read yet."""
     states: dict[str, int]
-    """The number of groups in each state"""
+    """The number of groups in each state."""
     troubled: list[GroupRowDocument]
-    """The first groups that are not at rest or have unreadable znodes"""
+    """The first groups that are not at rest or have unreadable znodes."""
     troubled_count: int
     lagging: list[GroupRowDocument]
-    """The groups with the largest lag"""
+    """The groups with the largest lag."""
     lagging_count: int
     lag_unknown: int
-    """partitions of all measured groups whose lag is unknown"""
+    """The number of partitions of all measured groups whose lag is unknown."""
     lag_since: Time | None
-    """When the oldest lag was measured"""
+    """When the oldest lag was measured."""
     lag_unmeasured: int
-    """The number of groups whose lag has not been measured yet"""
+    """The number of groups whose lag has not been measured yet."""
     rebalances: list[tuple[int, int]]
-    """[minute in ms since 1970, number of rebalances]"""
+    """[minute in ms since 1970, number of rebalances]."""
     missing: list[str]
-    """Which client-assigned groups are not shown, and why"""
+    """Which client-assigned groups are not shown, and why."""
 
 
 class TopicDocument(Document, frozen=True):
     topic: str
     partitions: int
     changed: Time | None
-    """When the topic's znode was last written"""
+    """When the topic's znode was last written."""
 
 
 class UnassignedGroupDocument(Document, frozen=True):
@@ -74,7 +74,7 @@ class UnassignedGroupDocument(Document, frozen=True):
     count: int
     why: str
     since: Time | None
-    """The partitions have had no owner at least since then; null means unknown"""
+    """The partitions have had no owner at least since then; null means unknown."""
 
     @classmethod
     def of(cls, found: GroupDescription, undecided: str) -> Self:
@@ -92,11 +92,11 @@ class UnassignedGroupDocument(Document, frozen=True):
 
 class UnassignedDocument(Document, frozen=True):
     groups: list[UnassignedGroupDocument]
-    """At most 100 groups, those with members first"""
+    """At most 100 groups, those with members first."""
     partitions: int
-    """The number of unassigned partitions in these groups"""
+    """The number of unassigned partitions in these groups."""
     left_out: int
-    """The number of groups that were not examined and may have such partitions"""
+    """The number of groups that were not examined and may have such partitions."""
 
 
 class FoundConsumerDocument(Document, frozen=True):
@@ -109,7 +109,7 @@ class SearchDocument(Document, frozen=True):
     consumers: list[FoundConsumerDocument]
     topics: list[str]
     left_out: int
-    """further groups, consumers and topics"""
+    """The number of further groups, consumers and topics."""
 
 
 class SpanDocument(Document, array_like=True, frozen=True):
@@ -132,10 +132,10 @@ class LaneDocument(Document, frozen=True):
 class TimelineDocument(Document, frozen=True):
     group: str
     since: Time | None
-    """The owners before this time are unknown"""
+    """The owners before this time are unknown."""
     partitions: list[LaneDocument]
     left_out: int
-    """The number of further partitions"""
+    """The number of further partitions."""
 
 
 class PartitionLagDocument(Document, frozen=True):
@@ -145,33 +145,33 @@ class PartitionLagDocument(Document, frozen=True):
     gone: int | None
     verdict: Verdict
     since: Time | None
-    """Since when the verdict has been true"""
+    """Since when the verdict has been true."""
 
 
 class LagDocument(Document, frozen=True):
     group: str
     verdict: Verdict
     verdict_unknown: int
-    """partitions whose verdict is unknown"""
+    """The number of partitions whose verdict is unknown."""
     note: str | None
-    """Why lags are unknown"""
+    """Why lags are unknown."""
     lag: LagSum
     worst_lag: WorstLag
     lag_unknown: LagUnknown
     gone: Gone
     partitions: list[PartitionLagDocument]
     samples: list[tuple[int, int | None, int, int | None]]
-    """[ms since 1970, lag, number of partitions with unknown lag, number of unread records that are gone]"""
+    """[ms since 1970, lag, number of partitions with unknown lag, number of unread records that are gone]."""
 
 
 class PartitionDocument(OffsetDocument, frozen=True):
     group: str
     verdict: Verdict
     since: Time | None
-    """Since when the verdict has been true"""
+    """Since when the verdict has been true."""
     spans: list[SpanDocument]
     samples: list[tuple[int, int | None, int | None, int]]
-    """[ms since 1970, committed offset, lag, number of unread records that are gone]"""
+    """[ms since 1970, committed offset, lag, number of unread records that are gone]."""
 
 
 class ErrorDocument(Document, frozen=True):
@@ -180,13 +180,13 @@ class ErrorDocument(Document, frozen=True):
 
 class SessionDocument(Document, frozen=True):
     actions: bool
-    """Whether operators can log in"""
+    """Whether operators can log in."""
     operator: str | None
-    """The operator who is logged in"""
+    """The operator who is logged in."""
     groups: list[str]
-    """Regular expressions"""
+    """Regular expressions."""
     csrf: str | UnsetType = UNSET
-    """To be sent as X-CSRF-Token with each action"""
+    """To be sent as X-CSRF-Token with each action."""
     valid_s: float | UnsetType = UNSET
 
     @classmethod
@@ -208,10 +208,10 @@ class DoneDocument(Document, kw_only=True, frozen=True):
     answers: list[AnswerDocument] | UnsetType = UNSET
     notes: list[str]
     rows: list[ResetRowDocument] | UnsetType = UNSET
-    """The offsets that were set or, if there is a confirm token, that would be set"""
+    """The offsets that were set or, if there is a confirm token, that would be set."""
     rule: str | UnsetType = UNSET
     confirm: str | UnsetType = UNSET
-    """Send it to make the changes that are shown"""
+    """Send it to make the changes that are shown."""
     valid_s: float | UnsetType = UNSET
 
 
@@ -234,9 +234,9 @@ class EvictBody(ReasonBody, frozen=True):
 class ResetBody(Struct, frozen=True):
     confirm: Text = ""
     accept_notes: bool = False
-    """With confirm: required if any of the shown rows has a note, or the answer is 409"""
+    """With confirm: required if any of the shown rows has a note, or the answer is 409."""
     reason: Text = ""
-    rule: Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time"] | None = None
-    value: int | Text | None = None
+    rule: Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time"] | UnsetType = UNSET
+    value: int | Text | UnsetType = UNSET
     topics: list[Text] = []
     pause: bool = False

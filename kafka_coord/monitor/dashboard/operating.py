@@ -329,7 +329,7 @@ ACTIONS: Mapping[str, HttpAction] = {
 
 
 def _rule(body: ResetBody) -> Rule:
-    if body.rule is None:
+    if body.rule is UNSET:
         raise Denied(HTTPStatus.BAD_REQUEST, "name a rule, such as to-earliest")
     rule, value = RuleKind(body.rule), body.value
     if rule is RuleKind.TO_TIME:

@@ -35,13 +35,13 @@ class FindingDocument(Document, frozen=True):
     """``kafka-coord doctor -o json``"""
 
     severity: Severity
-    """``ok``, ``info``, ``warning`` or ``error``"""
+    """``ok``, ``info``, ``warning`` or ``error``."""
     check: str
     what: str
     todo: str | None
-    """The remedy"""
+    """The remedy."""
     group: str | None
-    """The group that the finding is about"""
+    """The group that the finding is about."""
 
     @classmethod
     def of(cls, one: Finding) -> Self:
