@@ -240,7 +240,8 @@ def _public(name: str) -> str:
 
 def _structs(base: type) -> dict[str, type]:
     found: dict[str, type] = {}
-    for one in type.__subclasses__(base):
+    subclasses: list[type] = base.__subclasses__()
+    for one in subclasses:
         found |= {one.__name__: one, **_structs(one)}
     return found
 
