@@ -112,7 +112,6 @@ class _Document:
     cpu_s: float = 0.0
     busy: bool = False
     value: Any = None
-    """What a task returned."""
     shown: Event | None = None
     """The first event for a new reader: the whole document, or the error."""
 
@@ -338,11 +337,10 @@ class Live:
         elif whole.data == document.shown.data:
             return
         else:
-            told = changes(json.decode(document.shown.data), json.decode(whole.data))
-            change = Event("change", document.path, json.encode(told))
+            change = Event("change", document.path, json.encode(changes(document.value, value)))
             event = change if len(change.data) < len(whole.data) else whole
         with self._changed:
-            document.shown = whole
+            document.value, document.shown = value, whole
             self._tell(document, event)
 
     def _trouble(self, document: _Document, message: str, status: int) -> None:
