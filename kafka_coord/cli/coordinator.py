@@ -17,10 +17,9 @@ from kafka_coord.cli.requests import asked, asking_options, reason_option, show_
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
-from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
 from kafka_coord.monitor.documents import (
     ActionDocument,
-    ClusterDocument,
     ClusterHistoryDocument,
     ElectionDocument,
     RequestDocument,

@@ -17,10 +17,9 @@ from kafka_coord.monitor.lag_trend import Verdict
 from kafka_coord.monitor.moments import iso_time
 
 if TYPE_CHECKING:
-    from kafka_coord.model import Action, CoordinatorInfo, Decision, Pause, Request
+    from kafka_coord.model import Action, Decision, Pause, Request
     from kafka_coord.model.cluster_history import Election
     from kafka_coord.monitor.channel import WaitingCommand
-    from kafka_coord.monitor.cluster import Cluster
     from kafka_coord.monitor.groups import GroupDescription, GroupRow, MemberRow
     from kafka_coord.monitor.offsets import LagTotal, OffsetRow
     from kafka_coord.monitor.requests import QueuedRequest
@@ -291,22 +290,10 @@ class OffsetDocument(Document, frozen=True):
 
 
 PARTS = {
-    "state": (
-        "status",
-        "decided_at",
-        "reason",
-        "coordinator",
-        "log_partition",
-        "assignor",
-        "member_count",
-        "pending",
-        "rebalance_timeout_ms",
-        "offsets_retention_ms",
-        "paused",
-        "requests",
-    ),
-    "members": ("members",),
-    "offsets": ("offsets", "lag", "worst_lag", "lag_unknown", "gone", "lag_note"),
+    "state": "status decided_at reason coordinator log_partition assignor member_count pending rebalance_timeout_ms "
+    "offsets_retention_ms paused requests",
+    "members": "members",
+    "offsets": "offsets lag worst_lag lag_unknown gone lag_note",
 }
 """The fields that each option of ``groups describe`` selects. All others are always there."""
 
@@ -375,7 +362,7 @@ class GroupDocument(Document, frozen=True):
     def only(self, chosen: Mapping[str, bool]) -> dict[str, Any]:
         """Returns the fields without those of the parts that are not chosen. ``chosen`` has the keys of
         :data:`PARTS`."""
-        left_out = {name for part, names in PARTS.items() if not chosen[part] for name in names}
+        left_out = {name for part, names in PARTS.items() if not chosen[part] for name in names.split()}
         return {name: getattr(self, name) for name in self.__struct_fields__ if name not in left_out}
 
 
@@ -451,71 +438,6 @@ class DecisionDocument(Document, frozen=True):
                 consumer: MovesDocument(gained=moved.get("gained", UNSET), lost=moved.get("lost", UNSET))
                 for consumer, moved in decision.moves.items()
             },
-        )
-
-
-class InstanceDocument(Document, frozen=True):
-    broker_id: int
-    elected: bool
-    broker_up: bool
-    ready: bool | None
-    waiting_for: str | None
-    """What a rolling restart must wait for before it restarts the next instance."""
-    host: str | None
-    pid: int | None
-    release: str | None
-    started: Time | None
-    endpoints: dict[str, str]
-    """Maps ``channel``, ``kafka``, ``http`` and ``https`` to ``host:port``."""
-
-    @classmethod
-    def of(cls, cluster: Cluster, broker_id: int, info: CoordinatorInfo) -> Self:
-        return cls(
-            broker_id=broker_id,
-            elected=cluster.coordinator is not None and cluster.coordinator.broker_id == broker_id,
-            broker_up=broker_id in cluster.brokers,
-            ready=info.ready,
-            waiting_for=info.waiting_for or None,
-            host=info.process.host if info.process else None,
-            pid=info.process.pid if info.process else None,
-            release=info.process.release if info.process else None,
-            started=iso_time(info.process.started_ms) if info.process else None,
-            endpoints=dict(info.endpoints),
-        )
-
-
-class ClusterDocument(Document, frozen=True):
-    """``kafka-coord coordinator status -o json``"""
-
-    coordinator: int | None
-    """The broker id of the elected instance."""
-    epoch: int | None
-    since: Time | None
-    """When it was elected."""
-    endpoints: dict[str, str]
-    instances: list[InstanceDocument]
-    brokers: list[int]
-    groups: int
-    topics: int
-    paused: PauseDocument | None
-    """Set while all groups are paused."""
-    undecided: str | None
-    """Why no instance makes decisions."""
-
-    @classmethod
-    def of(cls, cluster: Cluster) -> Self:
-        elected = cluster.coordinator
-        return cls(
-            coordinator=elected.broker_id if elected else None,
-            epoch=elected.epoch if elected else None,
-            since=iso_time(cluster.since_ms),
-            endpoints=dict(elected.endpoints) if elected else {},
-            instances=[InstanceDocument.of(cluster, *one) for one in cluster.instances.items()],
-            brokers=list(cluster.brokers),
-            groups=len(cluster.groups),
-            topics=len(cluster.topics),
-            paused=PauseDocument.of(cluster.pause) if cluster.pause else None,
-            undecided=cluster.undecided or None,
         )
 
 

@@ -32,7 +32,7 @@ from kafka_coord.model.command import CommandId, CommandType
 from kafka_coord.model.operations import Process
 from kafka_coord.monitor import documents
 from kafka_coord.monitor.channel import WaitingCommand
-from kafka_coord.monitor.cluster import Cluster, GroupNames
+from kafka_coord.monitor.cluster import Cluster, ClusterDocument, GroupNames
 from kafka_coord.monitor.dashboard.documents import UnassignedGroupDocument
 from kafka_coord.monitor.doctor.findings import Finding, FindingDocument, Severity
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, MemberRow
@@ -163,8 +163,8 @@ def made() -> Mapping[str, Any]:
         "row with lag": documents.GroupRowDocument.of(replace(ROW, lag=LagTotal(5, 4, 1, 0))),
         "unassigned": UnassignedGroupDocument.of(MANAGED, ""),
         "unassigned, undecided": UnassignedGroupDocument.of(MANAGED, "nobody is elected"),
-        "cluster": documents.ClusterDocument.of(CLUSTER),
-        "cluster without a coordinator": documents.ClusterDocument.of(NOBODY),
+        "cluster": ClusterDocument.of(CLUSTER),
+        "cluster without a coordinator": ClusterDocument.of(NOBODY),
         "election": documents.ElectionDocument.of(Election(1, "kafka-1", 7, NOON_MS, NOON_MS + 5, "it resigned")),
         "election that lasts": documents.ElectionDocument.of(Election(1, "", 8, NOON_MS)),
         "decision": documents.DecisionDocument.of(DECISION),

@@ -11,9 +11,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import GroupKind
+from kafka_coord.monitor.cluster import ClusterDocument
 from kafka_coord.monitor.documents import (
     AnswerDocument,
-    ClusterDocument,
     Document,
     Gone,
     GroupRowDocument,

@@ -25,7 +25,7 @@ from kafka_coord.monitor.client_groups.groups import (
     with_offsets,
 )
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
-from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
 from kafka_coord.monitor.dashboard.documents import (
     FoundConsumerDocument,
     LagDocument,
@@ -51,7 +51,6 @@ from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
 from kafka_coord.monitor.documents import (
     ActionDocument,
-    ClusterDocument,
     ClusterHistoryDocument,
     DecisionDocument,
     ElectionDocument,
