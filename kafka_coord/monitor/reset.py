@@ -20,8 +20,8 @@ from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, Sett
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
-from kafka_coord.monitor.documents import iso_time
 from kafka_coord.monitor.lag import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
+from kafka_coord.monitor.moments import iso_time
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Self
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused
@@ -16,6 +16,7 @@ from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import write_offsets
 from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_group
 from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.documents import Document
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.offsets import holders, offsets_change, partitions_of, read_all_committed
 from kafka_coord.monitor.operate import held_by_nobody, record
@@ -186,17 +187,25 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
         acting.on_progress(f"group {found.group}: {message}")
 
 
-def reset_documents(found: Resettable, rows: Sequence[ResetRow]) -> list[dict[str, Any]]:
-    """Returns one document for each partition."""
-    return [
-        {
-            "group": found.group,
-            "topic": row.topic,
-            "partition": row.partition,
-            "current_offset": row.current_offset,
-            "new_offset": row.new_offset,
-            "owner": found.owners.get(row.tp),
-            "note": row.note or None,
-        }
-        for row in rows
-    ]
+class ResetRowDocument(Document, frozen=True):
+    """``kafka-coord groups reset-offsets -o json``"""
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
+    owner: str | None
+    note: str | None
+
+    @classmethod
+    def of(cls, found: Resettable, row: ResetRow) -> Self:
+        return cls(
+            group=found.group,
+            topic=row.topic,
+            partition=row.partition,
+            current_offset=row.current_offset,
+            new_offset=row.new_offset,
+            owner=found.owners.get(row.tp),
+            note=row.note or None,
+        )

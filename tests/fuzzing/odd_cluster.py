@@ -8,12 +8,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFound, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import CoordinatorInfo
-from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS
+from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
 from kafka_coord.monitor.dashboard.sources import NotYet, Sources
 from kafka_coord.monitor.lag_metrics import measure_lags
 from kafka_coord.monitor.lag_rings import LagRings
@@ -185,10 +187,17 @@ class OddCluster:
                     }
                     yield (
                         route.path.format(**given),
-                        _fault(lambda route=route, given=given: json.dumps(route.read(sources, **given)).encode()),
+                        _fault(lambda route=route, given=given: _valid(route, route.read(sources, **given))),
                     )
         finally:
             sources.close()
+
+
+def _valid(route: Route, document: Any) -> bytes:
+    """Encodes a document. Raises :class:`msgspec.ValidationError` if it is not as the API's description promises."""
+    encoded = msgspec.json.encode(document)
+    msgspec.json.decode(encoded, type=get_type_hints(route.read)["return"])
+    return encoded
 
 
 def _fault(read: Any) -> str:

@@ -156,7 +156,7 @@ def test_samples_are_kept_for_an_hour_and_the_least_recent_group_is_forgotten() 
     assert taken[0].at_ms == 99 * 60_000 - KEPT_MS
     rings.add("orders", NOW_MS, [row(0), row(1)])
     assert rings.totals("delays") == []
-    assert rings.totals("orders") == [[NOW_MS, 1_800, 0, 0]]
+    assert rings.totals("orders") == [(NOW_MS, 1_800, 0, 0)]
     rings.add("orders", NOW_MS + 1, [row(1)])
     assert rings.samples("orders", TopicPartition("flights", 0)) == [], "samples of a missing partition must be removed"
 

@@ -93,7 +93,7 @@ def convert(
         # group's history begins with the conversion.
         if to is GroupKind.CLIENT_ASSIGNED:
             operate.record(instances.store, "convert to client-assigned", group, by=who(), reason=reason)
-    note(f"{answer['result']}: {answer['message']}")
+    note(f"{answer.result}: {answer.message}")
 
 
 def _read(instances: Instances, group: str) -> _Group:

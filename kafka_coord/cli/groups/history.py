@@ -17,7 +17,7 @@ from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
-from kafka_coord.monitor.documents import action_document, decision_document
+from kafka_coord.monitor.documents import ActionDocument, DecisionDocument
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.history import read_client_actions, read_trail
 
@@ -65,18 +65,18 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
         else:
             trail = replace(read_client_actions(store, group), decisions=_of_client_group(instances, group))
     report_unreadable(trail.unreadable)
-    decisions, done = trail.decisions[-last:], [action_document(one) for one in trail.actions[-last:]]
+    decisions, done = trail.decisions[-last:], [ActionDocument.of(one) for one in trail.actions[-last:]]
+    shown = Section("actions", ACTIONS, [one.row() for one in done])
     if only_actions:
-        show(output, done, [Section("actions", ACTIONS, done)])
+        show(output, done, [shown])
         return
-    documents = [decision_document(decision) for decision in decisions]
+    documents = [DecisionDocument.of(decision) for decision in decisions]
     rows = [
-        document | {"stopped_after": duration(decision.stopped_ms), "settled_after": duration(decision.settled_ms)}
-        for document, decision in zip(documents, decisions, strict=True)
+        one.row(stopped_after=duration(one.stopped_ms), settled_after=duration(one.settled_ms)) for one in documents
     ]
     sections = [Section("decisions", _COLUMNS, rows)]
     if done and output is Format.TABLE:
-        sections.append(Section("actions", ACTIONS, done))
+        sections.append(shown)
     if verbose:
         moves = [
             {

@@ -39,7 +39,7 @@ from kafka_coord.monitor.client_groups.changes import delete_group
 from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
 from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.documents import done_document
+from kafka_coord.monitor.documents import AnswerDocument
 from kafka_coord.monitor.groups import kind_of, snapshot_of
 from kafka_coord.monitor.offsets import offsets_change, read_committed
 from kafka_coord.monitor.requests import Acting
@@ -254,7 +254,7 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
                 request = Request(RequestType.DELETE_GROUP, group=group, reason=reason, by=who())
                 answers.append(asked(store, request, timeout_s))
             else:
-                answers.append(done_document("delete-group", group, delete_group(instances, group, timeout_s)))
+                answers.append(AnswerDocument.done("delete-group", group, delete_group(instances, group, timeout_s)))
                 operate.record(store, "delete-group", group, by=who(), reason=reason)
     show_answers(output, answers)
 
@@ -305,7 +305,9 @@ def delete_offsets(
             )
             answer = asked(store, request, timeout_s)
         else:
-            answer = done_document("delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s))
+            answer = AnswerDocument.done(
+                "delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s)
+            )
             operate.record(store, f"delete-offsets {chosen}", group, by=who(), reason=reason)
     show_answers(output, [answer])
 

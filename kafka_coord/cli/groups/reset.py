@@ -38,7 +38,7 @@ from kafka_coord.monitor.reset import (
     time_ms,
     write_csv,
 )
-from kafka_coord.monitor.resetting import Plan, Resettable, read_resettable, reset, reset_documents
+from kafka_coord.monitor.resetting import Plan, ResetRowDocument, Resettable, read_resettable, reset
 from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk import layout
 
@@ -299,5 +299,5 @@ def _show(output: Format, plans: Sequence[Plan], *, with_group: bool, export: bo
             group = (found.group,) if with_group else ()
             write_csv(((*group, row.topic, row.partition, row.new_offset) for row in rows), sys.stdout)
         return
-    documents = [document for found, rows in plans for document in reset_documents(found, rows)]
-    show(output, documents, [Section("offsets", _COLUMNS, documents)])
+    documents = [ResetRowDocument.of(found, row) for found, rows in plans for row in rows]
+    show(output, documents, [Section("offsets", _COLUMNS, [one.row() for one in documents])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kafka_coord.channel.operations import decode_command
 from kafka_coord.errors import MalformedValue, SettingsError
@@ -24,7 +23,7 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import Kind, Znode
-from kafka_coord.monitor.audit.report import clock_time
+from kafka_coord.monitor.audit.report import EventDocument, clock_time
 from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
@@ -61,15 +60,15 @@ class Event:
     why: str
     who: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "when": clock_time(self.time_ms),
-            "zxid": f"{self.zxid:#x}",
-            "group": self.group,
-            "what": self.what,
-            "why": self.why,
-            "who": self.who,
-        }
+    def document(self) -> EventDocument:
+        return EventDocument(
+            when=clock_time(self.time_ms),
+            zxid=f"{self.zxid:#x}",
+            group=self.group,
+            what=self.what,
+            why=self.why,
+            who=self.who,
+        )
 
 
 @dataclass(frozen=True, slots=True)

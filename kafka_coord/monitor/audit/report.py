@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from kafka_coord.monitor.documents import iso_time
+from msgspec import UNSET, UnsetType
+
+from kafka_coord.monitor.documents import Document
+from kafka_coord.monitor.moments import iso_time
 
 MAX_FINDINGS = 1_000
 """A report keeps at most this many violations and this many warnings, but it counts them all."""
@@ -96,6 +99,17 @@ Fault = tuple[Rule, str]
 """A violated rule, and what violates it."""
 
 
+class AuditFindingDocument(Document, frozen=True):
+    rule: Rule
+    what: str
+    group: str
+    zxid: str | None
+    """``null`` for a finding without a position in the log."""
+    when: str | None
+    """``null`` for a finding without a position in the log."""
+    who: str
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
     """One violation or warning. ``time_ms`` is the server's wall clock (ms since 1970), or 0 if unknown."""
@@ -107,15 +121,15 @@ class AuditFinding:
     time_ms: int = 0
     who: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rule": str(self.rule),
-            "what": self.what,
-            "group": self.group,
-            "zxid": f"{self.zxid:#x}" if self.zxid else None,
-            "when": clock_time(self.time_ms) if self.time_ms else None,
-            "who": self.who,
-        }
+    def document(self) -> AuditFindingDocument:
+        return AuditFindingDocument(
+            rule=self.rule,
+            what=self.what,
+            group=self.group,
+            zxid=f"{self.zxid:#x}" if self.zxid else None,
+            when=clock_time(self.time_ms) if self.time_ms else None,
+            who=self.who,
+        )
 
 
 def clock_time(time_ms: int) -> str:
@@ -126,10 +140,33 @@ def clock_time(time_ms: int) -> str:
 class Finding(Protocol):
     """A finding from an audit of ZooKeeper's log or of the groups log."""
 
-    def to_json(self) -> dict[str, Any]: ...
+    def document(self) -> Document: ...
 
 
 F = TypeVar("F", bound=Finding)
+D = TypeVar("D", bound=Document)
+
+
+class EventDocument(Document, frozen=True):
+    """An event in the history of a partition, group or consumer"""
+
+    when: str
+    zxid: str
+    group: str
+    what: str
+    why: str
+    """The reason; empty if unknown."""
+    who: str
+
+
+class AuditDocument(Document, Generic[D], frozen=True):
+    """``kafka-coord audit -o json``"""
+
+    violations: list[D]
+    warnings: list[D]
+    checked: dict[str, int]
+    history: list[EventDocument] | UnsetType = UNSET
+    """The events of the chosen partition, group or consumer."""
 
 
 @dataclass(slots=True)
@@ -158,12 +195,13 @@ class Findings(Generic[F]):
     def count(self, figure: str, by: int = 1) -> None:
         self.figures[figure] = self.figures.get(figure, 0) + by
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "violations": [found.to_json() for found in self.violations],
-            "warnings": [found.to_json() for found in self.warnings],
-            "checked": dict(self.figures),
-        }
+    def document(self, history: list[EventDocument] | UnsetType = UNSET) -> AuditDocument[Document]:
+        return AuditDocument(
+            violations=[found.document() for found in self.violations],
+            warnings=[found.document() for found in self.warnings],
+            checked=self.figures,
+            history=history,
+        )
 
 
 Report = Findings[AuditFinding]

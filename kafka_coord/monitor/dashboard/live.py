@@ -7,7 +7,6 @@ ZooKeeper session.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import queue
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import json
 
 from kafka_coord.errors import (
     BrokerError,
@@ -66,7 +67,7 @@ class Event:
 
     kind: str
     path: str
-    data: str
+    data: bytes
     status: int = 200
 
 
@@ -178,7 +179,7 @@ class Live:
         finally:
             self.leave(reader)
         return event or Event(
-            "trouble", path, json.dumps(f"timed out after {timeout_s:g} s waiting for the document"), 503
+            "trouble", path, json.encode(f"timed out after {timeout_s:g} s waiting for the document"), 503
         )
 
     # --- inside the lock ---------------------------------------------------------------------------------------------
@@ -330,20 +331,20 @@ class Live:
         if document.route.path in TASKS:
             document.value, document.shown = value, None
             return
-        whole = Event("document", document.path, json.dumps(value))
+        whole = Event("document", document.path, json.encode(value))
         if document.shown is None or document.shown.kind != "document":
             event = whole
         elif whole.data == document.shown.data:
             return
         else:
-            change = Event("change", document.path, json.dumps(changes(document.value, value)))
+            change = Event("change", document.path, json.encode(changes(document.value, value)))
             event = change if len(change.data) < len(whole.data) else whole
         with self._changed:
             document.value, document.shown = value, whole
             self._tell(document, event)
 
     def _trouble(self, document: _Document, message: str, status: int) -> None:
-        event = Event("trouble", document.path, json.dumps(message), status)
+        event = Event("trouble", document.path, json.encode(message), status)
         with self._changed:
             if document.shown == event:
                 return

@@ -20,8 +20,7 @@ from kafka_coord.monitor.copies.coordinators import GroupPositions
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
-from kafka_coord.monitor.documents import iso_time
-from kafka_coord.monitor.moments import duration
+from kafka_coord.monitor.moments import duration, iso_time
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
