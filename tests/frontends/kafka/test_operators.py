@@ -262,7 +262,8 @@ def test_a_group_of_stock_clients_has_the_same_two_fields_and_its_fallbacks_must
         status, refused = reset(confirm=shown["confirm"])
         assert (status, committed(coord, group)[0]) == (409, 40)
         assert "no record at or after 2099-01-01T00:00:00.000Z, so reset to the end of the log" in refused["error"]
-        assert reset(confirm=shown["confirm"], accept_notes="yes")[0] == 409
+        assert reset(confirm=shown["confirm"], accept_notes=False)[0] == 409
+        assert reset(confirm=shown["confirm"], accept_notes="yes")[0] == 400, "it is no boolean"
         assert reset(confirm=shown["confirm"], accept_notes=True)[0] == 200
         assert committed(coord, group)[0] == 100
     again = ("groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", "5", "--execute")
