@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from kafka_coord.consumer.confluent_names import check_properties
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -313,6 +314,7 @@ def watch(
     with ExitStack() as opened:
         if zookeeper:
             settings = load_settings({"zookeeper.hosts": zookeeper}, file=config, called="the query's options")
+            check_properties(settings)
             store = opened.enter_context(closing(connect_with(settings.zookeeper)))
         listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)
         if listen:
