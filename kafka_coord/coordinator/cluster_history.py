@@ -11,7 +11,7 @@ from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, NoNode
 from kafka_coord.model import Action
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import kept
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, SetData, Store
 

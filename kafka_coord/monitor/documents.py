@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # commands that only print a time also import this module
     from kafka_coord.model import Action, Decision, Pause, Request
-    from kafka_coord.model.cluster_history import Election
+    from kafka_coord.model.histories import Election
     from kafka_coord.monitor.channel import WaitingCommand
     from kafka_coord.monitor.cluster import Cluster
     from kafka_coord.monitor.doctor import Finding

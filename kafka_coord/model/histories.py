@@ -1,4 +1,4 @@
-"""The cluster history: elections, and operator actions that do not concern a managed group."""
+"""The histories as their readers see them: what can be decoded of the cluster's and of a group's, and what cannot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import MAX_TEXT, Action
 from kafka_coord.model.observation import Unreadable
+from kafka_coord.model.operations import Decision
 
 MAX_ELECTIONS = 100
 
@@ -68,3 +69,19 @@ class ClusterHistory:
         elections, no_election = fields.readable(value, "elections", where, Election.from_json)
         actions, no_action = fields.readable(value, "actions", where, Action.from_json)
         return cls(elections, actions, tuple(Unreadable(where, why) for why in (no_election, no_action) if why))
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """The decisions and operator actions of one group, oldest first. An entry that cannot be decoded is left out, and
+    ``unreadable`` says so."""
+
+    decisions: tuple[Decision, ...] = ()
+    actions: tuple[Action, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Trail:
+        decisions, no_decision = fields.readable(value, "decisions", where, Decision.from_json)
+        actions, no_action = fields.readable(value, "actions", where, Action.from_json)
+        return cls(decisions, actions, tuple(Unreadable(where, why) for why in (no_decision, no_action) if why))
