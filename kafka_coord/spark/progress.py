@@ -141,7 +141,7 @@ class GroupProgressListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._series: dict[tuple[str, str], _Series] = {}
         self._names: dict[str, str] = {}
-        self._committed: tuple[float, Mapping[str, Mapping[TopicPartition, int]]] = (float("-inf"), {})
+        self._committed: tuple[float, Mapping[str, Mapping[TopicPartition, int]], bool] = (float("-inf"), {}, False)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -249,23 +249,28 @@ class GroupProgressListener(StreamingQueryListener):
         committed: Mapping[str, Mapping[TopicPartition, int]] = {}
         readable = False
         try:
-            committed, readable = self._read_committed(self._store, logs), True
+            committed, readable = self._read_committed(self._store, logs)
         except (StoreError, KafkaCoordError) as error:
             log.debug("could not read committed offsets: %s", error)
-        yield gauge("group_offsets_readable", "Whether ZooKeeper returned the offsets.", readable)
+        yield gauge("group_offsets_readable", "Whether ZooKeeper returned all offsets.", readable)
         standing: _Standing = {(group,): (logs.get(group, {}), offsets) for group, offsets in committed.items()}
         yield from _by_partition(standing, "group", "committed", "committed by the group")
 
-    def _read_committed(self, store: Store, groups: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
+    def _read_committed(
+        self, store: Store, groups: Iterable[str]
+    ) -> tuple[Mapping[str, Mapping[TopicPartition, int]], bool]:
+        """Returns the offsets of each group, and whether all of them could be read."""
         with self._lock:
-            at, committed = self._committed
+            at, committed, readable = self._committed
         if time.monotonic() < at + _COMMITTED_FOR_S and committed.keys() >= set(groups):
-            return committed
+            return committed, readable
         topics = read_cluster(store).topics
-        committed = {group: read_committed(store, group, topics).offsets for group in groups}
+        found = {group: read_committed(store, group, topics) for group in groups}
+        committed = {group: one.offsets for group, one in found.items()}
+        readable = not any(one.unreadable for one in found.values())
         with self._lock:
-            self._committed = (time.monotonic(), committed)
-        return committed
+            self._committed = (time.monotonic(), committed, readable)
+        return committed, readable
 
 
 class Watching:

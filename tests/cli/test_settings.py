@@ -235,3 +235,10 @@ def test_every_property_of_librdkafka_and_values_that_it_refuses_pass_the_check_
     for name, value in {"security.protocol": "ssl", "isolation.level": "x", "acks": "1", "plugin.library.paths": "/no",
                         "enable.ssl.certificate.verification": "false", "ssl.ca.location": "/no"}.items():  # fmt: skip
         assert run("settings", "show", "--zookeeper", "h:1", "--kafka-property", f"{name}={value}").code == 0, name
+
+
+@pytest.mark.parametrize("pattern", ["etl-[", "etl-(?!prod)", "delays,etl"])
+def test_an_operators_expression_that_would_make_the_file_unusable_is_refused(pattern: str) -> None:
+    ran = run("settings", "operator", "alice", "--groups", pattern)
+    assert (ran.code, ran.out) == (2, "")
+    assert pattern in ran.err

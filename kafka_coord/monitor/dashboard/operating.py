@@ -308,7 +308,7 @@ def _require_managed(kind: GroupKind, what: str) -> None:
 
 def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
     """Returns the document about the logged-in operator. ``actions`` says whether operators can log in."""
-    groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
+    groups = list(operator.groups) if operator is not None else []
     return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
 
 
