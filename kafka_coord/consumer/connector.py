@@ -141,6 +141,11 @@ class Connector:
         return min(until, listed_at + self._channel.rebalance_timeout_s)
 
     @property
+    def other_assignor(self) -> str:
+        """The assignor that the group uses, as far as the coordinator has said that it is not the requested one."""
+        return self._commands.other_assignor
+
+    @property
     def waits(self) -> bool:
         """Whether the consumer hands out nothing, because it cannot know whether it still is a member."""
         return self._waiting_since is not None

@@ -189,6 +189,7 @@ class GroupMember(Generic[K, V]):
             subscription=lambda: self._settings.member.subscription,
             known=lambda: frozenset(partition.topic for partition in self._fetchers.held_partitions()),
             assignor=self._settings.member.assignor,
+            told=lambda: self._connector.other_assignor,
         )
         self._streams: tuple[Stream[K, V], ...] = tuple(
             Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams

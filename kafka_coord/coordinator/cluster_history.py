@@ -12,7 +12,7 @@ from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, NoNode
 from kafka_coord.model import Action
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import kept
-from kafka_coord.model.cluster_history import MAX_ELECTIONS, ClusterHistory, Election
+from kafka_coord.model.histories import MAX_ELECTIONS, ClusterHistory, Election
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, SetData, Store
 

@@ -34,7 +34,7 @@ from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Action, Member, Process, Request
-from kafka_coord.model.cluster_history import Election
+from kafka_coord.model.histories import Election
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership

@@ -28,8 +28,8 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import encoded_actions, newest
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.operations import MAX_HISTORY
-from kafka_coord.model.trail import Trail
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, Node, Op, SetData, Store
 

@@ -4,10 +4,11 @@ cluster history records all others."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import Number, Stored, cut
+from kafka_coord.model.partitions import TopicPartition
 
 MAX_ACTIONS = 100
 MAX_ACTIONS_BYTES = 50_000
@@ -44,6 +45,15 @@ class Action(Stored, frozen=True):
         """The structured fields of the log entry."""
         said = {"action": self.kind, "by": self.by, "reason": self.reason, "change": self.change}
         return {"event": "operator_action"} | said
+
+
+def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
+    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` means no offset."""
+    topics: dict[str, list[str]] = {}
+    for tp in sorted(after):
+        old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))
+        topics.setdefault(tp.topic, []).append(f"{tp.partition}: {old} → {new}")
+    return "; ".join(f"{topic} {', '.join(rows)}" for topic, rows in topics.items())
 
 
 def about_group(group: str, change: str = "") -> str:

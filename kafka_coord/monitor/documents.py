@@ -18,7 +18,7 @@ from kafka_coord.monitor.moments import iso_time
 
 if TYPE_CHECKING:
     from kafka_coord.model import Action, Decision, Pause, Request
-    from kafka_coord.model.cluster_history import Election
+    from kafka_coord.model.histories import Election
     from kafka_coord.monitor.channel import WaitingCommand
     from kafka_coord.monitor.groups import GroupDescription, GroupRow, MemberRow
     from kafka_coord.monitor.offsets import LagTotal, OffsetRow

@@ -10,8 +10,7 @@ from kafka_coord.errors import MalformedValue, NoNode, NotFound
 from kafka_coord.model import Action, Settled, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import change_to_group
-from kafka_coord.model.cluster_history import ClusterHistory
-from kafka_coord.model.trail import Trail
+from kafka_coord.model.histories import ClusterHistory, Trail
 from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store

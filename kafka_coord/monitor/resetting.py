@@ -11,6 +11,7 @@ from typing import Self
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import write_offsets
@@ -18,7 +19,7 @@ from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_gr
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.documents import Document
 from kafka_coord.monitor.groups import snapshot_of
-from kafka_coord.monitor.offsets import holders, offsets_change, partitions_of, read_all_committed
+from kafka_coord.monitor.offsets import holders, partitions_of, read_all_committed
 from kafka_coord.monitor.operate import held_by_nobody, record
 from kafka_coord.monitor.requests import Acting, ask
 from kafka_coord.monitor.reset import ResetRow

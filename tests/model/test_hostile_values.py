@@ -31,7 +31,7 @@ from kafka_coord.model import (
     history_from_json,
     parse_command_id,
 )
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from tests.model import values
 

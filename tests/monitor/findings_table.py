@@ -16,7 +16,7 @@ from unittest import mock
 from kafka_coord.errors import BrokerError, MalformedValue, NoAuth, NoNode, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.model import Action, Broker, Listener, PartitionSet, Pause, TopicPartition, Unreadable
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.doctor import (

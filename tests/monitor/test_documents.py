@@ -27,8 +27,8 @@ from kafka_coord.model import (
     TopicInfo,
     Unreadable,
 )
-from kafka_coord.model.cluster_history import Election
 from kafka_coord.model.command import CommandId, CommandType
+from kafka_coord.model.histories import Election
 from kafka_coord.model.operations import Process
 from kafka_coord.monitor import documents
 from kafka_coord.monitor.channel import WaitingCommand

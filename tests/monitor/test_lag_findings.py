@@ -112,6 +112,14 @@ def test_a_group_is_not_keeping_up_while_a_partition_is_unknown() -> None:
     assert (rings.verdict("delays"), rings.trends("delays").unknown) == (Verdict.KEEPING_UP, 0)
 
 
+def test_a_partition_that_nobody_subscribes_to_is_never_hot() -> None:
+    rings = LagRings()
+    for at in range(13):
+        busy = replace(row(0, lag=1_000 * at), holding=NOT_SUBSCRIBED)
+        rings.add("delays", NOW_MS + at * 10_000, [busy, replace(row(1, lag=0), holding=NOT_SUBSCRIBED)])
+    assert rings.trends("delays").hot == []
+
+
 def test_the_finding_about_a_hot_partition_does_not_recommend_more_consumers() -> None:
     hot = [Hot(TopicPartition("flights", 2), 0.996, 412.0, 11)]
     partitions = {TopicPartition("flights", 2): Trend(Verdict.BEHIND, EARLIER_MS, 300.0)}

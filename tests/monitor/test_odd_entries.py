@@ -15,7 +15,7 @@ import pytest
 from kafka_coord.coordinator.cluster_history import ClusterHistoryWriter
 from kafka_coord.coordinator.observe import past_decisions
 from kafka_coord.model import Decision, TopicPartition
-from kafka_coord.model.cluster_history import Election
+from kafka_coord.model.histories import Election
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.zk import layout
 from tests.cli.running import run

@@ -30,6 +30,7 @@ from kafka_coord.coordinator.steps import AT_REST
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
 from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
 from kafka_coord.monitor.actions import evict as evict_consumers
@@ -41,7 +42,7 @@ from kafka_coord.monitor.client_groups.groups import is_client_group, read_clien
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.documents import AnswerDocument
 from kafka_coord.monitor.groups import kind_of, snapshot_of
-from kafka_coord.monitor.offsets import offsets_change, read_committed
+from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk import layout

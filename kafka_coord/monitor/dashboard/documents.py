@@ -199,7 +199,7 @@ class SessionDocument(Document, frozen=True):
         valid_s: float | UnsetType = UNSET,
     ) -> Self:
         """Returns the document about the logged-in operator."""
-        groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
+        groups = list(operator.groups) if operator is not None else []
         name = operator.name if operator is not None else None
         return cls(actions=actions, operator=name, groups=groups, csrf=csrf, valid_s=valid_s)
 

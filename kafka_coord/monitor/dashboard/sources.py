@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import TopicPartition
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.names import is_legal
-from kafka_coord.model.trail import Trail
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import (
     ClientGroup,

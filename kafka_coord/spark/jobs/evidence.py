@@ -18,7 +18,7 @@ from kafka_coord.channel.operations import decode_command
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import Decision, StopFetcher, TopicPartition, Unreadable
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.trail import Trail
+from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit import audit
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import Kind, Znode

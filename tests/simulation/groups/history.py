@@ -11,10 +11,13 @@ from functools import partial
 from typing import Any
 
 from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.routing import HEARTBEAT
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PROOF_S
+from kafka_coord.wire.frames import RequestHeader
+from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import REGISTRY_READ_S, Instance, Network, Registry, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
@@ -25,6 +28,7 @@ from tests.simulation.groups.member_faults import OF_MEMBERS, MemberFaults
 from tests.simulation.groups.session_faults import OF_SESSIONS, SessionFaults
 from tests.simulation.groups.topics import SimulatedTopic
 
+_DELETE_GROUPS = 42
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
@@ -378,7 +382,8 @@ class GroupHistory:
         """An operator deletes the group without members."""
         self.judge.deleted_at = self.world.now
         instance = self.instances[self.log.leader]
-        instance.process.start(lambda: instance.coordinator._delete(ALONE, "an operator"))
+        asked = Call(RequestHeader(_DELETE_GROUPS, 0, 0, "a tool"), None, OpenCaller("h"))
+        instance.process.start(lambda: instance.coordinator._delete(asked, ALONE))
 
     def _topics(self) -> None:
         """Makes the topic anew, or hides it. Its choices are its own, so other faults are the same with and without

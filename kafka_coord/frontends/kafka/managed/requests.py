@@ -132,7 +132,15 @@ class ManagedGroups:
         except StoreError as error:
             log.warning("cannot read the members of group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
-        return Error.UNKNOWN_MEMBER_ID if members else await self.administration.set_offsets(group, offsets, by)
+        if members:
+            return Error.UNKNOWN_MEMBER_ID
+        before = await self.offsets_before(group)
+        return await self.administration.set_offsets(group, offsets, by, before=before)
+
+    async def offsets_before(self, group: str) -> Mapping[TopicPartition, int]:
+        """Returns the group's offsets, for the history. Returns none if they cannot be read."""
+        _, stored = await self.stored(group)
+        return {TopicPartition(*where): one.offset for where, one in stored.items()}
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all stored offsets of the group."""

@@ -1,7 +1,8 @@
-"""The cluster history: elections, and operator actions that do not concern a managed group."""
+"""The histories as their readers see them: what can be decoded of the cluster's and of a group's, and what cannot."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -10,6 +11,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import MAX_TEXT, Action
 from kafka_coord.model.codec import Number, Stored, cut
 from kafka_coord.model.observation import Unreadable
+from kafka_coord.model.operations import Decision
 
 MAX_ELECTIONS = 100
 
@@ -46,3 +48,19 @@ class ClusterHistory(Stored, frozen=True, tag_field="version", tag=1):
         actions, no_action = fields.readable(value, "actions", where, Action.from_json)
         unreadable = tuple(Unreadable(where, why) for why in (no_election, no_action) if why)
         return cls(elections, actions, unreadable, **of_znode)
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """The decisions and operator actions of one group, oldest first. An entry that cannot be decoded is left out, and
+    ``unreadable`` says so."""
+
+    decisions: tuple[Decision, ...] = ()
+    actions: tuple[Action, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Trail:
+        decisions, no_decision = fields.readable(value, "decisions", where, Decision.from_json)
+        actions, no_action = fields.readable(value, "actions", where, Action.from_json)
+        return cls(decisions, actions, tuple(Unreadable(where, why) for why in (no_decision, no_action) if why))
