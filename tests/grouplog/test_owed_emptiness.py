@@ -19,7 +19,7 @@ from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.model import CommittedOffset
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
-from tests.classic_groups.test_machine import Played
+from tests.classic_groups.played import Played
 
 GROUP, WHERE = "delays", ("flights", 0)
 Does = Callable[[GroupMetadataManager], Awaitable[Any]]
