@@ -127,7 +127,8 @@ class LagRings:
             found = {tp: list(taken) for tp, taken in ring.samples.items()}
             totals, counts = ring.known_totals, ring.counts
         trends = {tp: trend(taken) for tp, taken in found.items()}
-        return Trends(trends, total_trend(totals), hot_partitions(found), counts)
+        hot = hot_partitions({tp: found[tp] for tp in counts})
+        return Trends(trends, total_trend(totals), hot, counts)
 
     def verdict(self, group: str) -> Verdict:
         """Returns the same verdict as :meth:`trends`, with less work."""
