@@ -359,9 +359,24 @@ class GroupMetadataManager:
     async def store_group(
         self, group: GroupMetadata, assignments: Mapping[str, bytes], topic_ids: Mapping[str, str] | None = None
     ) -> Error:
-        """Writes the group with the given assignments. ``topic_ids`` are the identities of the topics in them."""
+        """Writes the group with the given assignments. ``topic_ids`` are the identities of the topics in them. Writes
+        nothing if the group is being deleted: the record would bring it back."""
+        if group.state is GroupState.DEAD:
+            return Error.COORDINATOR_NOT_AVAILABLE
         record = group_record(group, assignments, self.now_ms(), topic_ids)
         return await self._append(group.group_id, _Part([record]))
+
+    async def store_emptiness(self, group_id: str) -> Error:
+        """Writes that the group is empty, if the log does not say so yet. Returns the outcome."""
+        return await self._append(group_id, *self._emptiness(group_id))
+
+    def _emptiness(self, group_id: str) -> Iterator[_Part]:
+        """Yields the record that the group is empty, if the log does not say so yet. It must come before any record
+        that is true only of an empty group: after a refusal, neither is written."""
+        group = self.groups_cache.get(group_id)
+        if group is not None and group.owes_emptiness:
+            record = group_record(group.metadata, {}, self.now_ms())
+            yield _Part([record], partial(group.emptied, group.metadata.generation_id))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
         """Writes offsets to the log and returns the outcome. The offsets become visible once they are durable."""
@@ -413,6 +428,8 @@ class GroupMetadataManager:
         return error
 
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
+        yield from self._emptiness(group_id)
+
         def forget(part: Sequence[tuple[str, int]]) -> None:
             stored = self.offsets_cache.get(group_id, {})
             for where in part:
@@ -434,6 +451,8 @@ class GroupMetadataManager:
                 await asyncio.sleep(0)  # lets other tasks run
             group = self.groups_cache.get(group_id)
             if group is None or group.metadata.state is GroupState.DEAD or group_id in self._under_way:
+                continue
+            if group.owes_emptiness:  # it is written soon, and can expire afterwards
                 continue
             offsets = self.offsets_cache.get(group_id, {})
             gone = self._expired(group.metadata, offsets, retention)

@@ -35,6 +35,7 @@ from kafka_coord.monitor.groups import (
 )
 from kafka_coord.monitor.moments import iso_time
 from kafka_coord.monitor.offsets import LagTotal, OffsetRow
+from kafka_coord.monitor.offsets import counted as counted_rows
 from kafka_coord.monitor.presence import read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.monitor.scope import Scope, parse_scope
@@ -282,8 +283,8 @@ def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Sectio
 
 
 def _total(found: Sequence[GroupDescription]) -> str:
-    total = LagTotal.of_rows(row for one in found for row in one.offsets)
-    partitions = counted(sum(len(one.offsets) for one in found), "partition")
+    rows = counted_rows(row for one in found for row in one.offsets)
+    total, partitions = LagTotal.of_rows(rows), counted(len(rows), "partition")
     unknown = f"; unknown for {total.unknown}" if total.unknown else ""
     gone = f"; {gone_text(total.gone)}" if total.gone else ""
     return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}{gone}"

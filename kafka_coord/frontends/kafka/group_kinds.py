@@ -186,7 +186,7 @@ class GroupKinds:
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         with self._change(group_id):
             await self._manager.topics.learn({topic for topic, _ in self._manager.offsets_cache.get(group_id, {})})
-            error = await self._manager.prove(group_id)
+            error = await self._manager.prove(group_id) or await self._manager.store_emptiness(group_id)
             term = self._manager.terms.get(partition_of(group_id))
             if error is not Error.NONE or term is None:
                 return error or Error.NOT_COORDINATOR

@@ -403,7 +403,7 @@ class Sources:
             self._memory(group).asked = True
         self._rings.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
         trends = self._rings.trends(group)
-        judged = [(row, trends.of(row.topic, row.partition)) for row in found.offsets]
+        judged = [(row, trends.of(row.topic, row.partition)) for row in counted(found.offsets)]
         return LagDocument(
             group=group,
             verdict=trends.verdict,

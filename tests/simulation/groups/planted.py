@@ -302,6 +302,17 @@ def _vanished_newcomer_waited_for() -> Patch:
     return Group, "_complete_join_if_all_joined", complete
 
 
+def _closed_connection_ends_the_term() -> Patch:
+    async def send(self: Any, request: Any) -> Any:
+        return await self._broker.ask("Produce", 3, request, reopens=self._next_offset < 0)
+
+    return LogTerm, "_send", send
+
+
+def _removed_before_it_is_empty() -> Patch:
+    return GroupMetadataManager, "_emptiness", lambda _self, _group_id: iter(())
+
+
 def _sessions_run_in_outages() -> Patch:
     return LogTerm, "now", lambda self: self._loop.time()
 
@@ -341,6 +352,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a generation whose topic was hidden knows no id": _hidden_topics_have_no_id,
     "members that were not heard get full sessions": _unheard_members_get_full_sessions,
     "a newcomer that has vanished holds up the first join": _vanished_newcomer_waited_for,
+    "a group is removed before the log says that it is empty": _removed_before_it_is_empty,
+    "a closed connection ends the term": _closed_connection_ends_the_term,
     "sessions run while nobody is answered": _sessions_run_in_outages,
 }
 
@@ -367,6 +380,8 @@ TELLING = {
     "a generation whose topic was hidden knows no id": frozenset({"topics"}),
     "members that were not heard get full sessions": frozenset({"alternate"}),
     "a newcomer that has vanished holds up the first join": frozenset({"newcomer"}),
+    "a group is removed before the log says that it is empty": frozenset({"emptied"}),
+    "a closed connection ends the term": frozenset({"idle"}),
     "sessions run while nobody is answered": frozenset({"outage"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""

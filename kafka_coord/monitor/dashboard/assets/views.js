@@ -259,7 +259,7 @@ export function group(name) {
       if (!found) return h("p", { class: "soft" }, "Reading…");
       const [history, lag, timeline] = [known[of("history")], known[of("lag")], known[of("timeline")]];
       const trends = new Map((lag?.partitions ?? []).map((one) => [`${one.topic} ${one.partition}`, one]));
-      const most = Math.max(1, ...found.offsets.map((one) => one.lag ?? 0));
+      const most = Math.max(1, ...found.offsets.map((one) => (one.holding === LEFT ? 0 : one.lag ?? 0)));
       const oldest = Math.max(0, ...found.members.flatMap((one) => one.pending.map((command) => age(command.since))));
       const last = history?.at(-1);
       const unowned = found.offsets.filter((one) => one.owner === null && one.holding !== LEFT).length;
@@ -290,11 +290,11 @@ export function group(name) {
           ["Committed", (row) => count(row.committed_offset), "number"],
           ["Start", (row) => count(row.start_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
-          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
+          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && !isLeft(row) && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
           ["Gone", (row) => count(row.gone) || null, "number"],
           ["Trend", (row) => {
             const trend = trends.get(`${row.topic} ${row.partition}`);
-            return verdictOf(trend?.verdict ?? "unknown", trend?.since);
+            return isLeft(row) ? null : verdictOf(trend?.verdict ?? "unknown", trend?.since);
           }],
           ["Last commit", (row) => ago(row.committed_at)],
         ], found.offsets)),
