@@ -399,8 +399,11 @@ class GroupHistory:
         """An operator deletes the group without members."""
         self.judge.deleted_at = self.world.now
         instance = self.instances[self.log.leader]
-        asked = Call(RequestHeader(_DELETE_GROUPS, 0, 0, "a tool"), None, OpenCaller("h"))
-        instance.process.start(lambda: instance.coordinator._delete(asked, ALONE))
+        instance.process.start(lambda: instance.coordinator._delete(self.of_a_tool(), ALONE))
+
+    @staticmethod
+    def of_a_tool() -> Call:
+        return Call(RequestHeader(_DELETE_GROUPS, 0, 0, "a tool"), None, OpenCaller("h"))
 
     def _topics(self) -> None:
         """Makes the topic anew, or hides it. Its choices are its own, so other faults are the same with and without

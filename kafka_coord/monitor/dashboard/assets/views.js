@@ -290,11 +290,11 @@ export function group(name) {
           ["Committed", (row) => count(row.committed_offset), "number"],
           ["Start", (row) => count(row.start_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
-          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && !isLeft(row) && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
+          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && row.holding !== LEFT && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
           ["Gone", (row) => count(row.gone) || null, "number"],
           ["Trend", (row) => {
             const trend = trends.get(`${row.topic} ${row.partition}`);
-            return isLeft(row) ? null : verdictOf(trend?.verdict ?? "unknown", trend?.since);
+            return row.holding === LEFT ? null : verdictOf(trend?.verdict ?? "unknown", trend?.since);
           }],
           ["Last commit", (row) => ago(row.committed_at)],
         ], found.offsets)),
