@@ -217,7 +217,9 @@ def _read_gone(record: LogRecord, key: bytes) -> GoneEntry:
     topic = key[_VERSION.size :].decode("utf-8", "replace")
     if record.value is None:
         return GoneEntry(topic, None)
-    return GoneEntry.from_json(fields.load(record.value, "since when"), "since when", topic=topic)
+    return GoneEntry.from_json(
+        fields.load(record.value, "the note of a gone topic"), "the note of a gone topic", topic=topic
+    )
 
 
 def keep_alive_record() -> LogRecord:
@@ -243,7 +245,7 @@ def read_record(record: LogRecord) -> Entry:
         if kind == CLAIM_KEY and value is not None:
             return Claim.from_json(fields.load(value, "the claim"), "the claim")
         if kind == HEARD_KEY and value is not None:
-            return Heard.from_json(fields.load(value, "heard"), "heard")
+            return Heard.from_json(fields.load(value, "the note of heard members"), "the note of heard members")
         if kind == GONE_KEY:
             return _read_gone(record, key)
     except MalformedValue as error:
