@@ -16,7 +16,7 @@ import msgspec
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, Member, TopicPartition, command_from_json
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Count, Number, Positive, Stored
+from kafka_coord.model.codec import Count, JsonObject, Number, Positive
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
 from kafka_coord.model.unresolved import Unresolved, read_topics
@@ -70,7 +70,7 @@ _NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED, MessageTy
 Offsets = Mapping[TopicPartition, int]
 
 
-class Message(Stored, frozen=True):
+class FrameBody(JsonObject, frozen=True):
     """What a frame of one type says."""
 
     about: ClassVar[MessageType]
@@ -118,7 +118,7 @@ def _partitions(topic: str, partitions: Any, where: str, field_name: str = "offs
 # --- cluster-metadata ----------------------------------------------------------------------------------------------
 
 
-class Coordinator(Stored, frozen=True):
+class Coordinator(JsonObject, frozen=True):
     """The elected instance. ``endpoint`` is the ``host:port`` where consumers can reach it, or ``None`` if it does not
     listen for them."""
 
@@ -127,7 +127,7 @@ class Coordinator(Stored, frozen=True):
     endpoint: str | None = None
 
 
-class MetadataQuestion(Message, frozen=True, omit_defaults=True):
+class MetadataQuestion(FrameBody, frozen=True, omit_defaults=True):
     """A consumer's request for the cluster metadata. The instance may hold its response for up to ``wait_ms`` while it
     waits for a coordinator that accepts consumers. A coordinator with the epoch ``not_epoch`` does not count: the
     consumer lost it or could not reach it."""
@@ -255,7 +255,7 @@ class Register:
         )
 
 
-class Registered(Message, frozen=True):
+class Registered(FrameBody, frozen=True):
     """The response to ``register``: the member's name and incarnation, its session timeout and ping interval in ms, and
     the epoch of the coordinator."""
 
@@ -267,7 +267,7 @@ class Registered(Message, frozen=True):
     about: ClassVar[MessageType] = MessageType.REGISTER
 
 
-class Resume(Message, frozen=True, omit_defaults=True):
+class Resume(FrameBody, frozen=True, omit_defaults=True):
     """A request to continue a membership on a new connection."""
 
     group: str
@@ -320,7 +320,7 @@ def read_unresolved(frame: fields.Json) -> Unresolved:
 # --- ping and commands ---------------------------------------------------------------------------------------------
 
 
-class Ping(Message, frozen=True):
+class Ping(FrameBody, frozen=True):
     """A ping. It confirms that all responses to pings up to ``heard`` arrived in time and their offsets are stored, and
     that the acknowledgements of all commands up to ``done`` are stored. Both are ids of the coordinator's own requests,
     or 0 for none."""

@@ -49,14 +49,14 @@ from kafka_coord.classic_groups.events import (
     Left,
     Released,
     StaticReturn,
-    Store,
     Stored,
+    StoreGroup,
     Sync,
     Synced,
     TopicsReplaced,
 )
 from kafka_coord.classic_groups.heartbeat_hold import Beats, LateBeats
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata
 from kafka_coord.classic_groups.sessions import LEAST_S, NOTED_AFTER_S
 from kafka_coord.model import Departure, DepartureKind
 from kafka_coord.model.departure import LEFT
@@ -67,8 +67,8 @@ NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """How long a new member's first join may be held, in seconds. After that, its client must be gone, so the member is
 removed."""
 
-EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
-STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
+EMPTY, PREPARING, COMPLETING = ClassicState.EMPTY, ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE
+STABLE, DEAD = ClassicState.STABLE, ClassicState.DEAD
 
 
 @dataclass(slots=True)
@@ -460,7 +460,7 @@ class Group:
         topic_ids = group.topic_ids if topic_ids is None else topic_ids
         if assignments is None:
             assignments = {member.member_id: member.assignment for member in group.members.values()}
-        self._out.append(Store(group.generation_id, assignments, because, by_leader, topic_ids))
+        self._out.append(StoreGroup(group.generation_id, assignments, because, by_leader, topic_ids))
 
     def _stored(self, stored: Stored, now: float) -> None:
         group, store = self.metadata, stored.store

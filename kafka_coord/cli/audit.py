@@ -89,7 +89,7 @@ def audit(
 
 def _audit_groups_log(output: Format) -> None:
     from kafka_coord.cli.opening import note_left_out
-    from kafka_coord.grouplog.cluster import Cluster
+    from kafka_coord.grouplog.cluster import LogCluster
     from kafka_coord.monitor.lag import bootstrap_servers
     from kafka_coord.monitor.log_audit import audit_groups_log
     from kafka_coord.zk import layout
@@ -104,7 +104,7 @@ def _audit_groups_log(output: Format) -> None:
             except NoNode:
                 return -1
 
-        cluster = Cluster.of(bootstrap_servers(store, properties, note_left_out), properties)
+        cluster = LogCluster.of(bootstrap_servers(store, properties, note_left_out), properties)
         report = audit_groups_log(cluster, znode_version)
     checked = "{records} records of {partitions} partitions, {terms} terms, {commits} commits"
     _show(output, report, _LOG_FINDINGS, checked)

@@ -30,7 +30,7 @@ from kafka_coord.cli.output import (
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import GroupKind
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.documents import (
     CommandDocument,
@@ -164,7 +164,7 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 
 
 def _frames(
-    instances: Instances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
+    instances: AskedInstances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
     """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():

@@ -19,14 +19,14 @@ from kafka_coord.consumer.confluent_names import arguments_of
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.counters import ConsumerStats
-from kafka_coord.consumer.fetchers import Clients, KafkaFetchers, client_settings
+from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_settings
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.open_consumers import open_consumers
 from kafka_coord.consumer.record import Deserializers, K, V
 from kafka_coord.consumer.settings import (
     ApplicationCallback,
     Callbacks,
-    Reading,
+    ReadingSettings,
     bound,
     member_settings,
     one_given,
@@ -55,7 +55,7 @@ class GroupMember(Generic[K, V]):
     describes the arguments."""
 
     _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
-    _clients: ClassVar[Clients] = Clients()
+    _clients: ClassVar[FetchClients] = FetchClients()
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class GroupMember(Generic[K, V]):
         self._thread.start()
         open_consumers.add(self)
 
-    def _assemble(self, how: Reading, callbacks: Callbacks) -> None:
+    def _assemble(self, how: ReadingSettings, callbacks: Callbacks) -> None:
         transport = self._transport
         self._fetchers = KafkaFetchers(
             how.kafka,

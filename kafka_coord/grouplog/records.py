@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard, Key
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Number, Stored
+from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -64,7 +64,7 @@ class GroupEntry:
     value: GroupMetadata | None
 
 
-class Claim(Stored, frozen=True, tag_field="version", tag=1):
+class Claim(JsonObject, frozen=True, tag_field="version", tag=1):
     """The record that begins a term. ``term`` is the version of the partition's znode."""
 
     term: Number
@@ -72,7 +72,7 @@ class Claim(Stored, frozen=True, tag_field="version", tag=1):
     nonce: str
 
 
-class GoneEntry(Stored, frozen=True, tag_field="version", tag=1):
+class GoneEntry(JsonObject, frozen=True, tag_field="version", tag=1):
     """Says when it was first found that a topic does not exist, in ms since 1970. ``since_ms`` is ``None`` if it exists
     again, or if no offsets belong to it any more."""
 
@@ -294,7 +294,7 @@ def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
     decoded = _read("GroupMetadataValue", value)
     group = GroupMetadata(
         group_id,
-        GroupState.STABLE if decoded.members else GroupState.EMPTY,
+        ClassicState.STABLE if decoded.members else ClassicState.EMPTY,
         state_since_ms=decoded.current_state_timestamp,
         generation_id=decoded.generation,
         protocol_type=decoded.protocol_type or None,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Number, Stored, cut
+from kafka_coord.model.codec import JsonObject, Number, cut
 from kafka_coord.model.partitions import TopicPartition
 
 MAX_ACTIONS = 100
@@ -16,7 +16,7 @@ MAX_TEXT = 500
 MAX_CHANGE = 2_000
 
 
-class Action(Stored, frozen=True):
+class Action(JsonObject, frozen=True):
     """An operator action that took effect. ``kind`` is a request's type, or text such as ``pause`` or ``evict c1,
     c2``.
 

@@ -1,4 +1,4 @@
-"""Reads and writes values as JSON by their types: a shape is stated once, as the fields of a :class:`Stored` class.
+"""Reads and writes values as JSON by their types: a shape is stated once, as the fields of a :class:`JsonObject` class.
 
 A value is decoded strictly. Every error names the znode or the frame, the field, and what was expected.
 """
@@ -22,7 +22,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 """An integer of 64 bits, at least 1."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class JsonObject(msgspec.Struct, frozen=True):
     """A value with a JSON form: its fields, in their order. A subclass with ``omit_defaults=True`` leaves out fields
     that have their defaults. One that is a znode's whole value has ``tag_field="version", tag=1``.
 
@@ -55,7 +55,7 @@ class Stored(msgspec.Struct, frozen=True):
             raise _malformed(error, where, value) from None
 
 
-def cut(value: Stored, **most: int) -> None:
+def cut(value: JsonObject, **most: int) -> None:
     """Truncates fields to so many entries or characters. For ``__post_init__``."""
     for name, length in most.items():
         if len(whole := getattr(value, name)) > length:

@@ -8,7 +8,7 @@ import msgspec
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Count, Stored, cut
+from kafka_coord.model.codec import Count, JsonObject, cut
 
 
 class DepartureKind(StrEnum):
@@ -22,7 +22,7 @@ class DepartureKind(StrEnum):
     """An operator or a tool removed it."""
 
 
-class Departure(Stored, frozen=True, omit_defaults=True, tag_field="version", tag=1):
+class Departure(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """How a member went. ``after_ms`` is the session timeout that it let pass, or 0 if unknown or not expired. ``by``
     says who removed or replaced it, if that was another client.
 

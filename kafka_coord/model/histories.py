@@ -9,14 +9,14 @@ import msgspec
 
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import MAX_TEXT, Action
-from kafka_coord.model.codec import Number, Stored, cut
+from kafka_coord.model.codec import JsonObject, Number, cut
 from kafka_coord.model.observation import Unreadable
 from kafka_coord.model.operations import Decision
 
 MAX_ELECTIONS = 100
 
 
-class Election(Stored, frozen=True):
+class Election(JsonObject, frozen=True):
     """One instance's time as coordinator. Times are ms since 1970. ``ended_ms`` is ``None`` until the term ends, and
     ``why`` says why it ended. An instance that has lost its session cannot record the end of its term, so its successor
     does."""
@@ -32,7 +32,7 @@ class Election(Stored, frozen=True):
         cut(self, host=MAX_TEXT, why=MAX_TEXT)
 
 
-class ClusterHistory(Stored, frozen=True, tag_field="version", tag=1):
+class ClusterHistory(JsonObject, frozen=True, tag_field="version", tag=1):
     """The value of ``/consumers/history``, oldest entries first. An entry that cannot be decoded is left out, and
     ``unreadable`` says so."""
 

@@ -12,7 +12,7 @@ from msgspec import field
 from kafka_coord.errors import InvalidName, MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import MAX_CHANGE
-from kafka_coord.model.codec import Count, Number, Positive, Stored, cut
+from kafka_coord.model.codec import Count, JsonObject, Number, Positive, cut
 from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
@@ -23,7 +23,7 @@ DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
 
 
-class GroupSettings(Stored, frozen=True, omit_defaults=True, tag_field="version", tag=1):
+class GroupSettings(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """A group's settings, stored as the value of its znode. Durations are in ms. Without an ``offsets_retention_ms``,
     the brokers' retention applies (:class:`~kafka_coord.model.retention.Retention`)."""
 
@@ -47,7 +47,7 @@ class GroupSettings(Stored, frozen=True, omit_defaults=True, tag_field="version"
         return super().to_json() | {"rebalance_timeout_ms": self.rebalance_timeout_ms}
 
 
-class Pause(Stored, frozen=True, tag_field="version", tag=1):
+class Pause(JsonObject, frozen=True, tag_field="version", tag=1):
     """A pause, during which the group does not rebalance. Records who requested it and why, and when it began (ms since
     1970)."""
 
@@ -91,7 +91,7 @@ class GroupKind(StrEnum):
     """One member, the group leader, assigns the partitions. All members are stock Kafka clients."""
 
 
-class Request(Stored, frozen=True, omit_defaults=True, tag_field="version", tag=1):
+class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """An operator's request, stored as ``/consumers/requests/request-<seq>``.
 
     The coordinator responds by writing ``result`` ("done" or "refused") and ``message`` into the same znode. The
@@ -148,7 +148,7 @@ class Request(Stored, frozen=True, omit_defaults=True, tag_field="version", tag=
         return request
 
 
-class Process(Stored, frozen=True):
+class Process(JsonObject, frozen=True):
     """The process of an instance: its host, pid and release, and when it started (ms since 1970)."""
 
     host: str = ""
@@ -157,7 +157,7 @@ class Process(Stored, frozen=True):
     started_ms: Number = 0
 
 
-class CoordinatorInfo(Stored, frozen=True, omit_defaults=True, tag_field="version", tag=1):
+class CoordinatorInfo(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """An instance: the elected one, as stored in ``/consumers/coordinator``, or any running one, as stored (without an
     epoch) in ``coordinators/<id>``.
 
@@ -207,7 +207,7 @@ class Cause(StrEnum):
     """The group was client-assigned, and became managed with its offsets. There is no new target."""
 
 
-class Decision(Stored, frozen=True):
+class Decision(JsonObject, frozen=True):
     """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
     ``causes`` lists every cause found in the same pass, most important first, and ``reason`` describes them as text.

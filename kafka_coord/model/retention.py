@@ -13,7 +13,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model.codec import Count, Number, Stored
+from kafka_coord.model.codec import Count, JsonObject, Number
 
 DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""
@@ -21,7 +21,7 @@ RENEWED_AFTER_MS = 3600 * 1000
 """An entry is renewed once it is this old, in ms."""
 
 
-class BrokersRetention(Stored, frozen=True):
+class BrokersRetention(JsonObject, frozen=True):
     """What a broker said at ``seen_ms`` (ms since 1970). ``is_told`` is false if the broker does not tell its
     settings, so that Kafka's default is assumed."""
 
@@ -35,7 +35,7 @@ class BrokersRetention(Stored, frozen=True):
         return now_ms - self.seen_ms <= max(self.retention_ms, 2 * RENEWED_AFTER_MS)
 
 
-class Retention(Stored, frozen=True, tag_field="version", tag=1):
+class Retention(JsonObject, frozen=True, tag_field="version", tag=1):
     """The retention in force, in ms, and the time from which it counts, in ms since 1970. ``brokers`` contains what
     each broker said last."""
 

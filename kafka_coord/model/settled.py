@@ -8,12 +8,12 @@ from typing import Any
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields
-from kafka_coord.model.codec import Count, Stored
+from kafka_coord.model.codec import Count, JsonObject
 from kafka_coord.model.member import Subscription, SubscriptionKind
 from kafka_coord.model.names import is_legal
 
 
-class Zxids(Stored, frozen=True):
+class Zxids(JsonObject, frozen=True):
     """One state of a group's znodes, as five zxids. The zxid of a znode that does not exist is 0.
 
     ``group`` and ``assignment`` are the zxids of the last write to the group's znode and to its target (mzxid).

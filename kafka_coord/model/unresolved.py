@@ -9,14 +9,14 @@ from typing import Any, Self
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Count, Stored
+from kafka_coord.model.codec import Count, JsonObject
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, TopicPartition
 
 MAX_REASON_CHARS = 300
 
 
-class Refusals(Stored, frozen=True, tag_field="version", tag=1):
+class Refusals(JsonObject, frozen=True, tag_field="version", tag=1):
     """The topics that one incarnation of a consumer is not allowed to read, each with the reason."""
 
     incarnation: Count

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.errors import NotFound, Timeout
 from kafka_coord.model import GroupKind, Pause, Request, RequestType
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.changes import evict_members, require_members
 from kafka_coord.monitor.documents import AnswerDocument
 from kafka_coord.monitor.groups import snapshot_of
@@ -37,7 +37,7 @@ def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pau
 
 
 def evict(
-    instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
+    instances: AskedInstances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
 ) -> list[AnswerDocument]:
     """Evicts the consumers from the group and returns one document for each. If any of the consumers is not a member,
     raises :class:`NotFound` without evicting anyone. Also raises :class:`RequestRefused`, :class:`Timeout` and

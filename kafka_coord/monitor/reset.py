@@ -41,7 +41,7 @@ class RuleKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ResetRule:
     """A rule for new offsets. ``number`` is the offset, the shift, or the time in ms since 1970."""
 
     kind: RuleKind
@@ -77,7 +77,7 @@ class ResetRow:
 
 
 def compute(
-    rule: Rule,
+    rule: ResetRule,
     wanted: PartitionSet,
     committed: Mapping[TopicPartition, int],
     log: BrokerLog,

@@ -13,7 +13,7 @@ from kafka_coord.errors import RequestRefused
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.changes import write_offsets
 from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_group
 from kafka_coord.monitor.cluster import Cluster, read_cluster
@@ -67,7 +67,7 @@ Check = Callable[[Sequence[ResetRow]], None]
 
 
 def read_resettable(
-    instances: Instances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
+    instances: AskedInstances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
 ) -> list[Resettable]:
     """Reads the ``wanted`` groups: the managed groups all at once, and several client-assigned groups at a time.
     ``asked_for`` is the rule, as recorded in the history. Raises :class:`NotFound` if one of the groups does not exist.
@@ -123,7 +123,7 @@ def _ask_for(
 
 
 def _client_group(
-    instances: Instances, client: ClientGroup, cluster: Cluster, asked_for: str, acting: Acting
+    instances: AskedInstances, client: ClientGroup, cluster: Cluster, asked_for: str, acting: Acting
 ) -> Resettable:
     group = client.group
 

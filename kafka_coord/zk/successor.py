@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Number, Stored
+from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
@@ -14,7 +14,7 @@ healthy successor is elected within milliseconds. Even if it fails, the delay is
 which takes a session timeout."""
 
 
-class Successor(Stored, frozen=True, tag_field="version", tag=1):
+class Successor(JsonObject, frozen=True, tag_field="version", tag=1):
     """The named successor. ``broker_id`` is to succeed the coordinator of ``epoch``, and has no precedence after
     that."""
 

@@ -6,9 +6,9 @@ import itertools
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Answered, Heartbeat, Join, Store, Stored, Sync
+from kafka_coord.classic_groups.events import Answered, Heartbeat, Join, Stored, StoreGroup, Sync
 from kafka_coord.classic_groups.machine import Group, GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, Protocol
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, Protocol
 
 SESSION_S, REBALANCE_S = 10.0, 60.0
 
@@ -20,7 +20,7 @@ class Played:
         self.group = Group(GroupMetadata("g"), GroupLimits(**{"initial_rebalance_delay_s": 0.0, **limits}))
         self.now = 1000.0
         self.answers: dict[object, Any] = {}
-        self.stores: list[Store] = []
+        self.stores: list[StoreGroup] = []
         self.store_error = Error.NONE
         self.holds_stores = False
         self.limits_s: list[float] = []
@@ -36,7 +36,7 @@ class Played:
 
     def _take(self, instructions: list[Any]) -> None:
         for one in instructions:
-            if isinstance(one, Store):
+            if isinstance(one, StoreGroup):
                 self.stores.append(one)
                 if not self.holds_stores:
                     self.do(Stored(one, self.store_error))
@@ -75,7 +75,7 @@ class Played:
         return found.error
 
     @property
-    def state(self) -> GroupState:
+    def state(self) -> ClassicState:
         return self.group.metadata.state
 
     def stable(self, *names: str) -> Played:
@@ -88,5 +88,5 @@ class Played:
                     self.join(other, fresh=other)
         for name in reversed(names):
             self.sync(name, {one: f"for {one}".encode() for one in names})
-        assert self.state is GroupState.STABLE
+        assert self.state is ClassicState.STABLE
         return self

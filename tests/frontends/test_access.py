@@ -9,16 +9,16 @@ import pytest
 
 from kafka_coord.channel.messages import Register
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.socket.access import Access, DenialLog
+from kafka_coord.frontends.socket.access import DenialLog, SocketAccess
 from kafka_coord.model import Member, Subscription
 
 SECRET = hashlib.sha256(b"sesame").hexdigest()
 
 
-def access(tmp_path: Path, text: str) -> Access:
+def access(tmp_path: Path, text: str) -> SocketAccess:
     path = tmp_path / "users.toml"
     path.write_text(text)
-    return Access.load(path)
+    return SocketAccess.load(path)
 
 
 def register(group: str, secret: str | None = None) -> Register:
@@ -26,7 +26,7 @@ def register(group: str, secret: str | None = None) -> Register:
 
 
 @pytest.fixture
-def users(tmp_path: Path) -> Access:
+def users(tmp_path: Path) -> SocketAccess:
     return access(
         tmp_path,
         f"""

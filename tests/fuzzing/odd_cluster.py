@@ -16,7 +16,7 @@ from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFoun
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
-from kafka_coord.monitor.dashboard.sources import NotYet, Sources
+from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.monitor.lag_metrics import measure_lags
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk import layout
@@ -203,7 +203,7 @@ def _valid(route: Route, document: Any) -> bytes:
 def _fault(read: Any) -> str:
     try:
         told = read()
-    except (NotYet, NotFound, InvalidName, StoreUnavailable, BrokerError, MalformedValue, OSError):
+    except (NotReadYet, NotFound, InvalidName, StoreUnavailable, BrokerError, MalformedValue, OSError):
         return ""
     except Exception:  # noqa: BLE001  whatever it is, it is what is looked for
         return traceback.format_exc()[-3_000:]

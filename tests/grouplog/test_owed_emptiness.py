@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Leave, Store, Stored
+from kafka_coord.classic_groups.events import Leave, Stored, StoreGroup
 from kafka_coord.classic_groups.machine import Group, GroupLimits
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.grouplog.errors import NOT_ENOUGH_REPLICAS, Refused
+from kafka_coord.grouplog.errors import NOT_ENOUGH_REPLICAS, AppendRefused
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.model import CommittedOffset
@@ -40,7 +40,7 @@ class Term:
             if refused or self.refuses:
                 self.refuses -= not refused
                 refused = True
-                done[-1].set_exception(Refused("test", NOT_ENOUGH_REPLICAS))
+                done[-1].set_exception(AppendRefused("test", NOT_ENOUGH_REPLICAS))
                 continue
             self._log += records
             apply()
@@ -117,7 +117,7 @@ def after_the_last_member_has_left(does: Does, refused: int) -> tuple[list[str],
     return asyncio.run(run())
 
 
-async def write(store: Store, played: Played, manager: GroupMetadataManager) -> None:
+async def write(store: StoreGroup, played: Played, manager: GroupMetadataManager) -> None:
     error = await manager.store_group(played.group.metadata, store.assignments, store.topic_ids)
     played.do(Stored(store, error))
 

@@ -11,7 +11,7 @@ from kafka_coord.cli.groups.copying import CopyDocument
 from kafka_coord.cli.groups.log import LogEntryDocument
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import GroupKind
-from kafka_coord.monitor.audit.report import AuditDocument, AuditFindingDocument, Rule
+from kafka_coord.monitor.audit.report import AuditDocument, AuditFindingDocument, AuditRule
 from kafka_coord.monitor.client_groups.log import EntryKind
 from kafka_coord.monitor.doctor.findings import FindingDocument, Severity
 from kafka_coord.monitor.documents import (
@@ -152,7 +152,7 @@ FINDING = FindingDocument(
 AUDIT = AuditDocument(
     violations=[
         AuditFindingDocument(
-            rule=Rule.OFFSET_BACK,
+            rule=AuditRule.OFFSET_BACK,
             what="flights-0 went back from 100 to 99",
             group="delays",
             zxid="0x10000025b",

@@ -11,7 +11,7 @@ import pytest
 from kafka_coord.channel.messages import Coordinator, MetadataQuestion, Ping, Registered, Resume
 from kafka_coord.grouplog.records import Claim, GoneEntry
 from kafka_coord.model import Action, CoordinatorInfo, Decision, GroupSettings, Pause, Request
-from kafka_coord.model.codec import Stored
+from kafka_coord.model.codec import JsonObject
 from kafka_coord.model.departure import Departure
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.json_fields import dump, load_object
@@ -21,7 +21,7 @@ from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk.successor import Successor
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden.json").read_text())
-TYPES: dict[str, type[Stored]] = {
+TYPES: dict[str, type[JsonObject]] = {
     "settings": GroupSettings,
     "pause": Pause,
     "request": Request,

@@ -103,7 +103,7 @@ def _copy(
     timeout_s: float,
     output: Format,
 ) -> None:
-    from kafka_coord.monitor.copies.copying import Verdict, compare, copy
+    from kafka_coord.monitor.copies.copying import CopyVerdict, compare, copy
 
     if not chosen:
         raise SettingsError(f"add {place}, which is the only supported choice")
@@ -126,7 +126,7 @@ def _copy(
     for one in copies:
         if one.warning and one.rows:
             note(f"group {one.group}: {one.warning}")
-    ahead = sum(row.verdict is Verdict.AHEAD for one in copies for row in one.rows)
+    ahead = sum(row.verdict is CopyVerdict.AHEAD for one in copies for row in one.rows)
     if ahead:
         note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite also copies these")
     if problems:

@@ -13,7 +13,7 @@ from kafka_coord.cli.options import any_group_argument, kind_option, output_opti
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, show
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Decision, GroupKind
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
@@ -92,7 +92,7 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     show(output, documents, sections)
 
 
-def _of_client_group(instances: Instances, group: str) -> tuple[Decision, ...]:
+def _of_client_group(instances: AskedInstances, group: str) -> tuple[Decision, ...]:
     _, records = read_groups_log(instances, partition_of(group), about_group(group, offsets=False))
     found = decisions_of(map(entry_of, records), group)
     if not found:

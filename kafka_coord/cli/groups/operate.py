@@ -35,7 +35,7 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
 from kafka_coord.monitor.actions import evict as evict_consumers
 from kafka_coord.monitor.actions import rebalance as rebalance_group
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.changes import delete_group
 from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
 from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
@@ -327,7 +327,7 @@ def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
     operate.wait_until(store, group, operate.settled, what="become stable", timeout_s=timeout_s)
 
 
-def _wait_client_group_settled(instances: Instances, group: str, timeout_s: float) -> None:
+def _wait_client_group_settled(instances: AskedInstances, group: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while (found := read_client_group(instances, group)).state not in AT_REST:
         if time.monotonic() >= deadline:

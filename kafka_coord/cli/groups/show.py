@@ -20,7 +20,7 @@ from kafka_coord.model import GroupKind, GroupSettings, Unreadable
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.documents import GroupDocument, GroupRowDocument, MemberDocument, RequestDocument
@@ -208,7 +208,7 @@ def _waiting_requests(store: Store) -> dict[str, list[QueuedRequest]]:
 
 
 def _described(
-    instances: Instances,
+    instances: AskedInstances,
     groups: tuple[str, ...],
     kind: str | None,
     log_ranges: LogRanges | None,

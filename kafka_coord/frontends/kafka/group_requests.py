@@ -24,14 +24,14 @@ from kafka_coord.classic_groups.events import (
     Leave,
     Left,
     Released,
-    Store,
     Stored,
+    StoreGroup,
     Sync,
     Synced,
     TopicsReplaced,
 )
 from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import CONSUMER, GroupState, Protocol
+from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState, Protocol
 from kafka_coord.errors import BrokerError, StoreError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
@@ -470,7 +470,7 @@ class GroupCoordinator:
             error = Error.INVALID_GROUP_ID
         managed = self.kinds.managed(group_id)
         subscribed: frozenset[str] = frozenset()
-        if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:
+        if error is Error.NONE and group is not None and group.metadata.state is not ClassicState.EMPTY:
             metadata = group.metadata
             if metadata.protocol_type != CONSUMER:
                 error = Error.NON_EMPTY_GROUP
@@ -552,7 +552,7 @@ class GroupCoordinator:
             return await managed.administration.delete(group_id, call.sender)
         if error is not Error.NONE or group is None:
             return error
-        if group.metadata.state is not GroupState.EMPTY:
+        if group.metadata.state is not ClassicState.EMPTY:
             return Error.NON_EMPTY_GROUP
         error = await self._manager.delete_group(group_id)
         if error is Error.NONE:
@@ -594,7 +594,7 @@ class GroupCoordinator:
 
     def _existing(self, group_id: str) -> tuple[Error, Group | None]:
         error, group = self.kinds.availability(group_id), self._manager.group(group_id)
-        gone = group is None or group.metadata.state is GroupState.DEAD
+        gone = group is None or group.metadata.state is ClassicState.DEAD
         gone = gone and self.kinds.managed(group_id) is None
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
@@ -638,7 +638,7 @@ class GroupCoordinator:
 
     def _carry_out(self, group_id: str, group: Group, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
-            if isinstance(one, Store):
+            if isinstance(one, StoreGroup):
                 self._run(self._store(group_id, group, one))
             elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
@@ -651,7 +651,7 @@ class GroupCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _store(self, group_id: str, group: Group, store: Store) -> None:
+    async def _store(self, group_id: str, group: Group, store: StoreGroup) -> None:
         group.metadata.state_since_ms = self._manager.now_ms()
         error = await self._manager.store_group(group.metadata, store.assignments, store.topic_ids)
         self._carry_out(group_id, group, group.handle(Stored(store, error), self._manager.now(group_id)))

@@ -60,14 +60,14 @@ class User:
         return any(topic_pattern(pattern).fits(group) for pattern in self.groups)
 
 
-class Access:
+class SocketAccess:
     """The users listed in a file."""
 
     def __init__(self, users: Mapping[str, User]) -> None:
         self._users = dict(users)
 
     @classmethod
-    def load(cls, path: Path, table: str = "users") -> Access:
+    def load(cls, path: Path, table: str = "users") -> SocketAccess:
         """Reads the users from the tables ``[<table>.<name>]`` of a file. Raises :class:`SettingsError`."""
         try:
             raw = path.read_bytes()
@@ -98,14 +98,14 @@ class Access:
         return None
 
 
-class UsersFile(Renewed[Access]):
+class UsersFile(Renewed[SocketAccess]):
     """The users in a file, read again when it changes. The constructor raises :class:`SettingsError`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"users file {path}", (path,), lambda: Access.load(path))
+        super().__init__(f"users file {path}", (path,), lambda: SocketAccess.load(path))
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """See :meth:`Access.why_not`."""
+        """See :meth:`SocketAccess.why_not`."""
         return self.newest().why_not(group, secret, certificate)
 
 

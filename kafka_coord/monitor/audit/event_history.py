@@ -25,7 +25,7 @@ from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.report import EventDocument, clock_time
 from kafka_coord.monitor.audit.state import StepContext
-from kafka_coord.monitor.audit.tree import Change, Node, Step
+from kafka_coord.monitor.audit.tree import Change, Step, TreeNode
 from kafka_coord.zk import layout
 
 MAX_EVENTS = 100_000
@@ -50,7 +50,7 @@ def parse_partition(written: str) -> TopicPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class GroupEvent:
     """One event in a history. ``who`` wrote it, and ``why`` is the reason ("" if unknown)."""
 
     zxid: int
@@ -89,7 +89,7 @@ class EventHistory:
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.events: deque[GroupEvent] = deque(maxlen=MAX_EVENTS)
         self._tellers: dict[Kind, Callable[[Scene], Iterator[Told]]] = {
             Kind.COORDINATOR: self._coordinator,
             Kind.REGISTRATION: self._registration,
@@ -118,7 +118,7 @@ class EventHistory:
                 who = auditor.state.names.of(step.session_id)
                 if znode.kind is Kind.REGISTRATION and change.old is None:
                     who = f"{znode.name} of {znode.group}, session {step.session_id:#x}"
-                self.events.append(Event(step.zxid, step.time_ms, znode.group, what, why, who))
+                self.events.append(GroupEvent(step.zxid, step.time_ms, znode.group, what, why, who))
 
     # --- the selection -----------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class EventHistory:
                 why = self._departure(at.context, at.change.old)
             yield f"{consumer} is gone{holding}", why
 
-    def _departure(self, context: StepContext, old: Node) -> str:
+    def _departure(self, context: StepContext, old: TreeNode) -> str:
         if context.step.session_ended:
             return "its session ended"
         if context.fence is not None:
@@ -285,11 +285,11 @@ class EventHistory:
             yield f"{at.znode.name}: {request.type} {about} is requested", by
 
 
-def _assignment(path: str, node: Node) -> Assignment:
+def _assignment(path: str, node: TreeNode) -> Assignment:
     return Assignment.from_json(fields.load(node.data, path), node.version, path)
 
 
-def _number(node: Node | None) -> int | None:
+def _number(node: TreeNode | None) -> int | None:
     if node is None or not node.data.strip().isdigit():
         return None
     return int(node.data)

@@ -15,7 +15,7 @@ MAX_FINDINGS = 1_000
 """A report keeps at most this many violations and this many warnings, but it counts them all."""
 
 
-class Rule(StrEnum):
+class AuditRule(StrEnum):
     """What the audit checks. The number before a description is that of the invariant in docs/design.md."""
 
     TWO_HOLDERS = "two-holders"
@@ -95,12 +95,12 @@ class Rule(StrEnum):
     """Part of the log is missing, or its end is incomplete. A warning."""
 
 
-Fault = tuple[Rule, str]
+Fault = tuple[AuditRule, str]
 """A violated rule, and what violates it."""
 
 
 class AuditFindingDocument(Document, frozen=True):
-    rule: Rule
+    rule: AuditRule
     what: str
     group: str
     zxid: str | None
@@ -114,7 +114,7 @@ class AuditFindingDocument(Document, frozen=True):
 class AuditFinding:
     """One violation or warning. ``time_ms`` is the server's wall clock (ms since 1970), or 0 if unknown."""
 
-    rule: Rule
+    rule: AuditRule
     what: str
     group: str = ""
     zxid: int = 0
@@ -137,13 +137,13 @@ def clock_time(time_ms: int) -> str:
     return iso_time(time_ms) or f"{time_ms} ms"
 
 
-class Finding(Protocol):
+class RuleFinding(Protocol):
     """A finding from an audit of ZooKeeper's log or of the groups log."""
 
     def document(self) -> Document: ...
 
 
-F = TypeVar("F", bound=Finding)
+F = TypeVar("F", bound=RuleFinding)
 D = TypeVar("D", bound=Document)
 
 

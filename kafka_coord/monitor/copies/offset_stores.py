@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
-from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.copies.coordinators import Coordinators, GroupPositions, Position, Positions
+from kafka_coord.monitor.copies.coordinators import Coordinators, CopyPosition, GroupPositions, Positions
 from kafka_coord.monitor.offsets import read_all_committed
 from kafka_coord.monitor.operate import record
 from kafka_coord.monitor.requests import ask
@@ -80,7 +80,7 @@ class KafkaOffsetStore:
         """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
 
         async def run() -> T:
-            cluster = Cluster.of(self._bootstrap, self._properties)
+            cluster = LogCluster.of(self._bootstrap, self._properties)
             try:
                 return await work(Coordinators(cluster))
             finally:
@@ -110,7 +110,7 @@ class ZooKeeperOffsetStore:
         return {
             group: GroupPositions(
                 tuple(sorted(snapshots[group].observation.members)),
-                {tp: Position(offset) for tp, offset in committed[group].offsets.items()},
+                {tp: CopyPosition(offset) for tp, offset in committed[group].offsets.items()},
                 "some of its offsets are unreadable" if committed[group].unreadable else "",
             )
             if group in snapshots

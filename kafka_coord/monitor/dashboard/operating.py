@@ -36,7 +36,7 @@ from kafka_coord.frontends.socket.access import User
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor import operate
 from kafka_coord.monitor.actions import evict, rebalance
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.dashboard.documents import (
     DoneDocument,
     ErrorDocument,
@@ -53,7 +53,7 @@ from kafka_coord.monitor.documents import AnswerDocument, Document
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, before_now_ms, compute, require_accepted, time_ms
+from kafka_coord.monitor.reset import ResetRow, ResetRule, RuleKind, before_now_ms, compute, require_accepted, time_ms
 from kafka_coord.monitor.resetting import Check, Plan, ResetRowDocument, read_resettable, reset
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk.store import Store
@@ -92,7 +92,7 @@ class _DryRun:
     group: str
     kind: GroupKind
     rows: tuple[ResetRow, ...]
-    rule: Rule
+    rule: ResetRule
     reason: str
     pause: bool
     ends_at: float
@@ -185,7 +185,7 @@ class Operating:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason; the group's history records it")
         try:
             with self._open_store() as store:
-                result = action.act(asked, Instances(store, self._properties), kind_of(store, group))
+                result = action.act(asked, AskedInstances(store, self._properties), kind_of(store, group))
         except KafkaCoordError as error:
             log.warning(
                 "action failed by=%r action=%r group=%r error=%s",
@@ -237,32 +237,32 @@ class _Asked(Generic[B]):
         return DoneDocument(notes=self.notes, answers=answers, **more)
 
 
-def _pause(asked: _Asked[ReasonBody], instances: Instances, kind: GroupKind) -> DoneDocument:
+def _pause(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     _require_managed(kind, "paused")
     operate.pause(instances.store, asked.group, by=asked.acting.by, reason=asked.acting.reason)
     return asked.done([AnswerDocument.done("pause", asked.group, f"group {asked.group} paused")])
 
 
-def _resume(asked: _Asked[ReasonBody], instances: Instances, kind: GroupKind) -> DoneDocument:
+def _resume(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     _require_managed(kind, "resumed")
     operate.resume(instances.store, asked.group, by=asked.acting.by, reason=asked.acting.reason)
     return asked.done([AnswerDocument.done("resume", asked.group, f"group {asked.group} resumed")])
 
 
-def _rebalance(asked: _Asked[ReasonBody], instances: Instances, kind: GroupKind) -> DoneDocument:
+def _rebalance(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     _require_managed(kind, "rebalanced by hand")
     answer = rebalance(instances.store, asked.group, asked.acting, lambda pause: f"by {pause.by or 'unknown'}")
     return asked.done([answer])
 
 
-def _evict(asked: _Asked[EvictBody], instances: Instances, kind: GroupKind) -> DoneDocument:
+def _evict(asked: _Asked[EvictBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     consumers = _stripped(asked.body.consumers)
     if not consumers:
         raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
     return asked.done(evict(instances, asked.group, kind, consumers, asked.acting))
 
 
-def _reset(asked: _Asked[ResetBody], instances: Instances, kind: GroupKind) -> DoneDocument:
+def _reset(asked: _Asked[ResetBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     """Resets the group's offsets and returns the changes. Without ``confirm``, only returns the changes that a reset
     would make. With ``confirm``, sets exactly the offsets that were shown before. If any of them has a note, the
     operator must also accept the notes (``accept_notes``)."""
@@ -280,7 +280,7 @@ def _reset(asked: _Asked[ResetBody], instances: Instances, kind: GroupKind) -> D
     return asked.done(answers, rows=[ResetRowDocument.of(found, row) for row in rows])
 
 
-def _shown(asked: _Asked[ResetBody], instances: Instances, kind: GroupKind) -> DoneDocument:
+def _shown(asked: _Asked[ResetBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     rule, pause, topics = _rule(asked.body), asked.body.pause, _stripped(asked.body.topics)
     if pause:
         _require_managed(kind, "paused")
@@ -301,7 +301,7 @@ class HttpAction:
     """An action on a group. ``body`` is the type of the request's body. ``scripts/shapes`` writes it, the summary and
     the description into ``openapi.json``."""
 
-    act: Callable[[_Asked[Any], Instances, GroupKind], DoneDocument]
+    act: Callable[[_Asked[Any], AskedInstances, GroupKind], DoneDocument]
     body: type[ReasonBody | ResetBody]
     summary: str
     description: str = ""
@@ -328,21 +328,21 @@ ACTIONS: Mapping[str, HttpAction] = {
 }
 
 
-def _rule(body: ResetBody) -> Rule:
+def _rule(body: ResetBody) -> ResetRule:
     if body.rule is UNSET:
         raise Denied(HTTPStatus.BAD_REQUEST, "name a rule, such as to-earliest")
     rule, value = RuleKind(body.rule), body.value
     if rule is RuleKind.TO_TIME:
         written = value.strip() if isinstance(value, str) else ""
-        return Rule(rule, before_now_ms(written) if written[:1] in "Pp" else time_ms(written))
+        return ResetRule(rule, before_now_ms(written) if written[:1] in "Pp" else time_ms(written))
     if rule not in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}:
-        return Rule(rule)
+        return ResetRule(rule)
     least = 0 if rule is RuleKind.TO_OFFSET else -(1 << 63)
     if not isinstance(value, int) or not least <= value < 1 << 63:
         raise Denied(
             HTTPStatus.BAD_REQUEST, f"{rule} needs an integer{' of 0 or more' if not least else ''} as its value"
         )
-    return Rule(rule, value)
+    return ResetRule(rule, value)
 
 
 def _require_managed(kind: GroupKind, what: str) -> None:

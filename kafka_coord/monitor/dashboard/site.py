@@ -21,7 +21,7 @@ from msgspec import json
 
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.dashboard.documents import ErrorDocument, SessionDocument
-from kafka_coord.monitor.dashboard.live import Event, Live
+from kafka_coord.monitor.dashboard.live import Live, PageEvent
 from kafka_coord.monitor.dashboard.operating import Operating
 from kafka_coord.monitor.dashboard.routes import PREFIX, found
 
@@ -114,7 +114,7 @@ class Site:
         try:
             event = self._live.get(path)
         except NotFound as error:
-            event = Event("trouble", path, json.encode(str(error)), 404)
+            event = PageEvent("trouble", path, json.encode(str(error)), 404)
         if event.status != HTTPStatus.OK:
             return _json(start, HTTPStatus(event.status), ErrorDocument(error=json.decode(event.data)))
         return _json(start, HTTPStatus.OK, event.data)
@@ -149,7 +149,7 @@ class Site:
                 self._live.leave(reader)
 
 
-def _written(event: Event) -> bytes:
+def _written(event: PageEvent) -> bytes:
     about = json.encode({"path": event.path, "status": event.status})
     return b"event: %s\ndata: %s\ndata: %s\n\n" % (event.kind.encode(), about, event.data)
 

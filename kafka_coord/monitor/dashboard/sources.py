@@ -16,7 +16,7 @@ from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.histories import Trail
 from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import (
     ClientGroup,
     ClientGroups,
@@ -115,7 +115,7 @@ class _GroupMemory:
     """Whether the brokers have been queried about the group's partitions."""
 
 
-class NotYet(Exception):
+class NotReadYet(Exception):
     """A document that the requested one depends on has not been read yet."""
 
 
@@ -139,7 +139,7 @@ class Sources:
         self._rings = rings
         self._hosts, self._tls, self._session_timeout_ms = hosts, tls, session_timeout_ms
         self._properties = properties
-        self._instances = Instances(store, properties)
+        self._instances = AskedInstances(store, properties)
         self._logs = LogRangeCache(store, properties)
         self._lock = threading.RLock()
         self._memories: OrderedDict[str, _GroupMemory] = OrderedDict()
@@ -232,10 +232,10 @@ class Sources:
     def unassigned(self) -> UnassignedDocument:
         """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with members
         first. While the coordinator makes decisions, leaves out stable managed groups, whose partitions all have
-        owners. Raises :class:`NotYet`."""
+        owners. Raises :class:`NotReadYet`."""
         listed = self._clients
         if not self.rows.complete or listed is None:
-            raise NotYet
+            raise NotReadYet
         cluster = self._seen()
         managed = [
             row for row in list(self.rows.rows.values()) if cluster.undecided or row.state is not GroupState.STABLE
@@ -290,9 +290,9 @@ class Sources:
         return len(self.rows.rows) > MANY_GROUPS
 
     def groups(self, search: str = "", state: str = "", limit: str = "") -> list[GroupRowDocument]:
-        """Returns the first matching groups, sorted by name. Raises :class:`NotYet`."""
+        """Returns the first matching groups, sorted by name. Raises :class:`NotReadYet`."""
         if not self.rows.complete or self._clients is None:
-            raise NotYet
+            raise NotReadYet
         rows = [
             row
             for row in self._all_rows().values()

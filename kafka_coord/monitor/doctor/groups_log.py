@@ -12,7 +12,7 @@ from kafka_coord.grouplog.errors import RIGHTS
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
-from kafka_coord.monitor.client_groups.asking import Ask, Instances
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
@@ -37,7 +37,7 @@ class Topic:
 
 
 def check_log(
-    instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
+    instances: AskedInstances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
     """Checks the groups log's topic. Does nothing if the topic does not exist yet, since an instance will create it.
     ``listeners`` are the brokers' listeners."""

@@ -12,7 +12,7 @@ from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import grouped, some
-from kafka_coord.monitor.client_groups.asking import Ask, Instances
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances
 from kafka_coord.monitor.client_groups.groups import list_client_groups
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.cluster import Cluster
@@ -35,7 +35,7 @@ _ASKING_S = 5.0
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Checks the setup for Kafka clients if an instance has ever served one. ``properties`` are librdkafka settings."""
-    instances = Instances(store, properties)
+    instances = AskedInstances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
         todo = "restart the instance or broker that wrote it; if that no longer exists, delete the znode"
@@ -80,7 +80,7 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
         yield error(CHECK, what, "give that listener the same name on all brokers, and restart the brokers you changed")
 
 
-def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iterator[Finding]:
+def _check_instances(instances: AskedInstances, directory: InstanceDirectory) -> Iterator[Finding]:
     """Checks that every instance answers and sends clients only to instances."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
@@ -189,7 +189,7 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
 
 
 def _check_native_groups(
-    instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
+    instances: AskedInstances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Checks that no group coordinated by the instances also has members in the brokers' own coordinator."""
     check = "native groups"

@@ -26,7 +26,7 @@ from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Step
 
 
-class Decided(NamedTuple):
+class DecidedAt(NamedTuple):
     """A decision about a group. Durations are in ms from the decision, or ``None`` if the log does not show them."""
 
     source: str
@@ -44,7 +44,7 @@ class Decided(NamedTuple):
     settled_ms: int | None
 
 
-class Held(NamedTuple):
+class HeldPartition(NamedTuple):
     """A period in which a consumer held a partition. It begins when a start-fetcher is acknowledged, and ends when a
     stop-fetcher is acknowledged or the registration is removed (``ending`` says which). ``members_left`` is how many
     members the group then has.
@@ -61,7 +61,7 @@ class Held(NamedTuple):
     members_left: int
 
 
-class Position(NamedTuple):
+class ReadPosition(NamedTuple):
     """The offset that a group had committed for a partition at a given time."""
 
     source: str
@@ -76,9 +76,9 @@ class Position(NamedTuple):
 class Evidence:
     """All evidence, and the number of values that could not be read, wholly or in part."""
 
-    decisions: list[Decided] = field(default_factory=list)
-    holds: list[Held] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
+    decisions: list[DecidedAt] = field(default_factory=list)
+    holds: list[HeldPartition] = field(default_factory=list)
+    positions: list[ReadPosition] = field(default_factory=list)
     unreadable: int = 0
 
     def add_trail(self, source: str, group: str, trail: Trail) -> None:
@@ -87,7 +87,7 @@ class Evidence:
 
     def add_decisions(self, source: str, group: str, decisions: Iterable[Decision]) -> None:
         self.decisions += (
-            Decided(
+            DecidedAt(
                 source,
                 group,
                 one.generation,
@@ -163,9 +163,9 @@ class _Witness:
         self._source = source
         self._decisions: dict[tuple[str, int], Decision] = {}
         self._groups: set[str] = set()
-        self._open: dict[tuple[str, TopicPartition], Held] = {}
-        self._closed: list[Held] = []
-        self._commits: dict[tuple[str, TopicPartition, int], Position] = {}
+        self._open: dict[tuple[str, TopicPartition], HeldPartition] = {}
+        self._closed: list[HeldPartition] = []
+        self._commits: dict[tuple[str, TopicPartition, int], ReadPosition] = {}
         self._unreadable = 0
 
     def __call__(self, auditor: Auditor, step: Step) -> None:
@@ -210,7 +210,7 @@ class _Witness:
                 left = len(auditor.state.group(znode.group).registrations)
                 self._close(znode.group, partition, znode.name, at_ms, "stopped", left)
             else:
-                self._open[znode.group, partition] = Held(
+                self._open[znode.group, partition] = HeldPartition(
                     self._source, znode.group, *partition, znode.name, at_ms, None, "held at the end", 0
                 )
 
@@ -230,7 +230,7 @@ class _Witness:
         if not znode.leaf.isdigit() or not data.strip().isdigit():
             return
         partition = TopicPartition(znode.name, int(znode.leaf))
-        self._commits[znode.group, partition, at_ms // 1000] = Position(
+        self._commits[znode.group, partition, at_ms // 1000] = ReadPosition(
             self._source, znode.group, *partition, int(data), at_ms
         )
 

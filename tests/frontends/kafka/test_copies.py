@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.model import TopicPartition as Where
-from kafka_coord.monitor.copies.coordinators import Position
+from kafka_coord.monitor.copies.coordinators import CopyPosition
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.zk import layout
 from tests.cli.running import Run
@@ -91,7 +91,7 @@ def test_metadata_of_the_largest_size_is_copied_unchanged(front: Front, coord: R
         KafkaOffsetStore(name, bootstrap, {}, 30.0)
         for name, bootstrap in (("brokers", front.cluster.bootstrap_servers), ("instances", front.bootstrap))
     )
-    largest = {Where(topic, 0): Position(5, "é" * 2_048), Where(topic, 1): Position(6)}
+    largest = {Where(topic, 0): CopyPosition(5, "é" * 2_048), Where(topic, 1): CopyPosition(6)}
     assert instances.write({group: largest}) == {}
 
     done = coord(*EXPORT, "--all", "--execute")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.metadata import ClassicState
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.routing import HEARTBEAT
 from kafka_coord.grouplog import reader, term
@@ -203,7 +203,7 @@ class GroupHistory:
             waiting = sum(member.beat_token is not None for member in members)
             if held != waiting:
                 self.judge.breaks(f"{instance.process.name} holds {held} heartbeats, for {waiting} members")
-            elif group is not None and held and group.metadata.state is not GroupState.STABLE:
+            elif group is not None and held and group.metadata.state is not ClassicState.STABLE:
                 self.judge.breaks(f"{instance.process.name} holds a heartbeat in a rebalance")
 
     def _look_at_named(self) -> None:

@@ -10,17 +10,17 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.metadata import ClassicState
 from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
-from kafka_coord.grouplog.errors import REFUSALS, Refused
+from kafka_coord.grouplog.errors import REFUSALS, AppendRefused
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
-from kafka_coord.grouplog.topics import Topics
+from kafka_coord.grouplog.topics import LogTopics
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
 Patch = tuple[Any, str, Any]
@@ -230,7 +230,7 @@ def _heartbeats_without_proof() -> Patch:
 def _refusal_counts_as_proof() -> Patch:
     async def prove(self: Any) -> None:
         if not self.ended and self._loop.time() >= self.proven_at + PROOF_S:
-            with suppress(Refused):
+            with suppress(AppendRefused):
                 await self.append([keep_alive_record()])
 
     return LogTerm, "prove", prove
@@ -243,7 +243,7 @@ def _refused_deletion_leaves_the_group_dead() -> Patch:
         group = self.groups_cache.get(group_id)
         error = await original(self, group_id)
         if error is not Error.NONE and group is not None:
-            group.metadata.state = GroupState.DEAD
+            group.metadata.state = ClassicState.DEAD
         return error
 
     return GroupMetadataManager, "delete_group", delete
@@ -264,7 +264,7 @@ def _stops_at_once() -> Patch:
 
 
 def _offsets_keyed_by_name_alone() -> Patch:
-    return Topics, "belongs", lambda _self, _topic, _identity: True
+    return LogTopics, "belongs", lambda _self, _topic, _identity: True
 
 
 def _hidden_offsets_deleted() -> Patch:
@@ -296,7 +296,7 @@ def _vanished_newcomer_waited_for() -> Patch:
     def complete(self: Any, now: float) -> None:
         group = self.metadata
         waits = self._initial or group.pending or not group.has_all_joined
-        if group.state is GroupState.PREPARING_REBALANCE and not waits:
+        if group.state is ClassicState.PREPARING_REBALANCE and not waits:
             self._complete_join(now)
 
     return Group, "_complete_join_if_all_joined", complete

@@ -17,7 +17,12 @@ from msgspec.structs import replace
 from kafka_coord.channel.offset_details import write_details
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
-from kafka_coord.frontends.kafka.managed.adopting import Registered, begin_adoption, read_registered, topics_that_exist
+from kafka_coord.frontends.kafka.managed.adopting import (
+    RegisteredProtocols,
+    begin_adoption,
+    read_registered,
+    topics_that_exist,
+)
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, read_groups, state_of, topics_of
@@ -108,7 +113,7 @@ class Administration:
                 return refusal
         return Error.NONE
 
-    async def registered(self, group: str) -> Registered:
+    async def registered(self, group: str) -> RegisteredProtocols:
         """Returns the group's members, whatever protocol they use. Raises :class:`StoreError`."""
         return await asyncio.to_thread(read_registered, self._store, group)
 
