@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, get_type_hints
 
@@ -86,6 +87,8 @@ MAY_TAKE_S = 90.0
 """A command that asks 50 leaders one after another may time out several times."""
 _HOSTS = "127.0.0.1:1"
 """Where the doctor finds no server."""
+_TYPED = ("", "{}\n", '{"a": 1e999}\n\n[1]', "\x00\n", "[" * 5_000)
+"""What is on the commands' standard input."""
 _UNEXPECTED, _NO_SUCH_OPTION = 1, 2
 
 
@@ -138,6 +141,8 @@ class OddCluster:
     broker: OddBroker
     instance: OddBroker
     chance: Random
+    folder: Path
+    """Where the files are that commands read."""
     told: list[str] = field(default_factory=list)
     code: int = 0
     """The exit code of the last command."""
@@ -158,7 +163,11 @@ class OddCluster:
         """Runs a command. Returns its fault, or ``""``."""
         group = self.chance.choice((GROUP, ASKED))
         began = time.monotonic()
-        ran = run(*written.format(g=group).split(), zookeeper=_HOSTS, KAFKA_COORD_DEBUG="1")
+        variables = {"KAFKA_COORD_DEBUG": "1"}
+        if written.startswith("acl"):
+            variables["KAFKA_COORD_ZOOKEEPER_IDENTITIES"] = str(self.folder / "identities.toml")
+        arguments = written.format(g=group, d=self.folder).split()
+        ran = run(*arguments, zookeeper=_HOSTS, stdin=self.chance.choice(_TYPED), **variables)
         self.code, took_s = ran.code, time.monotonic() - began
         if ran.code in {_UNEXPECTED, _NO_SUCH_OPTION} and "Usage:" in ran.err:
             return f"exit code {ran.code}: {ran.err}"
@@ -166,11 +175,9 @@ class OddCluster:
             return f"exit code {ran.code}: {ran.err[-3_000:]}"
         return f"took {took_s:.0f} s" if took_s > MAY_TAKE_S else ""
 
-    def sources(self) -> Sources:
+    def sources(self, wake: Callable[..., None] = lambda *_: None) -> Sources:
         """What the dashboard's server reads. The caller closes it."""
-        return Sources(
-            self.connected(), _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=lambda *_: None, rings=LagRings()
-        )
+        return Sources(self.connected(), _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=wake, rings=LagRings())
 
     def pages(self) -> Iterator[tuple[str, str]]:
         """Yields each document of the dashboard, and the sample of ``/metrics``, with its fault or ``""``."""
