@@ -204,7 +204,7 @@ class Group:
             self._refuse_join(join, Error.INCONSISTENT_GROUP_PROTOCOL)
         elif not join.member_id:
             self._new_member(join, now)
-        elif join.member_id in group.pending:
+        elif join.member_id in group.pending and join.instance_id is None:  # as in Kafka, never a static member
             self._add(join, join.member_id, now)
         else:
             self._known_member(join, now)
@@ -354,8 +354,9 @@ class Group:
         group = self.metadata
         if group.state is not PREPARING or self._initial or not group.has_all_joined:
             return
-        # a newcomer that was handed an id and has vanished must not hold up the first joins of a group
-        if not group.pending or self._is_forming:
+        # a newcomer that was handed an id and has vanished must not hold up the first joins of a group, nor keep one
+        # from becoming empty whose last member has left
+        if not group.pending or self._is_forming or not group.members:
             self._complete_join(now)
 
     def _join_expired(self, now: float) -> None:

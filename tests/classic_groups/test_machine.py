@@ -188,6 +188,30 @@ def test_a_newcomer_that_vanished_holds_up_the_rebalance_of_a_stable_group_as_in
     assert {second, again} <= played.answers.keys()
 
 
+def test_a_newcomer_that_vanished_does_not_keep_a_group_without_members_from_becoming_empty() -> None:
+    played = Played().stable("m1")
+    played.join(fresh="vanished", must_know_id=True)
+    played.join("m1", fresh="m1", protocols="range roundrobin")  # the leader wants a rebalance
+    assert played.state is ClassicState.PREPARING_REBALANCE
+    played.do(Leave(950, (("m1", None),)))
+    assert played.state is ClassicState.EMPTY
+    first = played.join(fresh="m2")
+    assert played.answers[first].error is Error.NONE
+
+
+def test_a_handed_out_id_does_not_take_the_place_of_a_static_member() -> None:
+    played = Played()
+    played.join(fresh="m1", instance_id="i1")
+    played.sync("m1", {"m1": b"all"})
+    played.join(fresh="m2", must_know_id=True)
+    taken = played.join("m2", instance_id="i1")
+    assert played.answers[taken].error is Error.FENCED_INSTANCE_ID
+    unknown = played.join("m2", instance_id="i2")
+    assert played.answers[unknown].error is Error.UNKNOWN_MEMBER_ID
+    assert played.beat("m1") is Error.NONE
+    assert set(played.group.metadata.members) == {"m1"}
+
+
 def test_a_returning_static_member_gets_its_assignment_without_a_rebalance() -> None:
     played = Played()
     played.join(fresh="s1", instance_id="i1")

@@ -103,7 +103,7 @@ class KafkaMembers:
         elif member is None:
             self.resume(request)
         elif member.member_id != request.member_id:
-            self.refuse(request, Error.FENCED_INSTANCE_ID)
+            self._from_another(member, request)
         elif member.protocol != request.protocol and not request.leaves:  # an operator removes members by LeaveGroup
             self.refuse(request, Error.UNKNOWN_MEMBER_ID)
         elif member.id is None:
@@ -284,6 +284,20 @@ class KafkaMembers:
             if request is not None:
                 self.refuse(request, Error.FENCED_INSTANCE_ID)
         member.waiting = member.changing = None
+
+    def _from_another(self, member: KafkaMember, request: MemberRequest) -> None:
+        """Refuses a request from a client that is not the member. If the client was to take the member's place and
+        leaves before that, it must not become a member: nobody would end that membership, which would keep out the
+        client's next process."""
+        successor = member.successor
+        if successor is None or not request.leaves or successor.member_id != request.member_id:
+            self.refuse(request, Error.FENCED_INSTANCE_ID)
+            return
+        member.successor = None
+        self.refuse(successor, Error.UNKNOWN_MEMBER_ID)
+        if member.id is None:  # the member itself has not been heard in this term
+            self.drop(member)
+        self.refuse(request, Error.NONE)
 
     def _leave_for(self, member: KafkaMember, join: MemberRequest) -> None:
         replaced = Departure(DepartureKind.REPLACED, by=join.by)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, ConsumerHeartbeat
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from tests.frontends.kafka.managed.play import flights
-from tests.frontends.kafka.managed.plays import Beats, Classic
+from tests.frontends.kafka.managed.plays import FLIGHTS, Beats, Classic, owned
 
 INSTANCE = "i1"
 
@@ -112,6 +112,34 @@ def test_a_kip_848_client_that_repeats_its_join_still_takes_the_place() -> None:
     play.write()
     play.send(4, start=(0,), who=INSTANCE)
     assert play.answers[again].member_id == "k1"
+
+
+@pytest.mark.parametrize("epoch", [LEAVE, LEAVE_FOR_NOW])
+def test_a_client_that_leaves_while_it_takes_a_place_does_not_keep_out_its_next_process(epoch: int) -> None:
+    play = Switching()
+    play.classic()
+    play.beat_848(JOIN, "k1")
+    join = play.last_token
+    assert play.beat_848(epoch, "k1") is Error.NONE
+    assert play.error_of(join) is Error.UNKNOWN_MEMBER_ID
+    assert left(play) == [(True, False)]
+    assert play.beat_848(JOIN, "k2") is None, "UNRELEASED_INSTANCE_ID is fatal"
+    play.send(4, start=(0,), who=INSTANCE)
+    assert play.error_of(play.last_token) is Error.NONE
+    assert play.beat_classic() is Error.FENCED_INSTANCE_ID
+
+
+def test_a_client_that_leaves_before_the_member_of_an_earlier_term_is_resumed_leaves_that_member_its_place() -> None:
+    play = Switching()
+    play.of_an_earlier_term(INSTANCE, resume_key="c1", protocol="classic")
+    join, leave = play.fresh_token(), play.fresh_token()
+    for token, epoch in ((join, JOIN), (leave, LEAVE)):  # before ZooKeeper has answered
+        beat = ConsumerHeartbeat(token, ("delays", INSTANCE), "k1", True, epoch, owned=owned(), topics=FLIGHTS)
+        play.members.arrived(beat, play.house.now)
+    play.pump()
+    assert (play.error_of(join), play.error_of(leave)) == (Error.UNKNOWN_MEMBER_ID, Error.NONE)
+    assert left(play) == []
+    assert play.beat_classic() is not Error.FENCED_INSTANCE_ID
 
 
 @pytest.mark.parametrize("is_written", [False, True])
