@@ -104,14 +104,6 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
     return found
 
 
-def objects(value: Json, field: str, where: str) -> list[Json]:
-    """Reads a list of objects, or returns an empty list if the field is absent."""
-    found = value.get(field, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise MalformedValue(where, f"field {field!r} is not a list of objects")
-    return found
-
-
 def readable(value: Json, field: str, where: str, from_json: Callable[[Json, str], T]) -> tuple[tuple[T, ...], str]:
     """Reads a list of objects one by one, or returns an empty list if the field is absent. Leaves out what cannot be
     decoded; the second value says how many entries those are, and what is wrong with the first ("" if there are

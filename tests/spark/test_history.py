@@ -49,7 +49,7 @@ def test_zookeepers_log_has_the_decisions_and_the_owners(
 
     store = connect(world.hosts)
     try:
-        kept = read_trail(store, "delays")[0]
+        kept = read_trail(store, "delays").decisions
     finally:
         store.close()
     assert [(one.generation, one.reason, one.causes, one.settled_ms) for one in found.decisions] == [

@@ -324,23 +324,26 @@ class GroupCoordinator:
             error = self._of_its_topics(request, offsets)
         if error is Error.NONE:
             errors |= _take_out_large(offsets, self._manager.limits.offset_metadata_chars)
-            before = dict(self._manager.offsets_cache.get(request.group_id, {}))
+            is_members = request.generation_id_or_member_epoch >= 0 or bool(request.member_id)
+            before = {} if is_members else self._stored(request.group_id, offsets)
             error = await self._manager.store_offsets(request.group_id, offsets)
-            if error is Error.NONE:
+            if error is Error.NONE and not is_members:
                 self._record_commit(call, before, offsets)
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
-    def _record_commit(self, call: Call, before: Offsets, offsets: Offsets) -> None:
-        """Has the cluster's history record a commit by a tool."""
-        request, group = call.request, self._manager.group(call.request.group_id)
-        if request.generation_id_or_member_epoch >= 0 or request.member_id or group is None:
-            return
-        old = {TopicPartition(*where): one.offset for where, one in before.items()}
-        new = {TopicPartition(*where): one.offset for where, one in offsets.items()}
-        pairs = [(old.get(tp), offset) for tp, offset in new.items()]
-        now = self._manager.now(request.group_id)
-        if self._tool_commits.is_news(call.client.number, group.metadata, pairs, now):
-            self._record(call, "reset-offsets", request.group_id, offsets_change(old, new))
+    def _stored(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Returns the stored offsets of those of the partitions that have one."""
+        stored = self._manager.offsets_cache.get(group_id, {})
+        return {TopicPartition(*where): stored[where].offset for where in partitions if where in stored}
+
+    def _record_commit(self, call: Call, before: Mapping[TopicPartition, int], offsets: Offsets) -> None:
+        """Has the cluster's history record a commit that no member sent, if it is a tool's."""
+        group_id = call.request.group_id
+        group, now = self._manager.group(group_id), self._manager.now(group_id)
+        after = {TopicPartition(*where): one.offset for where, one in offsets.items()}
+        pairs = [(before.get(tp), offset) for tp, offset in after.items()]
+        if group is not None and self._tool_commits.is_news(call.client.number, group.metadata, pairs, now):
+            self._record(call, "reset-offsets", group_id, offsets_change(before, after))
 
     def _record(self, call: Call, kind: str, group_id: str, change: str = "") -> None:
         """Has the cluster's history record what a tool has done to a client-assigned group. This project's own commands
@@ -498,8 +501,7 @@ class GroupCoordinator:
                 else Error.NONE
             )
             return answers.per_partition("OffsetDelete", request.topics, error, errors)
-        stored = self._manager.offsets_cache.get(group_id, {})
-        before = {TopicPartition(*at): stored[at].offset for at in asked if at not in errors and at in stored}
+        before = self._stored(group_id, [where for where in asked if where not in errors])
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
         if deleted is Error.NONE and before:
             self._record(call, "delete-offsets", group_id, offsets_change(before, dict.fromkeys(before)))

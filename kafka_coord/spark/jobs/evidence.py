@@ -121,7 +121,10 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
         if path.is_dir():
             logs.append(path)
         else:
-            evidence.add_trail(path.name, path.stem, _trail(path))
+            trail = _trail(path)
+            if trail.unreadable and not trail.decisions:
+                raise MalformedValue(str(path), trail.unreadable[0].reason)
+            evidence.add_trail(path.name, path.stem, trail)
     if logs:
         witness = _Witness(source or logs[0].name or str(logs[0]))
         audit(logs, chroot=chroot, running=True, watch=witness)
