@@ -320,7 +320,7 @@ def test_a_consumer_keeps_its_membership_through_a_zookeeper_outage(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()
-    with Consumer(server.connect_string, group="g", topics=["t"], session_timeout_ms=3_000) as consumer:
+    with Consumer(server.connect_string, group="g", topics=["t"], session_timeout_ms=6_000) as consumer:
         eventually(lambda: consumer.registered)
         server.kill()
         eventually(lambda: consumer.stats.waits == 1)
