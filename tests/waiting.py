@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
 T = TypeVar("T")
@@ -33,3 +33,27 @@ def eventually(condition: Callable[[], T], within_s: float = 30.0, every_s: floa
             return value
         assert not late, f"not within {within_s} s; last seen: {value!r}"
         time.sleep(every_s)
+
+
+def write(producer: Producer, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    """Writes records to one partition, which may be new. The first is repeated until it is written: a producer gives
+    records up at once as long as it does not know their partition, and ``flush`` does not tell."""
+
+    def failures(some: Sequence[bytes]) -> list[KafkaError]:
+        found: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                found.append(error)
+
+        for value in some:
+            try:
+                producer.produce(topic, value, key=b"k", partition=partition, on_delivery=delivered)
+            except KafkaException as error:
+                found.append(error.args[0])
+            producer.poll(0)
+        assert producer.flush(90) == 0
+        return found
+
+    eventually(lambda: answered(producer, topic) and not failures(values[:1]), within_s=60)
+    assert not failures(values[1:])

@@ -14,7 +14,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.zk import connect
 from kafka_coord.zk.session import KazooStore
 from tests.consumer.by_hand import HandCoordinator
-from tests.waiting import answered
+from tests.waiting import write
 
 _groups = itertools.count(1)
 
@@ -66,18 +66,14 @@ def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]
             "log_level": 0,
         }
     )
-    written = itertools.count()
+    numbers = itertools.count()
 
-    def write(topic: str, partition: int, count: int) -> list[bytes]:
-        answered(producer, topic)  # waits until the broker knows a recently added partition
-        values = [b"%s-%d:%d" % (topic.encode(), partition, next(written)) for _ in range(count)]
-        for value in values:
-            producer.produce(topic, value, key=b"k", partition=partition)
-            producer.poll(0)
-        assert producer.flush(90) == 0
+    def written(topic: str, partition: int, count: int) -> list[bytes]:
+        values = [b"%s-%d:%d" % (topic.encode(), partition, next(numbers)) for _ in range(count)]
+        write(producer, topic, partition, values)
         return values
 
-    yield write
+    yield written
     producer.flush(5)
 
 

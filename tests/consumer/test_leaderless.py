@@ -26,7 +26,7 @@ from tests.conftest import _shared_servers
 from tests.consumer.reading import read
 from tests.frontends.harness import SocketInstance, listing
 from tests.go_consumer import go_consumer, records_of
-from tests.waiting import answered, eventually
+from tests.waiting import eventually, write
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 LED, UNLED = TopicPartition("flights", 0), TopicPartition("flights", 1)
@@ -54,21 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 def produce(cluster: KafkaCluster, partition: TopicPartition, *values: str) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    failures: list[Any] = []
-
-    def led() -> bool:
-        found = answered(producer, partition.topic).partitions.get(partition.partition)
-        return found is not None and found.leader >= 0
-
-    eventually(led)
-    for value in values:
-        producer.produce(
-            *(partition.topic, value.encode()),
-            partition=partition.partition,
-            on_delivery=lambda error, _message: failures.append(error) if error is not None else None,
-        )
-    assert producer.flush(60) == 0
-    assert not failures
+    write(producer, *partition, [value.encode() for value in values])
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from tests.end_to_end.parties import coordinator
-from tests.waiting import answered, eventually
+from tests.waiting import eventually
+from tests.waiting import write as written
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
 _groups = itertools.count(1)
@@ -52,10 +53,7 @@ def produce(kafka_cluster) -> Callable[[str, int, int], None]:
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
 
     def write(topic: str, partition: int, count: int) -> None:
-        eventually(lambda: len(answered(producer, topic).partitions) > partition)
-        for number in range(count):
-            producer.produce(topic, str(number), partition=partition)
-        assert producer.flush(60) == 0
+        written(producer, topic, partition, [b"%d" % number for number in range(count)])
 
     return write
 
