@@ -399,7 +399,7 @@ _Section = TypeVar("_Section", ZooKeeperSettings, ServeSettings, SocketSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundSetting:
     """A value and its source: ``flag --zookeeper``, ``variable KAFKA_COORD_…`` or ``/etc/coord.toml``."""
 
     value: Any
@@ -427,7 +427,9 @@ def load_settings(
     tables = _read_file(Path(file)) if file else {}
     values = _from_file(tables, str(file)) | _from_variables(environ) | _from_flags(flags or {}, called)
     kafka = _kafka_from_file(tables.get("kafka", {}), str(file)) | _kafka_from_variables(environ)
-    kafka |= {key: _Found(value, called.format("kafka-property")) for key, value in (kafka_properties or {}).items()}
+    kafka |= {
+        key: _FoundSetting(value, called.format("kafka-property")) for key, value in (kafka_properties or {}).items()
+    }
     origin = {key: given.origin for key, given in values.items()}
     return Settings(
         zookeeper=_section(ZooKeeperSettings, "zookeeper", values),
@@ -461,7 +463,7 @@ def keys() -> dict[str, str]:
 _SECTIONS: Mapping[str, Any] = {"zookeeper": ZooKeeperSettings, "serve": ServeSettings, "socket": SocketSettings}
 
 
-def _section(settings: type[_Section], section: str, found: Mapping[str, _Found]) -> _Section:
+def _section(settings: type[_Section], section: str, found: Mapping[str, _FoundSetting]) -> _Section:
     checked = {}
     for setting in dataclasses.fields(settings):
         key = f"{section}.{setting.name}"
@@ -522,7 +524,7 @@ def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
     return bool(level)
 
 
-def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:
+def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _FoundSetting]:
     values = {}
     known = keys()
     for section, table in tables.items():
@@ -536,17 +538,17 @@ def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:
             key = f"{section}.{name}"
             if key not in known:
                 raise _unknown(key, list(known), file)
-            values[key] = _Found(value, file)
+            values[key] = _FoundSetting(value, file)
     return values
 
 
-def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
+def _from_variables(environ: Mapping[str, str]) -> dict[str, _FoundSetting]:
     names = {VARIABLE_PREFIX + key.replace(".", "_").upper(): key for key in keys()}
     names |= {short: key for key, short in _SHORT_VARIABLES.items()}
     for variable in environ:
         if variable.startswith(VARIABLE_PREFIX) and variable not in names and _means_a_setting(variable, names):
             raise _unknown(variable, [*names, *sorted(_OTHER_VARIABLES)], "the environment")
-    return {key: _Found(environ[name], f"variable {name}") for name, key in names.items() if name in environ}
+    return {key: _FoundSetting(environ[name], f"variable {name}") for name, key in names.items() if name in environ}
 
 
 def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
@@ -563,7 +565,7 @@ def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
     return bool(near) and bool(difflib.get_close_matches(first, [near[0].partition("_")[0]], cutoff=0.8))
 
 
-def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
+def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _FoundSetting]:
     values = {}
     known = keys()
     for key, value in flags.items():
@@ -572,30 +574,30 @@ def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
         if key not in known:
             raise _unknown(key, list(known), called.format(key))
         name = "zookeeper" if key == "zookeeper.hosts" else key.partition(".")[2].replace("_", "-")
-        values[key] = _Found(value, called.format(name))
+        values[key] = _FoundSetting(value, called.format(name))
     return values
 
 
-def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found]:
+def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _FoundSetting]:
     """Joins the keys of nested tables into librdkafka's names, because TOML parses ``security.protocol = …`` as a
     nested table."""
-    values: dict[str, _Found] = {}
+    values: dict[str, _FoundSetting] = {}
     for name, value in table.items():
         key = f"{above}{name}"
         if isinstance(value, dict):
             values |= _kafka_from_file(value, file, f"{key}.")
         elif isinstance(value, str | int | float):
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            values[key] = _Found(written, file)
+            values[key] = _FoundSetting(written, file)
         else:
             raise SettingsError(f"kafka.{key} in {file} is a {type(value).__name__}; librdkafka takes text or numbers")
     return values
 
 
-def _kafka_from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
+def _kafka_from_variables(environ: Mapping[str, str]) -> dict[str, _FoundSetting]:
     prefix = f"{VARIABLE_PREFIX}KAFKA_"
     return {
-        name.removeprefix(prefix).lower().replace("_", "."): _Found(value, f"variable {name}")
+        name.removeprefix(prefix).lower().replace("_", "."): _FoundSetting(value, f"variable {name}")
         for name, value in environ.items()
         if name.startswith(prefix) and name != prefix
     }

@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 import trustme
 
+from kafka_coord.cli.serve import _with_renewed_properties
 from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.authentication import SettingsFileProperties, broker_security
 from kafka_coord.monitor.lag import BrokerLog
@@ -140,6 +141,17 @@ def test_a_password_for_the_brokers_is_read_from_the_settings_file_again(tmp_pat
     assert security.newest().password == "renewed"  # noqa: S105
     write("oops")
     assert security.newest().password == "renewed"  # noqa: S105
+
+
+def test_a_misspelt_property_in_a_renewed_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "coord.toml"
+    file.write_text('[kafka]\n"client.id" = "old"\n')
+    settings = _with_renewed_properties(load_settings(environ={}, file=file))
+    assert dict(settings.kafka.properties) == {"client.id": "old"}
+    file.write_text('[kafka]\n"client.di" = "renewed"\n')
+    assert dict(settings.kafka.properties) == {"client.id": "old"}
+    file.write_text('[kafka]\n"client.id" = "renewed"\n')
+    assert dict(settings.kafka.properties) == {"client.id": "renewed"}
 
 
 def test_a_password_for_zookeeper_is_read_from_the_settings_file_again(tmp_path: Path) -> None:

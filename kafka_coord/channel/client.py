@@ -21,8 +21,8 @@ from contextlib import suppress
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType, MetadataQuestion
-from kafka_coord.channel.rpc import Answered, Rpc
-from kafka_coord.channel.search import CONNECT_S, LONGEST_PAUSE_S, SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
+from kafka_coord.channel.rpc import AnsweredRequest, Rpc
+from kafka_coord.channel.search import CONNECT_S, LONGEST_PAUSE_S, SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
 from kafka_coord.errors import MalformedValue
 from kafka_coord.zk.store import SessionState
 
@@ -64,7 +64,7 @@ def ask_cluster_metadata(
                 raise OSError("the instance closed the connection before it answered")
             for frame in decoder.feed(data):
                 event = rpc.take(frame)
-                if isinstance(event, Answered):
+                if isinstance(event, AnsweredRequest):
                     return ClusterMetadata.from_json(event.frame)
                 raise OSError(f"the instance answered {frame.get('code', frame['type'])}: {frame.get('message', '')}")
 
@@ -193,7 +193,7 @@ class SocketClient:
         failed or the client has been closed."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
-            if isinstance(step, Pause):
+            if isinstance(step, Wait):
                 self._say(step.problem)
                 self._closed.wait(step.seconds)
                 return None

@@ -3,11 +3,12 @@ followed by a JSON object."""
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model.json_fields import dump, shown
@@ -92,16 +93,10 @@ class Decoder:
             yield self.take()
 
 
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
 def decode(body: bytes) -> Frame:
     """Decodes the body of one frame. Raises :class:`BadFrame`."""
     try:
-        frame = json.loads(body.decode(), parse_constant=_no_number)
-        if b"\\u" in body:
-            dump(frame)  # "\ud800" is valid JSON but not valid text
+        frame = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
         raise BadFrame(Fault.MALFORMED_FRAME, f"a frame is not JSON ({error})") from None
     if not isinstance(frame, dict):

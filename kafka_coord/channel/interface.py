@@ -8,7 +8,7 @@ from typing import Protocol
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.model import Command, CommandId, TopicPartition
-from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
+from kafka_coord.zk.store import Clock, Session, SessionListener, Watcher
 
 
 class SessionHandle(Protocol):
@@ -62,7 +62,7 @@ class MemberChannel(Protocol):
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]: ...
 
-    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]: ...
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool = False) -> frozenset[str]: ...
 
     def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None: ...
 

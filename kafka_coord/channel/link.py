@@ -31,7 +31,7 @@ from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.model import Command, CommandId, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.unresolved import Unresolved
-from kafka_coord.zk.store import Clock, Op, SessionListener, SessionState, Watcher, WatchEvent, WatchType
+from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
 Result = TypeVar("Result")
 
@@ -233,10 +233,8 @@ class SocketLink:
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
-    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`, but does not send ``also``. A consumer
-        that gives up its place requests its own eviction in ``also``, but here, the coordinator adds that request."""
-        for_good = bool(tuple(also))
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool = False) -> frozenset[str]:
+        """Like :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.leave`."""
         self.is_leaving = True
         return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 

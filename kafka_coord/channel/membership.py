@@ -41,7 +41,7 @@ from kafka_coord.channel.messages import (
     write_unresolved,
 )
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.rpc import Answered, Asked, Refused, Rpc
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, RefusedRequest, Rpc
 from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
 from kafka_coord.model import Command, CommandId, Member, StartFetcher, StopFetcher, TopicPartition, parse_command_id
 from kafka_coord.model.unresolved import Unresolved
@@ -86,7 +86,7 @@ class _Request:
 
     about: object
     answer: Frame | None = None
-    refusal: Refused | None = None
+    refusal: RefusedRequest | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -290,7 +290,7 @@ class Membership:
         try:
             if isinstance(event, Asked):
                 self._asked(connected, event, now)
-            elif isinstance(event, Answered):
+            elif isinstance(event, AnsweredRequest):
                 self._receive_answer(connected, event, now)
             else:
                 self._refused(connected, event, now)
@@ -348,7 +348,7 @@ class Membership:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
 
-    def _receive_answer(self, connected: _Connected, answered: Answered, now: float) -> None:
+    def _receive_answer(self, connected: _Connected, answered: AnsweredRequest, now: float) -> None:
         number, request = connected.requests.get(answered.type, (0, None))
         if request is not None and number == answered.id:
             request.answer = answered.frame
@@ -370,7 +370,7 @@ class Membership:
             lease_began=now,
         )
 
-    def _refused(self, connected: _Connected, refused: Refused, now: float) -> None:
+    def _refused(self, connected: _Connected, refused: RefusedRequest, now: float) -> None:
         number, request = connected.requests.get(refused.type, (0, None))
         if request is not None and number == refused.id:
             request.refusal = refused
@@ -589,7 +589,7 @@ def _result(request: _Request) -> Frame:
     return request.answer or {}
 
 
-def _error(refused: Refused) -> KafkaCoordError:
+def _error(refused: RefusedRequest) -> KafkaCoordError:
     """Converts a refusal into the exception that the caller receives."""
     if refused.code == Code.DUPLICATE_CONSUMER:
         incarnation = refused.frame.get("incarnation")

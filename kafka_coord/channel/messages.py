@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Self
+
+import msgspec
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, Member, TopicPartition, command_from_json
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import Count, JsonObject, Number, Positive
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, nested
 from kafka_coord.model.unresolved import Unresolved, read_topics
@@ -67,6 +70,16 @@ _NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED, MessageTy
 Offsets = Mapping[TopicPartition, int]
 
 
+class FrameBody(JsonObject, frozen=True):
+    """What a frame of one type says."""
+
+    about: ClassVar[MessageType]
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str = "", **of_znode: Any) -> Self:
+        return super().from_json(value, where or cls.about, **of_znode)
+
+
 # --- offsets and partitions ----------------------------------------------------------------------------------------
 
 
@@ -105,39 +118,26 @@ def _partitions(topic: str, partitions: Any, where: str, field_name: str = "offs
 # --- cluster-metadata ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinator:
+class Coordinator(JsonObject, frozen=True):
     """The elected instance. ``endpoint`` is the ``host:port`` where consumers can reach it, or ``None`` if it does not
     listen for them."""
 
-    instance: int
-    epoch: int
-    endpoint: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"instance": self.instance, "epoch": self.epoch, "endpoint": self.endpoint}
+    instance: Number
+    epoch: Count
+    endpoint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataQuestion:
+class MetadataQuestion(FrameBody, frozen=True, omit_defaults=True):
     """A consumer's request for the cluster metadata. The instance may hold its response for up to ``wait_ms`` while it
     waits for a coordinator that accepts consumers. A coordinator with the epoch ``not_epoch`` does not count: the
     consumer lost it or could not reach it."""
 
-    wait_ms: int = 0
-    not_epoch: int | None = None
+    wait_ms: Count = 0
+    not_epoch: Count | None = None
+    about: ClassVar[MessageType] = MessageType.CLUSTER_METADATA
 
     def to_json(self) -> dict[str, Any]:
-        epoch = {"not_epoch": self.not_epoch} if self.not_epoch is not None else {}
-        return {"wait_ms": self.wait_ms} | epoch if self.wait_ms > 0 else {}
-
-    @classmethod
-    def from_json(cls, frame: fields.Json) -> MetadataQuestion:
-        where = MessageType.CLUSTER_METADATA
-        return cls(
-            wait_ms=fields.number(frame, "wait_ms", where, 0, at_least=0),
-            not_epoch=fields.number(frame, "not_epoch", where, at_least=0) if "not_epoch" in frame else None,
-        )
+        return super().to_json() if self.wait_ms > 0 else {}
 
     def wants(self, coordinator: Coordinator | None) -> bool:
         """Returns whether the request is waiting for this coordinator."""
@@ -186,12 +186,7 @@ def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
     """Reads the field ``coordinator`` in a response to ``cluster-metadata`` or in a ``not-coordinator`` refusal."""
     if "coordinator" in frame and frame["coordinator"] is None:
         return None
-    coordinator = fields.mapping(frame, "coordinator", where)
-    return Coordinator(
-        instance=fields.number(coordinator, "instance", where),
-        epoch=fields.number(coordinator, "epoch", where, at_least=0),
-        endpoint=fields.optional_text(coordinator, "endpoint", where),
-    )
+    return Coordinator.from_json(fields.mapping(frame, "coordinator", where), where)
 
 
 def _list(frame: fields.Json, name: str, where: str) -> list[Any]:
@@ -260,65 +255,32 @@ class Register:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(FrameBody, frozen=True):
     """The response to ``register``: the member's name and incarnation, its session timeout and ping interval in ms, and
     the epoch of the coordinator."""
 
-    consumer: str
-    incarnation: int
-    session_timeout_ms: int
-    ping_interval_ms: int
-    epoch: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "consumer_id": self.consumer,
-            "incarnation": self.incarnation,
-            "session_timeout_ms": self.session_timeout_ms,
-            "ping_interval_ms": self.ping_interval_ms,
-            "epoch": self.epoch,
-        }
-
-    @classmethod
-    def from_json(cls, frame: fields.Json) -> Registered:
-        where = MessageType.REGISTER
-        return cls(
-            consumer=fields.text(frame, "consumer_id", where),
-            incarnation=fields.number(frame, "incarnation", where),
-            session_timeout_ms=fields.number(frame, "session_timeout_ms", where, at_least=1),
-            ping_interval_ms=fields.number(frame, "ping_interval_ms", where, at_least=1),
-            epoch=fields.number(frame, "epoch", where, at_least=0),
-        )
+    consumer: str = msgspec.field(name="consumer_id")
+    incarnation: Number
+    session_timeout_ms: Positive
+    ping_interval_ms: Positive
+    epoch: Count
+    about: ClassVar[MessageType] = MessageType.REGISTER
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(FrameBody, frozen=True, omit_defaults=True):
     """A request to continue a membership on a new connection."""
 
     group: str
-    consumer: str
-    incarnation: int
+    consumer: str = msgspec.field(name="consumer_id")
+    incarnation: Number
     resume_key: str
-    secret: str | None = field(default=None, repr=False)
+    secret: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        written: dict[str, Any] = {"group": self.group, "consumer_id": self.consumer, "incarnation": self.incarnation}
-        written["resume_key"] = self.resume_key
-        if self.secret is not None:
-            written["secret"] = self.secret
-        return written
+    about: ClassVar[MessageType] = MessageType.RESUME
 
-    @classmethod
-    def from_json(cls, frame: fields.Json) -> Resume:
-        where = MessageType.RESUME
-        return cls(
-            group=fields.text(frame, "group", where),
-            consumer=fields.text(frame, "consumer_id", where),
-            incarnation=fields.number(frame, "incarnation", where),
-            resume_key=fields.text(frame, "resume_key", where),
-            secret=fields.optional_text(frame, "secret", where),
-        )
+    def __repr__(self) -> str:
+        """Hides the secret."""
+        return f"Resume({self.group!r}, {self.consumer!r}, {self.incarnation})"
 
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
@@ -358,24 +320,14 @@ def read_unresolved(frame: fields.Json) -> Unresolved:
 # --- ping and commands ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(FrameBody, frozen=True):
     """A ping. It confirms that all responses to pings up to ``heard`` arrived in time and their offsets are stored, and
     that the acknowledgements of all commands up to ``done`` are stored. Both are ids of the coordinator's own requests,
     or 0 for none."""
 
-    heard: int
-    done: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"heard": self.heard, "done": self.done}
-
-    @classmethod
-    def from_json(cls, frame: fields.Json) -> Ping:
-        return cls(
-            heard=fields.number(frame, "heard", MessageType.PING, at_least=0),
-            done=fields.number(frame, "done", MessageType.PING, at_least=0),
-        )
+    heard: Count
+    done: Count
+    about: ClassVar[MessageType] = MessageType.PING
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:

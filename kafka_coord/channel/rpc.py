@@ -29,7 +29,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredRequest:
     """A response from the other end. ``type`` is the type of this end's request."""
 
     id: int
@@ -38,7 +38,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """An error from the other end. ``type`` is the type of the refused request, or "" if the error is about the
     connection."""
 
@@ -49,7 +49,7 @@ class Refused:
     frame: Frame
 
 
-Event = Asked | Answered | Refused
+Event = Asked | AnsweredRequest | RefusedRequest
 
 
 class Rpc:
@@ -89,13 +89,13 @@ class Rpc:
         if kind not in (ANSWER, ERROR):
             return self._asked(number, kind, frame)
         if kind == ERROR and number == 0:
-            return Refused(0, "", *_error(frame), frame)
+            return RefusedRequest(0, "", *_error(frame), frame)
         request = self._waiting.pop(number, None)
         if request is None:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"got an unexpected {kind} to request {number}")
         if kind == ERROR:
-            return Refused(number, request, *_error(frame), frame)
-        return Answered(number, request, frame)
+            return RefusedRequest(number, request, *_error(frame), frame)
+        return AnsweredRequest(number, request, frame)
 
     def _asked(self, number: int, kind: str, frame: Frame) -> Asked:
         if number != self._their_last_id + 1:

@@ -68,7 +68,7 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Wait:
     """Pause before the next round of hosts, because a whole round has failed. ``problem`` says why."""
 
     seconds: float
@@ -94,14 +94,14 @@ class CoordinatorSearch:
         self._pause_s = FIRST_PAUSE_S
         self._problem = "no host is configured"
 
-    def next(self, lease_left_s: float) -> Ask | Connect | Pause:
+    def next(self, lease_left_s: float) -> Ask | Connect | Wait:
         """Returns the next step."""
         coordinator, self._found = self._found, None
         if coordinator is not None and coordinator.endpoint is not None:
             return Connect(coordinator, coordinator.endpoint, longest_wait(CONNECT_S, lease_left_s))
         if self._left_in_round <= 0:
             self._left_in_round = len(self._hosts)
-            return Pause(self._next_pause(lease_left_s), self._problem)
+            return Wait(self._next_pause(lease_left_s), self._problem)
         self._left_in_round -= 1
         host = self._hosts.pop(0)
         self._hosts.append(host)

@@ -19,6 +19,7 @@ from kafka_coord.channel.operations import (
     chunks,
     decode_command,
     decode_offset,
+    eviction_op,
     in_order,
     leave_ops,
     offset_op,
@@ -46,7 +47,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.departure import LEFT
-from kafka_coord.model.unresolved import Refusals, write_reason
+from kafka_coord.model.unresolved import MAX_REASON_CHARS, Refusals, write_reason
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import (
     Check,
@@ -317,15 +318,16 @@ class ConsumerChannel:
             return self.commit(registration, offsets)
 
     def leave(
-        self, registration: Registration, offsets: Offsets, also: Iterable[Op] = (), departure: Departure = LEFT
+        self, registration: Registration, offsets: Offsets, *, for_good: bool = False, departure: Departure = LEFT
     ) -> frozenset[str]:
         """Writes the last offsets and deletes the registration in the same multi, so that the partitions move
         immediately. ``departure`` tells the coordinator how the member went.
 
-        The multi also includes ``also``, unless the consumer's credentials do not allow that. Returns the same as
-        :meth:`commit`.
+        With ``for_good``, the multi also gives up the place that the coordinator keeps for ``rejoin_grace_ms``, unless
+        the consumer's credentials do not allow that. Returns the same as :meth:`commit`.
         """
-        also = tuple(also)
+        now_ms = int(self._store.clock.time() * 1000)
+        also = (eviction_op(self.group, self.consumer, now_ms),) if for_good else ()
         last = leave_ops(registration, departure)
         if also:
             try:
@@ -468,7 +470,8 @@ class ConsumerChannel:
         """Records which topics the consumer is not allowed to read, each with the reason. The coordinator leaves the
         consumer out for these topics. Raises :class:`MembershipLost`."""
         path = layout.refusals(self.group, self.consumer)
-        value = fields.dump(Refusals(registration.incarnation, topics).to_json())
+        reasons = {topic: reason[:MAX_REASON_CHARS] for topic, reason in sorted(topics.items())}
+        value = fields.dump(Refusals(registration.incarnation, reasons).to_json())
 
         def ops() -> Iterator[Op]:
             # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.

@@ -83,9 +83,9 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The outcome of a :class:`Store`."""
+    """The outcome of a :class:`StoreGroup`."""
 
-    store: Store
+    store: StoreGroup
     error: Error
 
 
@@ -158,7 +158,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreGroup:
     """Write the group to the log, with ``assignments`` by member id and the identities of the topics in them
     (``topic_ids``), and report the outcome with :class:`Stored`.
     If a returning static member is waiting for the outcome, ``because`` describes its return. ``by_leader`` is true if
@@ -183,4 +183,4 @@ class StaticReturn:
     before: tuple[tuple[Protocol, ...], float, float]
 
 
-Instruction = Joined | Synced | Answered | Held | Left | Store
+Instruction = Joined | Synced | Answered | Held | Left | StoreGroup

@@ -81,7 +81,7 @@ def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) ->
 
 
 @dataclass(slots=True)
-class Allowance:
+class HoldAllowance:
     """Limits how often a client is made to resend a heartbeat. One use is allowed every ``each_s`` seconds, and up to
     ``most`` uses can be saved up. Times are in monotonic seconds."""
 
@@ -118,7 +118,7 @@ class Beats:
     """When an error last made the client resend its heartbeat."""
     _is_impatient: bool = False
     """Whether the client has stopped waiting for the response to a held heartbeat."""
-    _allowance: Allowance = field(default_factory=Allowance)
+    _allowance: HoldAllowance = field(default_factory=HoldAllowance)
     """Limits resends. Every heartbeat counts as one use, even if it is not a resend."""
 
     def arrived(self, now: float, software: str, session_timeout_s: float) -> float:
@@ -161,7 +161,7 @@ class Beats:
 
     def joined(self, now: float) -> None:
         """Handles a new join from the client and resets its allowance."""
-        self._allowance, self._answered_at = Allowance(), now
+        self._allowance, self._answered_at = HoldAllowance(), now
 
     def given_up(self, now: float) -> None:
         """Handles that the client has stopped waiting for the response to a held heartbeat. Its read timeout must be

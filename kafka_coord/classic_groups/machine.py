@@ -49,14 +49,14 @@ from kafka_coord.classic_groups.events import (
     Left,
     Released,
     StaticReturn,
-    Store,
     Stored,
+    StoreGroup,
     Sync,
     Synced,
     TopicsReplaced,
 )
 from kafka_coord.classic_groups.heartbeat_hold import Beats, LateBeats
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata
 from kafka_coord.classic_groups.sessions import LEAST_S, NOTED_AFTER_S
 from kafka_coord.model import Departure, DepartureKind
 from kafka_coord.model.departure import LEFT
@@ -67,8 +67,8 @@ NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """How long a new member's first join may be held, in seconds. After that, its client must be gone, so the member is
 removed."""
 
-EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
-STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
+EMPTY, PREPARING, COMPLETING = ClassicState.EMPTY, ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE
+STABLE, DEAD = ClassicState.STABLE, ClassicState.DEAD
 
 
 @dataclass(slots=True)
@@ -114,6 +114,9 @@ class Group:
         """The generation whose assignment is being written to the log."""
         self._store_empty_by = math.inf
         """When to write again that the group is empty, because the log refused it."""
+        self.owes_emptiness = False
+        """Whether the group is empty and the log does not say so yet, because that record is being written or was
+        refused. No record that is true only of an empty group may come before it."""
 
     @property
     def due(self) -> float:
@@ -167,11 +170,16 @@ class Group:
             self._sync_expired(now)
         if self._join_by <= now:
             self._join_expired(now)
-        if self._store_empty_by <= now:
+        if self._store_empty_by <= now and group.state is not DEAD:  # a deletion may be refused as well
             self._store_empty_by = math.inf
-            if group.state is EMPTY:
+            if self.owes_emptiness:
                 self._store()
         return self._taken()
+
+    def emptied(self, generation_id: int) -> None:
+        """Notes that the log says that the group became empty in that generation."""
+        if self.owes_emptiness and generation_id == self.metadata.generation_id:
+            self.owes_emptiness, self.metadata.departed = False, {}
 
     def end(self, error: Error) -> list[Instruction]:
         """Ends a group that was moved or deleted. Returns responses with ``error`` to all held requests."""
@@ -327,6 +335,7 @@ class Group:
         group = self.metadata
         if group.state not in {EMPTY, STABLE, COMPLETING}:
             return
+        self.owes_emptiness = False
         for member in group.members.values():
             member.assignment = b"" if group.state is COMPLETING else member.assignment
             self._answer_sync(member, Error.REBALANCE_IN_PROGRESS)
@@ -373,7 +382,7 @@ class Group:
             group.leader_id = joined[0].member_id
         group.generation_id += 1
         if not group.members:
-            group.protocol_name, group.state = None, EMPTY
+            group.protocol_name, group.state, self.owes_emptiness = None, EMPTY, True
             self._store()
             return
         group.protocol_name, group.state = group.select_protocol(), COMPLETING
@@ -451,7 +460,7 @@ class Group:
         topic_ids = group.topic_ids if topic_ids is None else topic_ids
         if assignments is None:
             assignments = {member.member_id: member.assignment for member in group.members.values()}
-        self._out.append(Store(group.generation_id, assignments, because, by_leader, topic_ids))
+        self._out.append(StoreGroup(group.generation_id, assignments, because, by_leader, topic_ids))
 
     def _stored(self, stored: Stored, now: float) -> None:
         group, store = self.metadata, stored.store
@@ -459,10 +468,10 @@ class Group:
             self._static_return_stored(store.because, stored.error, now)
             return
         if not store.by_leader:
-            if stored.error is not Error.NONE and group.state is EMPTY:
+            if stored.error is Error.NONE:
+                self.emptied(store.generation_id)
+            elif self.owes_emptiness:
                 self._store_empty_by = now + STORE_AGAIN_S
-            elif group.state is EMPTY:
-                group.departed = {}
             return
         self._storing = NO_GENERATION
         if group.state is not COMPLETING or group.generation_id != store.generation_id:

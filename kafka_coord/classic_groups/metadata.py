@@ -14,7 +14,7 @@ CONSUMER = "consumer"
 """The protocol type of consumer groups. In ListGroups, it is also the type of KIP-848 groups."""
 
 
-class GroupState(StrEnum):
+class ClassicState(StrEnum):
     """The states of a group, with the names that DescribeGroups and ListGroups use."""
 
     EMPTY = "Empty"
@@ -83,7 +83,7 @@ class GroupMetadata:
     ``topic_ids`` contains the identities of the topics that the newest stored assignments name."""
 
     group_id: str
-    state: GroupState = GroupState.EMPTY
+    state: ClassicState = ClassicState.EMPTY
     state_since_ms: int = 0
     generation_id: int = 0
     protocol_type: str | None = None
@@ -152,7 +152,7 @@ class GroupMetadata:
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
         """Returns whether a member with the given protocols can join. Its protocol type must be the group's, and it
         must offer a protocol that all members support. An empty group accepts any type and any protocols."""
-        if self.state is GroupState.EMPTY:
+        if self.state is ClassicState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         offered = {protocol.name for protocol in protocols}
         if not self.members:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
+from msgspec import UNSET, UnsetType
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
@@ -15,7 +15,7 @@ from kafka_coord.cli.output import Column, Format, Section, columns, show
 from kafka_coord.errors import NoNode, VerificationFailed
 from kafka_coord.monitor.audit import EventHistory, Selection, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
-from kafka_coord.monitor.audit.report import F, Findings
+from kafka_coord.monitor.audit.report import EventDocument, F, Findings
 
 _FINDINGS = columns("when zxid rule group what who")
 _LOG_FINDINGS = columns("when #partition #offset rule group what")
@@ -82,14 +82,14 @@ def audit(
     history = EventHistory(Selection(group, consumer, parse_partition(partition) if partition else None))
     with_history = bool(partition or group or consumer)
     report = run_audit(directories, chroot=chroot, running=running, watch=history if with_history else None)
-    events = [event.to_json() for event in history.events] if with_history else None
+    events = [event.document() for event in history.events] if with_history else UNSET
     checked = "{transactions} transactions, {grants} partition grants, {commands} commands, {commits} commits"
     _show(output, report, _FINDINGS, checked, events)
 
 
 def _audit_groups_log(output: Format) -> None:
     from kafka_coord.cli.opening import note_left_out
-    from kafka_coord.grouplog.cluster import Cluster
+    from kafka_coord.grouplog.cluster import LogCluster
     from kafka_coord.monitor.lag import bootstrap_servers
     from kafka_coord.monitor.log_audit import audit_groups_log
     from kafka_coord.zk import layout
@@ -104,7 +104,7 @@ def _audit_groups_log(output: Format) -> None:
             except NoNode:
                 return -1
 
-        cluster = Cluster.of(bootstrap_servers(store, properties, note_left_out), properties)
+        cluster = LogCluster.of(bootstrap_servers(store, properties, note_left_out), properties)
         report = audit_groups_log(cluster, znode_version)
     checked = "{records} records of {partitions} partitions, {terms} terms, {commits} commits"
     _show(output, report, _LOG_FINDINGS, checked)
@@ -115,20 +115,19 @@ def _show(
     report: Findings[F],
     columns: Sequence[Column],
     checked: str,
-    events: list[dict[str, Any]] | None = None,
+    events: list[EventDocument] | UnsetType = UNSET,
 ) -> None:
     """Prints the report. Raises :class:`VerificationFailed` if it contains violations."""
     verdict = ("{violations} violations, {warnings} warnings in " + checked).format_map(Counter(report.figures))
     figures = [{"checked": name.replace("_", " "), "count": count} for name, count in report.figures.items()]
-    document = report.to_json()
+    document = report.document(events)
     sections = [
-        Section("violations", columns, [found.to_json() for found in report.violations]),
-        Section("warnings", columns, [found.to_json() for found in report.warnings]),
+        Section("violations", columns, [one.row() for one in document.violations]),
+        Section("warnings", columns, [one.row() for one in document.warnings]),
         Section("checked", _FIGURES, figures),
     ]
-    if events is not None:
-        document["history"] = events
-        sections.insert(0, Section("history", _EVENTS, events))
+    if events is not UNSET:
+        sections.insert(0, Section("history", _EVENTS, [one.row() for one in events]))
     show(output, document, sections, summary=[verdict])
     if not report.clean:
         raise VerificationFailed(verdict)

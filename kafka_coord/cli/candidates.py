@@ -13,12 +13,12 @@ from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.zk import layout
 
 if TYPE_CHECKING:
-    from kafka_coord.monitor.client_groups.asking import Instances
+    from kafka_coord.monitor.client_groups.asking import AskedInstances
 
 _PATIENCE_S = 1.0
 """How long, in seconds, completion waits for ZooKeeper or an instance after the user presses Tab."""
 
-Names = Callable[["Instances", click.Context], Iterable[str]]
+Names = Callable[["AskedInstances", click.Context], Iterable[str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
@@ -30,14 +30,14 @@ managed_groups, topics = _below(layout.GROUPS), _below(layout.BROKER_TOPICS)
 running_instances, requests = _below(layout.COORDINATORS), _below(layout.REQUESTS)
 
 
-def all_groups(instances: Instances, _: click.Context) -> Iterable[str]:
+def all_groups(instances: AskedInstances, _: click.Context) -> Iterable[str]:
     from kafka_coord.monitor.client_groups.groups import list_client_groups
 
     clients = list_client_groups(instances).groups
     return {*instances.store.children(layout.GROUPS), *(one.group for one in clients)}
 
 
-def members(instances: Instances, ctx: click.Context) -> Iterable[str]:
+def members(instances: AskedInstances, ctx: click.Context) -> Iterable[str]:
     """Returns the members of the group that the command line names."""
     from kafka_coord.monitor.client_groups.groups import read_client_group
 
@@ -64,9 +64,9 @@ def offering(names: Names) -> Complete:
                 settings = current_settings()
             quick = replace(settings.zookeeper, connect_timeout_ms=round(_PATIENCE_S * 1000))
             with open_store(replace(settings, zookeeper=quick)) as store:
-                from kafka_coord.monitor.client_groups.asking import Instances
+                from kafka_coord.monitor.client_groups.asking import AskedInstances
 
-                instances = Instances(store, settings.kafka.properties, _PATIENCE_S)
+                instances = AskedInstances(store, settings.kafka.properties, _PATIENCE_S)
                 return sorted(name for name in names(instances, ctx) if name.startswith(incomplete))
         except Exception:  # noqa: BLE001 - the shell would print any error into the line being typed
             return []

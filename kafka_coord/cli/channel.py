@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from kafka_coord.cli.connection import connection_options, open_store
@@ -13,12 +11,18 @@ from kafka_coord.cli.output import Column, Format, Section, columns, duration, s
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.channel import Waiting, read_waiting
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.documents import command_document
+from kafka_coord.monitor.documents import CommandDocument
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.snapshot import read_groups
 
 _LIST = columns("group consumer command waits_for=WAITS for_live=LIVE partitions")
 _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation for_live=LIVE partitions reason")
+
+
+class WaitingCommandDocument(CommandDocument, frozen=True):
+    """``kafka-coord channel list -o json``"""
+
+    age_ms: int
 
 
 @click.group()
@@ -78,11 +82,9 @@ def show_command(group: str, consumer: str | None, output: Format) -> None:
 
 
 def _show(output: Format, waiting: Waiting, now_ms: int, columns: tuple[Column, ...]) -> None:
-    documents: list[dict[str, Any]] = [
-        command_document(one) | {"age_ms": one.age_ms(now_ms)} for one in waiting.commands
-    ]
+    documents = [WaitingCommandDocument.of(one, age_ms=one.age_ms(now_ms)) for one in waiting.commands]
     rows = [
-        document | {"waits_for": duration(document["age_ms"]), "partitions": str(one.partitions)}
+        document.row(waits_for=duration(document.age_ms), partitions=str(one.partitions))
         for document, one in zip(documents, waiting.commands, strict=True)
     ]
     show(output, documents, [Section("commands", columns, rows, empty="no unacknowledged commands")])

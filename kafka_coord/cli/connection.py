@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from kafka_coord.consumer.confluent_names import check_properties
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, load_settings, variable_of
 from kafka_coord.zk.options_from_settings import connect_with
@@ -72,7 +73,7 @@ def current_settings(**flags: Any) -> Settings:
     given.pop("config", None)
     properties = dict(_property(written) for written in given.pop("kafka", ()))
     given |= {key.replace("__", "."): value for key, value in flags.items() if not _from_own_variable(key)}
-    return load_settings(given, file=given_config(), kafka_properties=properties)
+    return check_properties(load_settings(given, file=given_config(), kafka_properties=properties))
 
 
 def _from_own_variable(key: str) -> bool:

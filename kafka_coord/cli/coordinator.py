@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import click
+from msgspec.structs import replace
 
 from kafka_coord.cli import candidates
 from kafka_coord.cli.candidates import offering
@@ -16,8 +17,13 @@ from kafka_coord.cli.requests import asked, asking_options, reason_option, show_
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
-from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.documents import action_document, election_document, request_document, status_document
+from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
+from kafka_coord.monitor.documents import (
+    ActionDocument,
+    ClusterHistoryDocument,
+    ElectionDocument,
+    RequestDocument,
+)
 from kafka_coord.monitor.history import read_cluster_history
 from kafka_coord.monitor.requests import await_successor, read_requests, withdraw
 
@@ -27,6 +33,12 @@ _REQUESTS = columns("request type group consumer by since age result reason")
 
 
 _UNKNOWN = "an instance is elected, but its znode cannot be read"
+
+
+class QueuedRequestDocument(RequestDocument, frozen=True):
+    """``kafka-coord coordinator requests -o json``"""
+
+    age_ms: int
 
 
 @click.group()
@@ -52,9 +64,9 @@ def status(output: Format) -> None:
     """
     with open_store() as store:
         cluster = read_cluster(store)
-    document = status_document(cluster)
+    document = ClusterDocument.of(cluster)
     now_ms = round(time.time() * 1000)
-    rows = [row | {"up": _up(cluster.instances[row["broker_id"]], now_ms)} for row in document["instances"]]
+    rows = [one.row(up=_up(cluster.instances[one.broker_id], now_ms)) for one in document.instances]
     show(output, document, [Section("instances", _INSTANCES, rows)], summary=[_sentence(cluster)])
     report_unreadable(tuple(one for one in cluster.unreadable if one.path.startswith("/consumers/coord")))
     if cluster.undecided:
@@ -89,7 +101,7 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
     with open_store() as store:
         answer = asked(store, request, timeout_s)
         if successor is not None:
-            answer["message"] = await_successor(store, successor, timeout_s)
+            answer = replace(answer, message=await_successor(store, successor, timeout_s))
     show_answers(output, [answer])
 
 
@@ -115,10 +127,16 @@ def history(last: int, output: Format) -> None:
     """
     with open_store() as store:
         cluster_history = read_cluster_history(store)
-    elections = [election_document(one) for one in cluster_history.elections[-last:]]
-    actions = [action_document(one) for one in cluster_history.actions[-last:]]
-    sections = [Section("elections", _ELECTIONS, elections), Section("actions", ACTIONS, actions)]
-    show(output, {"elections": elections, "actions": actions}, sections)
+    document = ClusterHistoryDocument(
+        elections=[ElectionDocument.of(one) for one in cluster_history.elections[-last:]],
+        actions=[ActionDocument.of(one) for one in cluster_history.actions[-last:]],
+    )
+    sections = [
+        Section("elections", _ELECTIONS, [one.row() for one in document.elections]),
+        Section("actions", ACTIONS, [one.row() for one in document.actions]),
+    ]
+    show(output, document, sections)
+    report_unreadable(cluster_history.unreadable)
 
 
 @coordinator.command()
@@ -135,11 +153,11 @@ def requests(answered_too: bool, output: Format) -> None:
         queued, unreadable = read_requests(store)
         now_ms = round(store.clock.time() * 1000)
     documents = [
-        request_document(one) | {"age_ms": max(0, now_ms - one.since_ms)}
+        QueuedRequestDocument.of(one, age_ms=max(0, now_ms - one.since_ms))
         for one in queued
         if answered_too or not one.request.answered
     ]
-    rows = [document | {"age": duration(document["age_ms"])} for document in documents]
+    rows = [one.row(age=duration(one.age_ms)) for one in documents]
     show(output, documents, [Section("requests", _REQUESTS, rows)])
     report_unreadable(unreadable)
 

@@ -11,7 +11,7 @@ from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.monitor.doctor import LagSight, Severity, examine
-from kafka_coord.monitor.documents import finding_document
+from kafka_coord.monitor.doctor.findings import FindingDocument
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.remainders import remainders_of
 
@@ -51,11 +51,9 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
                 ),
             )
         )
-    documents = [finding_document(one) for one in findings]
+    documents = [FindingDocument.of(one) for one in findings]
     shown = [
-        document
-        for document, one in zip(documents, findings, strict=True)
-        if everything or output is not Format.TABLE or one.severity is not Severity.OK
+        one.row() for one in documents if everything or output is not Format.TABLE or one.severity is not Severity.OK
     ]
     section = Section("findings", _COLUMNS, shown, empty="everything is in order (--all lists the checks)")
     show(output, documents, [section])

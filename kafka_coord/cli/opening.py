@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.cli.output import note
 from kafka_coord.model import Unreadable
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.log import LogBounds, read_log
 from kafka_coord.monitor.lag import BrokerLog, bootstrap_servers
 from kafka_coord.wire.batches import LogRecord
@@ -20,15 +20,15 @@ def note_left_out(broker: Unreadable) -> None:
 
 
 @contextmanager
-def open_instances() -> Iterator[Instances]:
+def open_instances() -> Iterator[AskedInstances]:
     """Opens a ZooKeeper session for a command that queries the running instances."""
     settings = current_settings()
     with open_store(settings) as store:
-        yield Instances(store, settings.kafka.properties)
+        yield AskedInstances(store, settings.kafka.properties)
 
 
 @contextmanager
-def open_cluster() -> Iterator[tuple[Instances, BrokerLog]]:
+def open_cluster() -> Iterator[tuple[AskedInstances, BrokerLog]]:
     """Opens a ZooKeeper session like :func:`open_instances`, and a connection to the brokers."""
     with (
         open_instances() as instances,
@@ -38,7 +38,7 @@ def open_cluster() -> Iterator[tuple[Instances, BrokerLog]]:
 
 
 def read_groups_log(
-    instances: Instances,
+    instances: AskedInstances,
     partition: int,
     wanted: Callable[[LogRecord], bool] | None,
     *,

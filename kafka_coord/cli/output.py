@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +10,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import json, to_builtins
 
-from kafka_coord.monitor.documents import iso_time
+from kafka_coord.monitor.moments import iso_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,11 +68,11 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
     """Prints a result to standard output: ``document`` as json or yaml, ``sections`` as a table or tsv. Tables are
     preceded by the lines of ``summary``."""
     if output is Format.JSON:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(json.format(json.encode(document), indent=2).decode())
     elif output is Format.YAML:
         import yaml
 
-        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(to_builtins(document), sort_keys=False, allow_unicode=True), nl=False)
     elif output is Format.TSV:
         for line in tsv_lines(sections):
             click.echo(line)
@@ -188,7 +188,7 @@ def _escaped(character: str) -> str:
 
 
 ACTIONS = columns("at by action reason change")
-"""The columns of an operator action (:func:`~kafka_coord.monitor.documents.action_document`)."""
+"""The columns of an operator action (:class:`~kafka_coord.monitor.documents.ActionDocument`)."""
 
 
 def paused_by(pause: Pause) -> str:

@@ -167,7 +167,7 @@ def history(
     if groups:
         with open_store() as store:
             for group in groups:
-                evidence.add_decisions("zookeeper", group, read_trail(store, group)[0])
+                evidence.add_trail("zookeeper", group, read_trail(store, group))
     with job_session("kafka-coord history", master, conf, log or root / "logs" / "history.log") as spark:
         report = write_history(spark, evidence, directory)
     show_history(output, report)

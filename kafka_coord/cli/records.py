@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -36,10 +38,14 @@ def read_records(file: str, file_format: str | None, key_column: str | None) -> 
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[IO[str]]:
-    if file == "-":
-        yield sys.stdin
-        return
     try:
+        if file == "-":  # it has the same encoding as a file, whatever the locale
+            text: IO[str] = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline="")
+            try:
+                yield text
+            finally:
+                text.detach()  # type: ignore[attr-defined]
+            return
         with Path(file).open(encoding="utf-8-sig", newline="") as text:
             yield text
     except OSError as error:
@@ -51,9 +57,15 @@ def _opened(file: str) -> Iterator[IO[str]]:
 def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, None]:
     with _opened(file) as text:
         rows = csv.reader(text)
-        header = next(rows, None)
+        try:
+            header = next(rows, None)
+        except csv.Error as error:
+            raise MalformedValue(f"{file}:{rows.line_num}", str(error)) from None
         if not header:
             raise MalformedValue(file, "the header line is missing")
+        twice = [name for name, many in Counter(header).items() if many > 1]
+        if twice:
+            raise MalformedValue(file, f"the header names the column {twice[0][:60]!r} more than once")
         if key_column is not None and key_column not in header:
             named = ", ".join(name[:60] for name in header[:20])
             raise SettingsError(f"--key {key_column!r} is not a column of {file}; its columns are {named}")
@@ -86,7 +98,10 @@ def _read_jsonl(file: str, key_field: str | None) -> Generator[KeyValue, None, N
             if key_field is not None:
                 if not isinstance(value, dict) or key_field not in value:
                     raise MalformedValue(f"{file}:{at}", f"the record lacks the field {key_field!r}")
-                key = _key(value[key_field])
+                try:
+                    key = _key(value[key_field])
+                except UnicodeEncodeError:
+                    raise MalformedValue(f"{file}:{at}", f"the field {key_field!r} is not text") from None
             yield key, stripped.encode()
 
 

@@ -13,7 +13,7 @@ from kafka_coord.cli.options import output_option, timeout_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import Request
-from kafka_coord.monitor.documents import answer_document
+from kafka_coord.monitor.documents import AnswerDocument
 from kafka_coord.monitor.requests import ask
 from kafka_coord.zk.store import Store
 
@@ -38,18 +38,22 @@ reason_option = click.option(
 )
 
 
-def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
-    """Sends the request, waits up to ``timeout_s`` seconds for the response, and returns it as a row."""
-    return answer_document(ask(store, request, timeout_s, note))
+def asked(store: Store, request: Request, timeout_s: float) -> AnswerDocument:
+    """Sends the request, waits up to ``timeout_s`` seconds for the response, and returns it."""
+    return AnswerDocument.of(ask(store, request, timeout_s, note))
 
 
-def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
+def show_answers(output: Format, answers: list[AnswerDocument]) -> None:
     """Prints the responses. A table shows one line per response; the other formats contain all fields."""
     if output is Format.TABLE:
         for answer in answers:
-            click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])
+            click.echo(f"{answer.result}: {answer.message}" if answer.message else answer.result)
         return
-    show(output, answers, [Section("answers", columns("request type group result message"), answers)])
+    show(
+        output,
+        answers,
+        [Section("answers", columns("request type group result message"), [one.row() for one in answers])],
+    )
 
 
 def confirm(question: str, *, yes: bool) -> None:

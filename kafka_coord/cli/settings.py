@@ -15,6 +15,7 @@ from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.model.pattern import group_pattern
 from kafka_coord.settings import Settings, keys
 
 _COLUMNS = columns("setting value origin=FROM")
@@ -58,7 +59,7 @@ def show_command(changed: bool, output: Format) -> None:
     default=".*",
     show_default=True,
     metavar="PATTERN",
-    help="A regular expression for the groups that the operator may act on.",
+    help="A regular expression (RE2) for the groups that the operator may act on.",
 )
 def operator_command(name: str, groups: str) -> None:
     """Create a token for an operator of the dashboard. The command prints an entry for the file that
@@ -68,6 +69,7 @@ def operator_command(name: str, groups: str) -> None:
     kafka-coord settings operator alice >> /etc/kafka-coord/operators.toml
     kafka-coord settings operator bob --groups 'etl-.*'
     """
+    group_pattern(groups, "--groups")
     token = secrets.token_urlsafe(32)
     click.echo(f"[operators.{json.dumps(name, ensure_ascii=False)}]")
     click.echo(f'secret_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')

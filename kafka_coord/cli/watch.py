@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
+from msgspec import json, to_builtins
 
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.opening import open_cluster
@@ -30,16 +30,94 @@ from kafka_coord.cli.output import (
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import GroupKind
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.documents import command_document, group_document, iso_time, lag_document
+from kafka_coord.monitor.documents import (
+    CommandDocument,
+    Document,
+    Gone,
+    GroupRowDocument,
+    LagSum,
+    LagUnknown,
+    Partitions,
+    Time,
+    WorstLag,
+    lag_fields,
+)
 from kafka_coord.monitor.groups import LogRanges, kind_of
+from kafka_coord.monitor.moments import iso_time
 from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.monitor.operate import require_group
-from kafka_coord.monitor.overview import DETAILED, Overview, read_overview
+from kafka_coord.monitor.overview import DETAILED, Overview, OwnerRow, read_overview
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+
+
+class WatchedGroupDocument(GroupRowDocument, kw_only=True, frozen=True):
+    """A group. The fields about the lag are ``null`` if the group was not read in detail"""
+
+    lag: LagSum
+    worst_lag: WorstLag
+    lag_unknown: int | None  # type: ignore[assignment]
+    gone: Gone
+
+
+class OwnerDocument(Document, frozen=True):
+    """What one consumer owns"""
+
+    group: str
+    consumer: str | None
+    """``null`` for partitions without an owner."""
+    owned: Partitions
+    stopping: Partitions
+    pending: int
+    lag: LagSum
+    worst_lag: WorstLag
+    lag_unknown: LagUnknown
+    gone: Gone
+
+    @classmethod
+    def of(cls, row: OwnerRow) -> Self:
+        return cls(
+            group=row.group,
+            consumer=row.consumer,
+            owned=row.owned.to_json(),
+            stopping=row.stopping.to_json(),
+            pending=row.pending,
+            **lag_fields(row.lag),
+        )
+
+
+class WatchDocument(Document, frozen=True):
+    """``kafka-coord watch -o json``: one frame"""
+
+    at: Time | None
+    coordinator: int | None
+    epoch: int | None
+    undecided: str | None
+    groups: list[WatchedGroupDocument]
+    owners: list[OwnerDocument]
+    commands: list[CommandDocument]
+    left_out: int
+    """The number of groups that were not read in detail."""
+    lag_note: str | None
+
+    @classmethod
+    def of(cls, frame: Overview) -> Self:
+        elected = frame.cluster.coordinator
+        return cls(
+            at=iso_time(round(time.time() * 1000)),
+            coordinator=elected.broker_id if elected else None,
+            epoch=elected.epoch if elected else None,
+            undecided=frame.cluster.undecided or None,
+            groups=[WatchedGroupDocument.of(row, **lag_fields(frame.lags.get(row.group))) for row in frame.groups],
+            owners=[OwnerDocument.of(row) for row in frame.owners],
+            commands=[CommandDocument.of(one) for one in frame.waiting],
+            left_out=frame.left_out,
+            lag_note=frame.note or None,
+        )
+
 
 _GROUPS = columns("group state #generation=GEN #members #partitions #pending #lag #gone")
 _OWNERS = columns("group consumer owned stopping #pending #lag #gone")
@@ -86,7 +164,7 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 
 
 def _frames(
-    instances: Instances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
+    instances: AskedInstances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
     """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():
@@ -138,13 +216,13 @@ def _fitting(frame: Overview, console: Console) -> Group:
 
 
 def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
-    document = {"error": frame} if isinstance(frame, str) else _document(frame)
+    document = {"error": frame} if isinstance(frame, str) else WatchDocument.of(frame)
     if output is Format.JSON:
-        click.echo(json.dumps(document, ensure_ascii=False))
+        click.echo(json.encode(document).decode())
     elif output is Format.YAML:
         import yaml
 
-        click.echo("---\n" + yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo("---\n" + yaml.safe_dump(to_builtins(document), sort_keys=False, allow_unicode=True), nl=False)
     elif isinstance(frame, str):
         click.echo(f"# {frame}" if output is Format.TSV else frame)
     else:
@@ -175,7 +253,7 @@ def _sentence(frame: Overview) -> str:
 
 
 def _sections(frame: Overview) -> list[Section]:
-    groups = [group_document(row) | _lag_cells(frame.lags.get(row.group)) for row in frame.groups]
+    groups = [GroupRowDocument.of(row).row(**_lag_cells(frame.lags.get(row.group))) for row in frame.groups]
     owners = [
         {
             "group": row.group,
@@ -189,7 +267,7 @@ def _sections(frame: Overview) -> list[Section]:
     ]
     now_ms = round(time.time() * 1000)
     commands = [
-        command_document(one) | {"waits_for": duration(one.age_ms(now_ms)), "partitions": str(one.partitions)}
+        CommandDocument.of(one).row(waits_for=duration(one.age_ms(now_ms)), partitions=str(one.partitions))
         for one in frame.waiting
     ]
     return [
@@ -204,32 +282,3 @@ def _lag_cells(total: LagTotal | None) -> dict[str, Any]:
         return {"lag": None, "gone": None}
     unknown = f"{total.lag} + {total.unknown} unknown" if total.lag is not None else "unknown"
     return {"lag": unknown if total.unknown else total.lag, "gone": total.gone}
-
-
-def _lag_fields(total: LagTotal | None) -> dict[str, int | None]:
-    return dict.fromkeys(("lag", "worst_lag", "lag_unknown", "gone")) if total is None else lag_document(total)
-
-
-def _document(frame: Overview) -> dict[str, Any]:
-    elected = frame.cluster.coordinator
-    return {
-        "at": iso_time(round(time.time() * 1000)),
-        "coordinator": elected.broker_id if elected else None,
-        "epoch": elected.epoch if elected else None,
-        "undecided": frame.cluster.undecided or None,
-        "groups": [group_document(row) | _lag_fields(frame.lags.get(row.group)) for row in frame.groups],
-        "owners": [
-            {
-                "group": row.group,
-                "consumer": row.consumer,
-                "owned": row.owned.to_json(),
-                "stopping": row.stopping.to_json(),
-                "pending": row.pending,
-                **_lag_fields(row.lag),
-            }
-            for row in frame.owners
-        ],
-        "commands": [command_document(one) for one in frame.waiting],
-        "left_out": frame.left_out,
-        "lag_note": frame.note or None,
-    }

@@ -98,14 +98,17 @@ class Absences:
         subscription: Callable[[], Subscription],
         known: Callable[[], frozenset[str]],
         assignor: str | None = None,
+        told: Callable[[], str] = lambda: "",
     ) -> None:
-        """``assignor`` is the one that the member requests, if any."""
+        """``assignor`` is the one that the member requests, if any. ``told`` returns the one that its last command
+        named, for members that cannot look at the group's target."""
         self._who = f"consumer={consumer} group={group}"
         self._group = group
         self._look = look
         self._subscription = subscription
         self._known = known
         self._assignor = assignor
+        self._told = told
         self._seen_other = ""
         self._due = 0.0
         self._unelected = False
@@ -126,7 +129,7 @@ class Absences:
         if present is None:
             return RETRY_S
         self._say_missing(subscription, frozenset(missing_topics(subscription, present.topics)))
-        is_other_new = self._say_other_assignor(present.assignor)
+        is_other_new = self._say_other_assignor(present.assignor or self._told())
         if present.elected is not False:
             self._unelected = False
             self._is_new("coordinator", frozenset())

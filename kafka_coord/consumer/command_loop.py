@@ -60,6 +60,9 @@ class CommandLoop:
     """The (monotonic) time at which the channel was last listed, before the request was sent, or ``None`` if this
     incarnation has not listed it yet."""
 
+    other_assignor: str = field(default="", init=False)
+    """The assignor that the group uses, according to the last start, if this consumer requested another."""
+
     def __post_init__(self) -> None:
         self.unresolved = UnresolvedPartitions(self._channel, self._fetchers)
 
@@ -184,6 +187,7 @@ class CommandLoop:
 
     def _start(self, registration: Registration, current: _Current, command: StartFetcher) -> bool:
         if not current.told:
+            self.other_assignor = command.assignor
             self._fetchers.hold(command.starts)
             self._channel.started_at({tp: point.offset for tp, point in command.starts.items()})
             # A partition whose end is not known yet delays neither the acknowledgement nor other partitions.

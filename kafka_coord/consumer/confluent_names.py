@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka_coord.errors import SettingsError
+from kafka_coord.settings import Settings
 
 _KAFKA_SESSION_TIMEOUT_MS = 45_000
 
@@ -43,7 +44,39 @@ _FREQUENT = (
 def suggestion(name: str) -> str:
     """Returns `` (did you mean …?)`` if the name is close to an existing name, otherwise an empty string."""
     found = difflib.get_close_matches(name.lower().replace("_", "."), _FREQUENT, n=1, cutoff=0.75)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    return f" (did you mean {found[0]!r}?)" if found and found[0] != name else ""
+
+
+def check_properties(settings: Settings) -> Settings:
+    """Returns the settings. Raises :class:`SettingsError` if their ``kafka`` section has a property that librdkafka
+    does not know, which names the property and its source. Otherwise, a misspelt property would be ignored by whatever
+    reads only some of them, such as an instance's own connections to its broker."""
+    for name in settings.kafka.properties:
+        why = _unknown_to_librdkafka(name, settings.kafka.properties[name])
+        if why:
+            raise SettingsError(f"kafka.{name} from {settings.origin[f'kafka.{name}']} is invalid: {why}")
+    return settings
+
+
+_NEVER_A_PROPERTY = "kafka_coord.nothing"
+_NOT_LIBRDKAFKAS = ("No such configuration property", "Java ", "Internal property", "Property ")
+"""How librdkafka's messages about names begin, in contrast to those about values."""
+
+
+def _unknown_to_librdkafka(name: str, value: str) -> str:
+    """Returns why librdkafka does not accept a property of this name, or "". Creates no client: the last property is
+    always refused."""
+    from confluent_kafka import Consumer, KafkaException  # imported here, because few commands set a property
+
+    try:
+        Consumer({"group.id": "", name: value, _NEVER_A_PROPERTY: ""})
+    except KafkaException as error:
+        why = str(error.args[0].str())
+        if why.startswith(_NOT_LIBRDKAFKAS) and f'"{_NEVER_A_PROPERTY}"' not in why:
+            return f"{why}{suggestion(name)}"
+    except (TypeError, ValueError, AttributeError):
+        return "it takes a function, so it cannot be set here"
+    return ""
 
 
 def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

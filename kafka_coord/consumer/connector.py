@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ from kafka_coord.errors import (
     StoreUnavailable,
 )
 from kafka_coord.model import TopicPartition
-from kafka_coord.zk.store import Op, SessionState, WatchEvent
+from kafka_coord.zk.store import SessionState, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Closing:
     consumer again."""
 
     deadline: float
-    also: tuple[Op, ...]
+    for_good: bool
     in_hand: Callable[[], bool]
     stopped: frozenset[TopicPartition] | None = None
     told: bool = False
@@ -141,6 +141,11 @@ class Connector:
         return min(until, listed_at + self._channel.rebalance_timeout_s)
 
     @property
+    def other_assignor(self) -> str:
+        """The assignor that the group uses, as far as the coordinator has said that it is not the requested one."""
+        return self._commands.other_assignor
+
+    @property
     def waits(self) -> bool:
         """Whether the consumer hands out nothing, because it cannot know whether it still is a member."""
         return self._waiting_since is not None
@@ -171,19 +176,19 @@ class Connector:
         self._registering_again = True
         self._wake()
 
-    def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
+    def close(self, timeout_s: float, *, for_good: bool = False, in_hand: Callable[[], bool] | None = None) -> None:
         """Makes the member leave its group (docs/protocol.md, section 7). Once it has left, :attr:`done` is true.
 
         The connector stops returning records, and waits up to ``timeout_s`` for the application to finish its records
-        in hand. Then one multi stores the consumed offset of each held partition, deletes the registration, and applies
-        ``also``. The next owner delivers any records that are still in hand again.
+        in hand. Then one multi stores the consumed offset of each held partition, deletes the registration, and with
+        ``for_good`` gives up the member's place. The next owner delivers any records that are still in hand again.
 
         ``in_hand`` returns whether the application is still working on records and will call the consumer again. By
         default, all records in hand count.
         """
         if self._closing is None:
             deadline = self._store.clock.monotonic() + timeout_s
-            self._closing = _Closing(deadline, tuple(also), in_hand or self._anything_in_hand)
+            self._closing = _Closing(deadline, for_good, in_hand or self._anything_in_hand)
             self._wake()
 
     def _anything_in_hand(self) -> bool:
@@ -542,7 +547,7 @@ class Connector:
         self._commands.unresolved.keep_ends(registration)
         offsets = dict(self._fetchers.uncommitted())
         try:
-            self._channel.leave(registration, offsets, closing.also)
+            self._channel.leave(registration, offsets, for_good=closing.for_good)
         except StoreUnavailable:
             closing.unanswered = True
             raise

@@ -82,7 +82,7 @@ def _client(settings: Mapping[str, Any]) -> KafkaConsumer:
         raise SettingsError(f"librdkafka does not accept the kafka settings: {why}{hint}") from error
 
 
-class Clients:
+class FetchClients:
     """Creates librdkafka's clients. ``message`` is the type of their messages."""
 
     message: type[Any] = Message
@@ -109,11 +109,11 @@ class KafkaFetchers:
         check: Callable[[], None],
         wake: Callable[[], None],
         record: Callable[[Any], Record[Any, Any]] = Record,
-        clients: Clients | None = None,
+        clients: FetchClients | None = None,
         on_unresolved: TroubleCallback | None = None,
     ) -> None:
         self._settings = dict(settings)
-        self._clients = clients or Clients()
+        self._clients = clients or FetchClients()
         self._reset, self._new_partitions = reset, new_partitions
         self._auto_commit = auto_commit
         self._wake = wake

@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Self
 
-from kafka_coord.channel.operations import eviction_op
 from kafka_coord.consumer.absences import Absences
 from kafka_coord.consumer.broker_lookup import BrokerLookup
 from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
@@ -20,14 +19,14 @@ from kafka_coord.consumer.confluent_names import arguments_of
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.counters import ConsumerStats
-from kafka_coord.consumer.fetchers import Clients, KafkaFetchers, client_settings
+from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_settings
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.open_consumers import open_consumers
 from kafka_coord.consumer.record import Deserializers, K, V
 from kafka_coord.consumer.settings import (
     ApplicationCallback,
     Callbacks,
-    Reading,
+    ReadingSettings,
     bound,
     member_settings,
     one_given,
@@ -56,7 +55,7 @@ class GroupMember(Generic[K, V]):
     describes the arguments."""
 
     _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
-    _clients: ClassVar[Clients] = Clients()
+    _clients: ClassVar[FetchClients] = FetchClients()
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class GroupMember(Generic[K, V]):
         self._thread.start()
         open_consumers.add(self)
 
-    def _assemble(self, how: Reading, callbacks: Callbacks) -> None:
+    def _assemble(self, how: ReadingSettings, callbacks: Callbacks) -> None:
         transport = self._transport
         self._fetchers = KafkaFetchers(
             how.kafka,
@@ -190,6 +189,7 @@ class GroupMember(Generic[K, V]):
             subscription=lambda: self._settings.member.subscription,
             known=lambda: frozenset(partition.topic for partition in self._fetchers.held_partitions()),
             assignor=self._settings.member.assignor,
+            told=lambda: self._connector.other_assignor,
         )
         self._streams: tuple[Stream[K, V], ...] = tuple(
             Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams
@@ -415,10 +415,8 @@ class GroupMember(Generic[K, V]):
         """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application is still working on
         records and will call the consumer again. ``_ended`` is done when the consumer has left."""
         self._closed = True
-        now_ms = int(self._transport.handle.clock.time() * 1000)
-        give_up = bool(leave) and self._settings.member.rejoin_grace_ms > 0
-        also = (eviction_op(self.group, self.consumer_id, now_ms),) if give_up else ()
-        self._connector.close(timeout_s, also, in_hand=in_hand)
+        for_good = bool(leave) and self._settings.member.rejoin_grace_ms > 0
+        self._connector.close(timeout_s, for_good=for_good, in_hand=in_hand)
 
     def _leave(self, timeout_s: float, leave: bool | None = None) -> None:
         if os.getpid() != self._pid:

@@ -130,7 +130,7 @@ def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingSettings:
     """How a consumer reads and commits. ``new_partitions`` says where a partition begins that came into being after the
     group's subscription first covered its topic. ``auto_commit_interval_s=None`` turns automatic commits off. ``kafka``
     holds all of librdkafka's settings."""
@@ -154,14 +154,14 @@ def reading(
     auto_offset_reset_new_partitions: str,
     auto_commit_interval_ms: int | None,
     listener: str | None,
-) -> Reading:
-    """Checks the arguments for reading and committing and returns them as a :class:`Reading`. Raises
+) -> ReadingSettings:
+    """Checks the arguments for reading and committing and returns them as a :class:`ReadingSettings`. Raises
     :class:`SettingsError`, which names the argument at fault."""
     interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
     reset = offset_reset(auto_offset_reset)
     later = offset_reset(auto_offset_reset_new_partitions, "auto_offset_reset_new_partitions")
     later = OffsetReset.ERROR if reset is OffsetReset.ERROR else later
-    return Reading(reset, later, interval_ms / 1000 or None, kafka, listener)
+    return ReadingSettings(reset, later, interval_ms / 1000 or None, kafka, listener)
 
 
 PartitionCallback = Callable[[frozenset[TopicPartition]], Any]

@@ -15,7 +15,7 @@ from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.absences import Look, look_in_zookeeper
 from kafka_coord.consumer.brokers import BrokerDirectory
-from kafka_coord.consumer.settings import MemberSettings, Reading, between
+from kafka_coord.consumer.settings import MemberSettings, ReadingSettings, between
 from kafka_coord.consumer.socket_brokers import SocketBrokers
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
@@ -27,7 +27,7 @@ ANSWER_S = 10.0
 """The longest wait, in seconds, for the coordinator's response to one request."""
 
 
-class Brokers(Protocol):
+class BrokerAddresses(Protocol):
     """The addresses of Kafka's brokers. Only the connector's thread calls its methods."""
 
     addresses: tuple[str, ...]
@@ -63,7 +63,7 @@ class Transport(Protocol):
 
     handle: SessionHandle
     channel: MemberChannel
-    brokers: Brokers
+    brokers: BrokerAddresses
     look: Look | None
     """Finds out which topics exist. ``None``: only the brokers know."""
 
@@ -75,7 +75,7 @@ class Transport(Protocol):
 
 
 def open_transport(
-    endpoint: Endpoint, settings: MemberSettings, reading: Reading, wake: Callable[[], None]
+    endpoint: Endpoint, settings: MemberSettings, reading: ReadingSettings, wake: Callable[[], None]
 ) -> Transport:
     """Opens the transport that the endpoint selects. Raises :class:`SettingsError`, and any error raised while
     opening a ZooKeeper session."""
@@ -91,7 +91,7 @@ class ZooKeeperTransport:
     """Uses a store that it opens itself, or a store that the caller passes in and later closes."""
 
     def __init__(
-        self, endpoint: Endpoint, settings: MemberSettings, reading: Reading, wake: Callable[[], None]
+        self, endpoint: Endpoint, settings: MemberSettings, reading: ReadingSettings, wake: Callable[[], None]
     ) -> None:
         self._own: Store | None = None
         store = endpoint.store
@@ -99,7 +99,7 @@ class ZooKeeperTransport:
             store = self._own = _open(endpoint)
         self.handle: SessionHandle = store
         self.channel: MemberChannel = ConsumerChannel(store, settings.group, settings.member.consumer)
-        self.brokers: Brokers = BrokerDirectory(
+        self.brokers: BrokerAddresses = BrokerDirectory(
             store, wake, protocol=reading.security_protocol, listener=reading.listener
         )
         self.look: Look | None = look_in_zookeeper(store, settings.group)
@@ -127,7 +127,12 @@ class SocketTransport:
     """Uses a connection to the coordinator. Any broker host can tell a consumer the coordinator's address."""
 
     def __init__(
-        self, endpoint: Endpoint, bootstrap: str, settings: MemberSettings, reading: Reading, wake: Callable[[], None]
+        self,
+        endpoint: Endpoint,
+        bootstrap: str,
+        settings: MemberSettings,
+        reading: ReadingSettings,
+        wake: Callable[[], None],
     ) -> None:
         hosts = addresses(bootstrap)
         brokers = SocketBrokers(wake, self._ask, protocol=reading.security_protocol, listener=reading.listener)
@@ -146,7 +151,7 @@ class SocketTransport:
         self._client = SocketClient(hosts, link, on_metadata=brokers.learn, tls=endpoint.tls)
         self.handle: SessionHandle = link
         self.channel: MemberChannel = link
-        self.brokers: Brokers = brokers
+        self.brokers: BrokerAddresses = brokers
         self.look: Look | None = None
 
     def _ask(self) -> None:

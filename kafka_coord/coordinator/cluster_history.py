@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, NoNode
 from kafka_coord.model import Action
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import kept
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import MAX_ELECTIONS, ClusterHistory, Election
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, SetData, Store
 
@@ -66,13 +67,15 @@ class ClusterHistoryWriter:
             return True
         except MalformedValue as error:
             log.warning("replacing an unreadable history: %s", error)
+        for one in stored.unreadable:
+            log.warning("leaving unreadable entries out of a history path=%s reason=%s", one.path, one.reason)
         earlier = [
             one if one.ended_ms is not None else replace(one, ended_ms=own.elected_ms, why=_UNKNOWN_END)
             for one in stored.elections
             if one.epoch != own.epoch
         ]
         new = [one for one in actions if one not in stored.actions]  # they may have been written already
-        written = ClusterHistory((*earlier, own), kept([*stored.actions, *new]))
+        written = ClusterHistory((*earlier, own)[-MAX_ELECTIONS:], kept([*stored.actions, *new]))
         data = fields.dump(written.to_json())
         try:
             self._executor.write([[Create(path, data) if version < 0 else SetData(path, data, version)]])

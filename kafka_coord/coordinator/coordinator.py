@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
@@ -33,7 +34,7 @@ from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Action, Member, Process, Request
-from kafka_coord.model.cluster_history import Election
+from kafka_coord.model.histories import Election
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership

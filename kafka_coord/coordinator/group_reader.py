@@ -28,7 +28,7 @@ SnapshotResult = Snapshot | Exception | None
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadBatch:
     """Groups taken from the queue together. If ``idle``, they are only checked for changes."""
 
     memories: tuple[GroupMemory, ...]
@@ -48,7 +48,7 @@ class GroupReader:
     _options: CoordinatorOptions
     _epoch: int
 
-    def take(self, timeout_s: float) -> Batch | None:
+    def take(self, timeout_s: float) -> ReadBatch | None:
         """Returns the groups that are due, waiting up to ``timeout_s`` for the first. Returns ``None`` if none is
         due."""
         first = self._queue.take(timeout_s)
@@ -72,7 +72,7 @@ class GroupReader:
         now = self._store.clock.monotonic()
         for memory, requested in zip(memories, groups.values(), strict=True):
             memory.requested, memory.taken = requested, now
-        return Batch(memories, idle)
+        return ReadBatch(memories, idle)
 
     def _may_be_idle(self, group: str) -> bool:
         """Returns whether the group only needs a check for changes, not a full pass. The group must be the last one

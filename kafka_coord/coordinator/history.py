@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
 from kafka_coord.coordinator.observe import past_decisions
@@ -23,12 +24,11 @@ from kafka_coord.model import (
     RequestType,
     StartFetcher,
     StopFetcher,
-    actions_from_json,
-    history_from_json,
     history_to_json,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import encoded_actions, newest
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, Node, Op, SetData, Store
@@ -221,6 +221,9 @@ class DecisionLog:
 
 
 def _decoded(node: Node, path: str) -> WrittenHistory:
-    value = fields.load(node.data, path)
-    decisions = [EncodedDecision.of(one) for one in history_from_json(value, path)]
-    return WrittenHistory(decisions, encoded_actions(actions_from_json(value, path)), node.stat.version)
+    found = Trail.from_json(fields.load(node.data, path), path)
+    for one in found.unreadable:
+        log.warning("leaving unreadable entries out of a history path=%s reason=%s", one.path, one.reason)
+    return WrittenHistory(
+        list(map(EncodedDecision.of, found.decisions)), encoded_actions(found.actions), node.stat.version
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth
@@ -73,7 +74,7 @@ class PendingRequests:
             if not isinstance(node, Node):
                 continue
             try:
-                request = Request.from_json(fields.load(node.data, where), name, where, node.stat.version)
+                request = Request.from_json(fields.load(node.data, where), where, znode_version=node.stat.version)
                 readable[name] = request, node.stat.mtime_ms
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))

@@ -9,14 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import logging
 import secrets
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.renewed import Renewed, ends_at
+
+log = logging.getLogger(__name__)
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -40,6 +44,7 @@ class BrokerSecurity:
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerSecurity:
         """Reads librdkafka properties, as in the ``kafka`` section of the settings. Raises :class:`SettingsError`."""
+        _say_what_is_not_used(tuple(sorted(filter(_is_about_security, set(properties) - _USED))))
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise SettingsError(f"kafka.security.protocol must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}")
@@ -55,6 +60,38 @@ class BrokerSecurity:
         if not username or not password:
             raise SettingsError("--listen-kafka with SASL needs kafka.sasl.username and kafka.sasl.password")
         return cls(tls, mechanism, username, password, ends)
+
+
+_USED = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+
+
+def _is_about_security(name: str) -> bool:
+    return name.startswith(("ssl.", "sasl.", "security.", "enable.ssl.", "enable.sasl."))
+
+
+@cache
+def _say_what_is_not_used(names: tuple[str, ...]) -> None:
+    """Warns once about properties that librdkafka knows, but that do not apply to this program's own connections."""
+    if names:
+        log.warning(
+            "ignoring kafka.%s for connections without librdkafka, which know only %s",
+            ", kafka.".join(names),
+            ", ".join(sorted(_USED)),
+            extra={"event": "properties_not_used"},
+        )
 
 
 _FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")

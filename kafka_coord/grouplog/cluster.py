@@ -20,7 +20,7 @@ _FIRST_ANSWER_S = 5.0
 Address = tuple[str, int]
 
 
-class Cluster:
+class LogCluster:
     """A client for one cluster. ``bootstrap`` lists the addresses of some of its brokers. Call :meth:`close` after use.
     All requests raise :class:`BrokerError`."""
 
@@ -29,7 +29,7 @@ class Cluster:
         self._connections: dict[Address, BrokerConnection] = {}
 
     @classmethod
-    def of(cls, bootstrap: str, properties: Mapping[str, str]) -> Cluster:
+    def of(cls, bootstrap: str, properties: Mapping[str, str]) -> LogCluster:
         """Creates a client from a list of addresses (as in ``bootstrap.servers``) and librdkafka properties. Raises
         :class:`SettingsError`."""
         try:

@@ -1,7 +1,8 @@
 """The errors raised by writes to the groups log, one for each outcome.
 
 An append has one of three outcomes besides success: it was not sent (:class:`NotSent`), it was refused
-(:class:`Refused`), or nobody knows (:class:`TermEnded`: the term ends, because the log may hold the records or not).
+(:class:`AppendRefused`), or nobody knows (:class:`TermEnded`: the term ends, because the log may hold the records or
+not).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class NotProven(KafkaCoordError):
     """Neither the log nor ZooKeeper can prove now that the term goes on. The term has not ended."""
 
 
-class Refused(KafkaCoordError):
+class AppendRefused(KafkaCoordError):
     """The records were refused, and nothing was appended. The term goes on. ``code`` is the broker's error."""
 
     def __init__(self, reason: str, code: int) -> None:

@@ -29,7 +29,7 @@ class Unwritten(ConnectionError):
 
 
 @dataclass(slots=True, eq=False)
-class _Question:
+class _SentRequest:
     """A request in flight. It times out at the loop time ``due``."""
 
     answer: Message
@@ -44,7 +44,7 @@ class Line(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
-        self._waiting: dict[int, _Question] = {}
+        self._waiting: dict[int, _SentRequest] = {}
         self._late: asyncio.TimerHandle | None = None
         """One timer for all requests, because setting a timer costs as much as everything else that a request
         involves."""
@@ -90,7 +90,7 @@ class Line(asyncio.Protocol):
             raise Unwritten("the connection was closed")
         response: asyncio.Future[Any] = self._loop.create_future()
         due = self._loop.time() + timeout_s
-        self._waiting[number] = _Question(answer, version, response, due)
+        self._waiting[number] = _SentRequest(answer, version, response, due)
         if self._late is None or due < self._late.when():
             self._set_timer(due)
         try:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.machine import Group, GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S, Heard, Key, Sessions
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import RIGHTS, NotProven, Refused, RightMissing, TermEnded
+from kafka_coord.grouplog.errors import RIGHTS, AppendRefused, NotProven, RightMissing, TermEnded
 from kafka_coord.grouplog.records import (
     Entry,
     GoneEntry,
@@ -30,7 +30,7 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
-from kafka_coord.grouplog.topics import Topics, all_subscribed_topics
+from kafka_coord.grouplog.topics import LogTopics, all_subscribed_topics
 from kafka_coord.model import CommittedOffset, is_gone_long_enough
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import parts
@@ -97,12 +97,12 @@ class GroupMetadataManager:
         limits: GroupLimits,
         on_term_end: Callable[[int], None] = lambda _partition: None,
         now_ms: Callable[[], int] = _now_ms,
-        topics: Topics | None = None,
+        topics: LogTopics | None = None,
     ) -> None:
         self._connect, self._claiming, self._checking = connect, claiming, checking
         self._instance, self.limits = instance, limits
         self._on_term_end = on_term_end
-        self.now_ms, self.topics = now_ms, topics or Topics()
+        self.now_ms, self.topics = now_ms, topics or LogTopics()
         self.groups_cache: dict[str, Group] = {}
         self.offsets_cache: dict[str, Offsets] = {}
         self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
@@ -286,7 +286,7 @@ class GroupMetadataManager:
                 await _all(term.append_in_order([([one], lambda: None) for one in note]))
             except TermEnded:
                 return
-            except Refused as error:
+            except AppendRefused as error:
                 log.info("cannot write down yet which members were heard: %s; retrying", error)
             else:
                 return
@@ -359,9 +359,24 @@ class GroupMetadataManager:
     async def store_group(
         self, group: GroupMetadata, assignments: Mapping[str, bytes], topic_ids: Mapping[str, str] | None = None
     ) -> Error:
-        """Writes the group with the given assignments. ``topic_ids`` are the identities of the topics in them."""
+        """Writes the group with the given assignments. ``topic_ids`` are the identities of the topics in them. Writes
+        nothing if the group is being deleted: the record would bring it back."""
+        if group.state is ClassicState.DEAD:
+            return Error.COORDINATOR_NOT_AVAILABLE
         record = group_record(group, assignments, self.now_ms(), topic_ids)
         return await self._append(group.group_id, _Part([record]))
+
+    async def store_emptiness(self, group_id: str) -> Error:
+        """Writes that the group is empty, if the log does not say so yet. Returns the outcome."""
+        return await self._append(group_id, *self._emptiness(group_id))
+
+    def _emptiness(self, group_id: str) -> Iterator[_Part]:
+        """Yields the record that the group is empty, if the log does not say so yet. It must come before any record
+        that is true only of an empty group: after a refusal, neither is written."""
+        group = self.groups_cache.get(group_id)
+        if group is not None and group.owes_emptiness:
+            record = group_record(group.metadata, {}, self.now_ms())
+            yield _Part([record], partial(group.emptied, group.metadata.generation_id))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
         """Writes offsets to the log and returns the outcome. The offsets become visible once they are durable."""
@@ -402,9 +417,9 @@ class GroupMetadataManager:
         unless the deletion is refused: then the group is as before, except for offsets that are already removed.
         Returns the outcome."""
         group = self.groups_cache.get(group_id)
-        state = GroupState.EMPTY
+        state = ClassicState.EMPTY
         if group is not None:
-            state, group.metadata.state = group.metadata.state, GroupState.DEAD
+            state, group.metadata.state = group.metadata.state, ClassicState.DEAD
         removals = self._removals(group_id, list(self._keys(group_id)))
         tombstone = _Part([group_removal(group_id)], partial(self._forget, group_id))
         error = await self._append(group_id, *removals, tombstone)
@@ -413,6 +428,8 @@ class GroupMetadataManager:
         return error
 
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
+        yield from self._emptiness(group_id)
+
         def forget(part: Sequence[tuple[str, int]]) -> None:
             stored = self.offsets_cache.get(group_id, {})
             for where in part:
@@ -433,11 +450,13 @@ class GroupMetadataManager:
             if number % _EXAMINED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # lets other tasks run
             group = self.groups_cache.get(group_id)
-            if group is None or group.metadata.state is GroupState.DEAD or group_id in self._under_way:
+            if group is None or group.metadata.state is ClassicState.DEAD or group_id in self._under_way:
+                continue
+            if group.owes_emptiness:  # it is written soon, and can expire afterwards
                 continue
             offsets = self.offsets_cache.get(group_id, {})
             gone = self._expired(group.metadata, offsets, retention)
-            is_empty = group.metadata.state is GroupState.EMPTY and not group.metadata.pending
+            is_empty = group.metadata.state is ClassicState.EMPTY and not group.metadata.pending
             if is_empty and len(gone) == len(offsets):
                 error = await self.delete_group(group_id)
             elif gone:
@@ -468,7 +487,7 @@ class GroupMetadataManager:
             await _all(term.append_in_order(appends))
         except TermEnded:
             return
-        except Refused as error:
+        except AppendRefused as error:
             log.info("cannot write down yet which topics are gone: %s; the next check tries again", error)
 
     def _expired(self, group: GroupMetadata, offsets: Offsets, retention: Retention) -> list[tuple[str, int]]:
@@ -476,8 +495,8 @@ class GroupMetadataManager:
         Kafka (KIP-211) those that have expired. In a group with members, only topics that nobody subscribes to expire.
         The state timestamp of an empty group is the time at which it became empty."""
         now_ms, gone_since_ms = self.now_ms(), self.gone_since_ms.get(partition_of(group.group_id), {})
-        subscribed = frozenset() if group.state is GroupState.EMPTY else all_subscribed_topics(group)
-        since_ms = group.state_since_ms if group.state is GroupState.EMPTY else 0
+        subscribed = frozenset() if group.state is ClassicState.EMPTY else all_subscribed_topics(group)
+        since_ms = group.state_since_ms if group.state is ClassicState.EMPTY else 0
 
         def is_due(topic: str, one: CommittedOffset) -> bool:
             if self.topics.is_another(topic, one.topic_id):
@@ -507,7 +526,7 @@ class GroupMetadataManager:
                 await _all(appends)
         except TermEnded:
             return Error.NOT_COORDINATOR
-        except Refused as error:
+        except AppendRefused as error:
             if not error.is_too_large:
                 return Error.COORDINATOR_NOT_AVAILABLE
             log.warning("refused a request whose record is too large group=%s reason=%s", group_id, error)

@@ -8,18 +8,18 @@ that is gone. A value also begins with its version. A record without a value is 
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard, Key
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -64,22 +64,21 @@ class GroupEntry:
     value: GroupMetadata | None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(JsonObject, frozen=True, tag_field="version", tag=1):
     """The record that begins a term. ``term`` is the version of the partition's znode."""
 
-    term: int
+    term: Number
     instance: str
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class GoneEntry:
+class GoneEntry(JsonObject, frozen=True, tag_field="version", tag=1):
     """Says when it was first found that a topic does not exist, in ms since 1970. ``since_ms`` is ``None`` if it exists
     again, or if no offsets belong to it any more."""
 
     topic: str
-    since_ms: int | None
+    since_ms: Number | None
+    of_znode: ClassVar[tuple[str, ...]] = ("topic",)
 
 
 Entry = OffsetEntry | GroupEntry | Claim | Heard | GoneEntry | None
@@ -185,8 +184,7 @@ def group_removal(group_id: str) -> LogRecord:
 
 
 def claim_record(claim: Claim) -> LogRecord:
-    value = {"version": 1, "term": claim.term, "instance": claim.instance, "nonce": claim.nonce}
-    return LogRecord(_VERSION.pack(CLAIM_KEY), json.dumps(value).encode())
+    return LogRecord(_VERSION.pack(CLAIM_KEY), fields.dump(claim.to_json()))
 
 
 def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord]:
@@ -196,7 +194,7 @@ def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord
     parts: list[list[tuple[Key, int | None]]] = [[]]
     room = most = min(_NOTE_BYTES, most_bytes) - _NOTE_OVERHEAD_BYTES
     for key, left_ms in heard.left_ms.items():
-        size = len(json.dumps(key)) + _LEFT_BYTES
+        size = sum(len(name.encode()) for name in key) + _LEFT_BYTES
         if size > room and parts[-1]:
             parts.append([])
             room = most
@@ -206,24 +204,22 @@ def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord
 
 
 def _heard_record(number: int, term: int, members: Sequence[tuple[Key, int | None]]) -> LogRecord:
-    value = json.dumps(Heard(term, dict(members)).to_json()).encode()
+    value = fields.dump(Heard(term, dict(members)).to_json())
     return LogRecord(_VERSION.pack(HEARD_KEY) + _PARTITION.pack(number), value)
 
 
 def gone_record(gone: GoneEntry) -> LogRecord:
-    value = {"version": 1, "since_ms": gone.since_ms}
     key = _VERSION.pack(GONE_KEY) + gone.topic.encode()
-    return LogRecord(key, None if gone.since_ms is None else json.dumps(value).encode())
+    return LogRecord(key, None if gone.since_ms is None else fields.dump(gone.to_json()))
 
 
 def _read_gone(record: LogRecord, key: bytes) -> GoneEntry:
     topic = key[_VERSION.size :].decode("utf-8", "replace")
     if record.value is None:
         return GoneEntry(topic, None)
-    try:
-        return GoneEntry(topic, int(json.loads(record.value)["since_ms"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadMessage(f"offset {record.offset}: cannot read since when the topic is gone: {error}") from None
+    return GoneEntry.from_json(
+        fields.load(record.value, "the note of a gone topic"), "the note of a gone topic", topic=topic
+    )
 
 
 def keep_alive_record() -> LogRecord:
@@ -245,19 +241,15 @@ def read_record(record: LogRecord) -> Entry:
     if kind == GROUP_KEY:
         group = message("GroupMetadataKey").decode(key, kind, _VERSION.size).group
         return GroupEntry(group, _read_group(group, value))
-    if kind == CLAIM_KEY and value is not None:
-        try:
-            said = json.loads(value)
-            return Claim(int(said["term"]), str(said["instance"]), str(said["nonce"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadMessage(f"offset {record.offset}: cannot read the claim: {error}") from None
-    if kind == HEARD_KEY and value is not None:
-        try:
-            return Heard.from_json(fields.load(value, "heard"), "heard")
-        except MalformedValue as error:
-            raise BadMessage(f"offset {record.offset}: cannot read which members were heard: {error}") from None
-    if kind == GONE_KEY:
-        return _read_gone(record, key)
+    try:
+        if kind == CLAIM_KEY and value is not None:
+            return Claim.from_json(fields.load(value, "the claim"), "the claim")
+        if kind == HEARD_KEY and value is not None:
+            return Heard.from_json(fields.load(value, "the note of heard members"), "the note of heard members")
+        if kind == GONE_KEY:
+            return _read_gone(record, key)
+    except MalformedValue as error:
+        raise BadMessage(f"offset {record.offset}: cannot read {error}") from None
     return None
 
 
@@ -302,7 +294,7 @@ def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
     decoded = _read("GroupMetadataValue", value)
     group = GroupMetadata(
         group_id,
-        GroupState.STABLE if decoded.members else GroupState.EMPTY,
+        ClassicState.STABLE if decoded.members else ClassicState.EMPTY,
         state_since_ms=decoded.current_state_timestamp,
         generation_id=decoded.generation,
         protocol_type=decoded.protocol_type or None,

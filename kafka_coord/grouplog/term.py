@@ -43,10 +43,10 @@ from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import (
     MESSAGE_TOO_LARGE,
     REFUSALS,
+    AppendRefused,
     LeadsNoMore,
     NotProven,
     NotSent,
-    Refused,
     RightMissing,
     TermEnded,
     failure,
@@ -122,9 +122,9 @@ class _Append:
     done: asyncio.Future[None]
     size: int
     follows: _Append | None = None
-    refused: Refused | None = None
+    refused: AppendRefused | None = None
 
-    def refuse(self, why: Refused) -> None:
+    def refuse(self, why: AppendRefused) -> None:
         self.refused = why
         if not self.done.done():
             self.done.set_exception(why)
@@ -193,7 +193,7 @@ class LogTerm:
         :class:`TermEnded` if another instance has claimed this term."""
         try:
             return await self._claim()
-        except Refused as error:
+        except AppendRefused as error:
             if error.lacks_right:
                 raise RightMissing(f"partition {self.partition}: cannot write the claim", error.code) from None
             raise BrokerError(str(error)) from None
@@ -256,12 +256,12 @@ class LogTerm:
 
         The call raises :class:`TermEnded` if the term has already ended. If the term ends later, the future raises it,
         and it is unknown whether the records were written. If the broker refuses the records, the future raises
-        :class:`Refused`. The call raises it if the records do not fit in one batch."""
+        :class:`AppendRefused`. The call raises it if the records do not fit in one batch."""
         return self.append_in_order([(records, apply)])[0]
 
     def append_in_order(self, parts: Sequence[tuple[Sequence[LogRecord], Apply]]) -> list[asyncio.Future[None]]:
         """Queues several appends, as :meth:`append` does, without any other append between them. If one is refused,
-        the ones after it are not written, and raise the same :class:`Refused`."""
+        the ones after it are not written, and raise the same :class:`AppendRefused`."""
         if self.ended:
             raise TermEnded(self.ended)
         before: _Append | None = None
@@ -269,7 +269,7 @@ class LogTerm:
         for records, apply in parts:
             size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
             if size > self._most_bytes():
-                raise Refused(
+                raise AppendRefused(
                     f"partition {self.partition}: {len(records)} records of {size} bytes do not fit in a batch",
                     MESSAGE_TOO_LARGE,
                 )
@@ -301,7 +301,7 @@ class LogTerm:
             return
         try:
             await self.append([keep_alive_record()])
-        except Refused as refused:
+        except AppendRefused as refused:
             self.is_unproven = True
             async with self._checking:  # one check serves everyone who called before it was sent
                 if self.proven_at < called_at and not await self._check_znode():
@@ -355,7 +355,7 @@ class LogTerm:
                 if self._under_way:
                     await self._write_out(self._under_way)
                 else:
-                    with suppress(Refused):
+                    with suppress(AppendRefused):
                         await self._append_batch([keep_alive_record()])
                 self._under_way = []
         except (BrokerError, TermEnded, BadMessage) as error:
@@ -381,7 +381,7 @@ class LogTerm:
             return
         try:
             await self._append_batch([record for one in appends for record in one.records])
-        except Refused as refused:
+        except AppendRefused as refused:
             if not refused.is_too_large or len(appends) == 1:
                 for one in appends:
                     one.refuse(refused)
@@ -400,7 +400,7 @@ class LogTerm:
         sent_at = self._loop.time()
         try:
             offset = await self._produce_next(records)
-        except Refused as refused:
+        except AppendRefused as refused:
             self.is_refused = self.is_refused or not refused.is_too_large
             self._on_outcome(refused.code)
             raise
@@ -424,8 +424,8 @@ class LogTerm:
         return offset
 
     async def _produce(self, records: Sequence[LogRecord], producer: tuple[int, int], sequence: int) -> int:
-        """Sends a batch and returns the offset of its first record. Raises :class:`Refused` if the broker has certainly
-        not appended it, and :class:`BrokerError` if that is unknown."""
+        """Sends a batch and returns the offset of its first record. Raises :class:`AppendRefused` if the broker has
+        certainly not appended it, and :class:`BrokerError` if that is unknown."""
         form = message("ProduceRequest")
         batch = encode_batch(
             records, now_ms=self._now_ms(), producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence
@@ -442,7 +442,7 @@ class LogTerm:
             )
         if result.error_code:
             what, code = f"partition {self.partition}: the broker refused the write", result.error_code
-            raise Refused(f"{what}: {named(code)}", code) if code in REFUSALS else failure(what, code)
+            raise AppendRefused(f"{what}: {named(code)}", code) if code in REFUSALS else failure(what, code)
         return int(result.base_offset)
 
     async def _send(self, request: Any) -> Any:

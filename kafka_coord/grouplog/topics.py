@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata, GroupState
+from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState, GroupMetadata
 from kafka_coord.model import CommittedOffset, TopicInfo
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 
 
-class Topics:
+class LogTopics:
     """The topics as last seen. This class never asks anybody, so all topics stay unknown to it; see its subclasses."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Topics:
 
 
 def current_offsets(
-    stored: Mapping[tuple[str, int], CommittedOffset], topics: Topics
+    stored: Mapping[tuple[str, int], CommittedOffset], topics: LogTopics
 ) -> dict[tuple[str, int], CommittedOffset]:
     """Returns the offsets that belong to the present topics."""
     return {where: one for where, one in stored.items() if topics.belongs(where[0], one.topic_id)}
@@ -82,7 +82,7 @@ def assigned_topics(assignments: Iterable[bytes]) -> frozenset[str]:
 def all_subscribed_topics(group: GroupMetadata) -> frozenset[str] | None:
     """Returns the topics that the members subscribe to, or ``None`` if any member's subscription is unknown: the group
     has not settled, or it does not use the consumer protocol (Kafka Connect, raw assignments)."""
-    if group.protocol_type != CONSUMER or group.state is not GroupState.STABLE:
+    if group.protocol_type != CONSUMER or group.state is not ClassicState.STABLE:
         return None
     subscriptions = [subscription(one.metadata(group.protocol_name)) for one in group.members.values()]
     if not all(subscriptions):

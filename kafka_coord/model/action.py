@@ -4,11 +4,11 @@ cluster history records all others."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import JsonObject, Number, cut
+from kafka_coord.model.partitions import TopicPartition
 
 MAX_ACTIONS = 100
 MAX_ACTIONS_BYTES = 50_000
@@ -16,56 +16,44 @@ MAX_TEXT = 500
 MAX_CHANGE = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(JsonObject, frozen=True):
     """An operator action that took effect. ``kind`` is a request's type, or text such as ``pause`` or ``evict c1,
     c2``.
 
-    ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values.
+    ``by`` is the user and host (``alice@host``). ``change`` describes the change with the old and new values. Long
+    texts are truncated.
     """
 
     kind: str
-    by: str
-    at_ms: int
+    by: str = ""
+    at_ms: Number = 0
     reason: str = ""
     change: str = ""
+
+    def __post_init__(self) -> None:
+        cut(self, kind=MAX_TEXT, by=MAX_TEXT, reason=MAX_TEXT, change=MAX_CHANGE)
 
     @property
     def sentence(self) -> str:
         """The action as one line for the log: ``alice@kafka-1: reset-offsets (bug 17): flights 0: - → 0``."""
-        why = f" ({self.reason[:MAX_TEXT]})" if self.reason else ""
-        change = f": {self.change[:MAX_CHANGE]}" if self.change else ""
-        return " ".join(f"{self.by[:MAX_TEXT] or 'unknown'}: {self.kind[:MAX_TEXT]}{why}{change}".split())
+        why = f" ({self.reason})" if self.reason else ""
+        change = f": {self.change}" if self.change else ""
+        return " ".join(f"{self.by or 'unknown'}: {self.kind}{why}{change}".split())
 
     @property
     def logged(self) -> dict[str, str]:
         """The structured fields of the log entry."""
-        return {
-            "event": "operator_action",
-            "action": self.kind[:MAX_TEXT],
-            "by": self.by[:MAX_TEXT],
-            "reason": self.reason[:MAX_TEXT],
-            "change": self.change[:MAX_CHANGE],
-        }
+        said = {"action": self.kind, "by": self.by, "reason": self.reason, "change": self.change}
+        return {"event": "operator_action"} | said
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind[:MAX_TEXT],
-            "by": self.by[:MAX_TEXT],
-            "at_ms": self.at_ms,
-            "reason": self.reason[:MAX_TEXT],
-            "change": self.change[:MAX_CHANGE],
-        }
 
-    @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> Action:
-        return cls(
-            kind=fields.text(value, "kind", where),
-            by=fields.text(value, "by", where, ""),
-            at_ms=fields.number(value, "at_ms", where, 0),
-            reason=fields.text(value, "reason", where, ""),
-            change=fields.text(value, "change", where, ""),
-        )
+def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
+    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` means no offset."""
+    topics: dict[str, list[str]] = {}
+    for tp in sorted(after):
+        old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))
+        topics.setdefault(tp.topic, []).append(f"{tp.partition}: {old} → {new}")
+    return "; ".join(f"{topic} {', '.join(rows)}" for topic, rows in topics.items())
 
 
 def about_group(group: str, change: str = "") -> str:
@@ -86,8 +74,8 @@ def _quoted(group: str) -> str:
 
 
 def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history, oldest first. Histories written by earlier releases contain none."""
-    return tuple(Action.from_json(one, where) for one in fields.objects(value, "actions", where))
+    """Reads the actions in a history that can be decoded, oldest first."""
+    return fields.readable(value, "actions", where, Action.from_json)[0]
 
 
 def encoded_actions(actions: Iterable[Action]) -> list[bytes]:

@@ -58,13 +58,15 @@ class StopFetcher:
 @dataclass(frozen=True, slots=True)
 class StartFetcher:
     """Tells the consumer to start fetching exactly the partitions in ``starts``, each from its offset and on its
-    stream, and acknowledge."""
+    stream, and acknowledge. ``assignor`` is the one that the group uses, if the consumer requested another; otherwise,
+    it is empty."""
 
     generation: int
     epoch: int
     incarnation: int
     starts: Mapping[TopicPartition, StartPoint]
     reason: str
+    assignor: str = ""
     type: ClassVar[CommandType] = CommandType.START_FETCHER
 
     @property
@@ -73,7 +75,8 @@ class StartFetcher:
 
     def to_json(self) -> dict[str, Any]:
         starts = {tp: point.to_json() for tp, point in self.starts.items()}
-        return _envelope(self) | {"partitions": nested(starts), "reason": self.reason}
+        other = {"assignor": self.assignor} if self.assignor else {}
+        return _envelope(self) | {"partitions": nested(starts), "reason": self.reason} | other
 
 
 Command = StopFetcher | StartFetcher
@@ -110,7 +113,7 @@ def command_from_json(value: fields.Json, where: str) -> Command:
             raise MalformedValue(where, f"the partitions of topic {topic!r} {what}")
         for partition, point in found.items():
             starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
-    return StartFetcher(generation, epoch, incarnation, starts, reason)
+    return StartFetcher(generation, epoch, incarnation, starts, reason, fields.text(value, "assignor", where, ""))
 
 
 def _partition_list(found: Any, where: str) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+import msgspec
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import Count, JsonObject, cut
 
 
 class DepartureKind(StrEnum):
@@ -21,8 +22,7 @@ class DepartureKind(StrEnum):
     """An operator or a tool removed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """How a member went. ``after_ms`` is the session timeout that it let pass, or 0 if unknown or not expired. ``by``
     says who removed or replaced it, if that was another client.
 
@@ -30,33 +30,26 @@ class Departure:
     registration that vanishes without a farewell has expired.
     """
 
-    kind: DepartureKind
-    after_ms: int = 0
+    kind: DepartureKind = msgspec.field(name="departure")
+    after_ms: Count = 0
     by: str = ""
+
+    def __post_init__(self) -> None:
+        cut(self, by=300)
 
     def __str__(self) -> str:
         after = f" after {self.after_ms / 1000:g} s" if self.after_ms else ""
         return f"{self.kind}{after}{f' by {self.by}' if self.by else ''}"
 
     def to_bytes(self) -> bytes:
-        value: dict[str, Any] = {"version": fields.VERSION, "departure": str(self.kind)}
-        if self.after_ms:
-            value["after_ms"] = self.after_ms
-        if self.by:
-            value["by"] = self.by
-        return fields.dump(value)
+        return fields.dump(self.to_json())
 
     @classmethod
     def read(cls, data: bytes, where: str, otherwise_after_ms: int = 0) -> Departure:
         """Reads a farewell. Without one, and for one that is unreadable, the member has expired, after
         ``otherwise_after_ms``."""
         try:
-            value = fields.load(data, where)
-            return cls(
-                fields.choice(value, "departure", where, DepartureKind),
-                fields.number(value, "after_ms", where, 0, at_least=0),
-                fields.text(value, "by", where, "")[:300],
-            )
+            return cls.from_json(fields.load(data, where), where)
         except MalformedValue:
             return cls(DepartureKind.EXPIRED, otherwise_after_ms)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
+
+import msgspec
 
 from kafka_coord.errors import MalformedValue, UnknownVersion
 
@@ -15,16 +16,13 @@ MAX_VALUE_BYTES = 900_000
 
 Json = Mapping[str, Any]
 Choice = TypeVar("Choice", bound=StrEnum)
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-"""The encoder for all values. ``json.dumps`` with options would create a new encoder for each value."""
+T = TypeVar("T")
 
 
 def dump(value: Json) -> bytes:
     """Encodes a value as compact JSON in UTF-8. Preserves the order of fields for people who read the values with
     zkCli."""
-    return _ENCODER.encode(value).encode()
+    return msgspec.json.encode(value)
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:
@@ -44,10 +42,8 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
     """Reads a JSON object of any version and size, such as one written by Kafka. Raises :class:`MalformedValue`."""
     try:
-        value = json.loads(raw.decode())  # json.loads itself accepts surrogates and other encodings
-        if b"\\u" in raw:
-            dump(value)  # "\ud800" is valid JSON but not valid text, so it could never be written again
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        value = msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise MalformedValue(where, f"a JSON {type(value).__name__}, not an object")
@@ -114,6 +110,28 @@ def objects(value: Json, field: str, where: str) -> list[Json]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise MalformedValue(where, f"field {field!r} is not a list of objects")
     return found
+
+
+def readable(value: Json, field: str, where: str, from_json: Callable[[Json, str], T]) -> tuple[tuple[T, ...], str]:
+    """Reads a list of objects one by one, or returns an empty list if the field is absent. Leaves out what cannot be
+    decoded; the second value says how many entries those are, and what is wrong with the first ("" if there are
+    none)."""
+    written = value.get(field, [])
+    if not isinstance(written, list):
+        return (), f"field {field!r} is {shown(written)}, not a list"
+    found: list[T] = []
+    problems: list[str] = []
+    for number, one in enumerate(written, 1):
+        if not isinstance(one, dict):
+            problems.append(f"entry {number}: {shown(one)} is not an object")
+            continue
+        try:
+            found.append(from_json(one, where))
+        except MalformedValue as error:
+            problems.append(f"entry {number}: {error.reason}")
+    if not problems:
+        return tuple(found), ""
+    return tuple(found), f"{len(problems)} of {len(written)} {field} cannot be read, the first is {problems[0]}"
 
 
 def shown(value: object, most: int = 60) -> str:

@@ -185,6 +185,28 @@ def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     return topics
 
 
+def unnested(value: Any, field: str, where: str) -> dict[TopicPartition, Any]:
+    """Reads what :func:`nested` returns. Raises :class:`MalformedValue`."""
+    if not isinstance(value, dict):
+        raise MalformedValue(where, f"field {field!r} is {fields.shown(value)}, not an object keyed by topic", field)
+    found: dict[TopicPartition, Any] = {}
+    for topic, by_partition in value.items():
+        if not is_legal(topic):
+            raise MalformedValue(where, f"{topic[:60]!r} is not a legal topic name", field)
+        if not isinstance(by_partition, dict):
+            raise MalformedValue(where, f"{field} of topic {topic[:60]!r} are not an object", field)
+        for written, one in by_partition.items():
+            partition = fields.decimal(written, MAX_PARTITION)
+            if partition is None:
+                raise MalformedValue(where, f"{written[:40]!r} is not a partition number", field)
+            if (tp := TopicPartition(topic, partition)) in found:
+                raise MalformedValue(where, f"{field} names {tp} twice", field)
+            found[tp] = one
+            if len(found) > MAX_PARTITIONS_PER_VALUE:
+                raise MalformedValue(where, f"names more than {MAX_PARTITIONS_PER_VALUE} partitions", field)
+    return found
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Returns numbers as ranges: ``{0,1,2,3,7}`` → ``"0-3,7"``."""
     parts: list[str] = []

@@ -86,13 +86,14 @@ _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^{}]*\}|,", re.DOTALL)
 """An escape, a character class, a repetition, or a comma in none of them."""
 
 
-def group_pattern(pattern: str) -> TopicPattern:
-    """Like :func:`topic_pattern`, for the setting ``managed_groups``. Refuses a comma that a list of alternatives may
-    have meant: no group that Kafka's tools accept has a comma in its name, so the expression would match nothing."""
+def group_pattern(pattern: str, what: str = "managed_groups") -> TopicPattern:
+    """Like :func:`topic_pattern`, for names of groups. ``what`` names the setting in messages. Refuses a comma that a
+    list of alternatives may have meant: no group that Kafka's tools accept has a comma in its name, so the expression
+    would match nothing."""
     if any(part[0] == "," for part in _PARTS.finditer(pattern)):
         instead = _PARTS.sub(lambda part: "|" if part[0] == "," else part[0], pattern)
         raise InvalidPattern(
-            f'managed_groups is {pattern[:80]!r}, and a comma is not an "or": write {instead[:80]!r}'
+            f'{what} is {pattern[:80]!r}, and a comma is not an "or": write {instead[:80]!r}'
             " (or '[,]' for a comma in a group's name)"
         )
     return topic_pattern(pattern)

@@ -7,10 +7,13 @@ deletes offsets sooner, so it counts from the moment at which it was first seen.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
-from kafka_coord.model import json_fields as fields
+from msgspec import field
+from msgspec.structs import replace
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model.codec import Count, JsonObject, Number
 
 DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""
@@ -18,14 +21,13 @@ RENEWED_AFTER_MS = 3600 * 1000
 """An entry is renewed once it is this old, in ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokersRetention:
+class BrokersRetention(JsonObject, frozen=True):
     """What a broker said at ``seen_ms`` (ms since 1970). ``is_told`` is false if the broker does not tell its
     settings, so that Kafka's default is assumed."""
 
-    retention_ms: int
-    seen_ms: int
-    is_told: bool = True
+    retention_ms: Count
+    seen_ms: Number
+    is_told: bool = field(default=True, name="told")
 
     def is_current(self, now_ms: int) -> bool:
         """Returns whether the entry still counts. It does not once the broker's instance has been gone for longer than
@@ -33,14 +35,20 @@ class BrokersRetention:
         return now_ms - self.seen_ms <= max(self.retention_ms, 2 * RENEWED_AFTER_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(JsonObject, frozen=True, tag_field="version", tag=1):
     """The retention in force, in ms, and the time from which it counts, in ms since 1970. ``brokers`` contains what
     each broker said last."""
 
-    in_force_ms: int = DEFAULT_OFFSETS_RETENTION_MS
-    since_ms: int = 0
+    in_force_ms: Count = DEFAULT_OFFSETS_RETENTION_MS
+    since_ms: Number = 0
     brokers: Mapping[int, BrokersRetention] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str, **of_znode: Any) -> Self:
+        """Raises :class:`MalformedValue`, also if a field is missing: a retention is never guessed."""
+        if missing := set(cls.__struct_fields__) - value.keys():
+            raise MalformedValue(where, f"no field {min(missing)!r}", min(missing))
+        return super().from_json(value, where, **of_znode)
 
     def expires_at_ms(self, unused_since_ms: int) -> int:
         """Returns when offsets expire that have not been used since ``unused_since_ms``."""
@@ -58,31 +66,4 @@ class Retention:
         brokers = {number: one for number, one in self.brokers.items() if one.is_current(now_ms)} | {broker_id: said}
         longest_ms = max(one.retention_ms for one in brokers.values())
         since_ms = now_ms if longest_ms < self.in_force_ms else self.since_ms
-        return Retention(longest_ms, since_ms, brokers)
-
-    def to_json(self) -> dict[str, Any]:
-        brokers = {
-            str(number): {"retention_ms": one.retention_ms, "seen_ms": one.seen_ms, "told": one.is_told}
-            for number, one in sorted(self.brokers.items())
-        }
-        return {
-            "version": fields.VERSION,
-            "in_force_ms": self.in_force_ms,
-            "since_ms": self.since_ms,
-            "brokers": brokers,
-        }
-
-    @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> Retention:
-        """Raises :class:`MalformedValue`."""
-        brokers = {}
-        for number, said in fields.mapping(value, "brokers", where).items():
-            if number.isdecimal() and isinstance(said, dict):
-                brokers[int(number)] = BrokersRetention(
-                    fields.number(said, "retention_ms", where, at_least=0),
-                    fields.number(said, "seen_ms", where),
-                    said.get("told") is not False,
-                )
-        return cls(
-            fields.number(value, "in_force_ms", where, at_least=0), fields.number(value, "since_ms", where), brokers
-        )
+        return Retention(longest_ms, since_ms, dict(sorted(brokers.items())))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields
+from kafka_coord.model.codec import Count, JsonObject
 from kafka_coord.model.member import Subscription, SubscriptionKind
 from kafka_coord.model.names import is_legal
 
 
-@dataclass(frozen=True, slots=True)
-class Zxids:
+class Zxids(JsonObject, frozen=True):
     """One state of a group's znodes, as five zxids. The zxid of a znode that does not exist is 0.
 
     ``group`` and ``assignment`` are the zxids of the last write to the group's znode and to its target (mzxid).
@@ -27,20 +27,16 @@ class Zxids:
     changed.
     """
 
-    group: int
-    ids: int
-    owners: int
-    channel: int
-    assignment: int
+    group: Count
+    ids: Count
+    owners: Count
+    channel: Count
+    assignment: Count
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
         """Returns whether the group is still in this state. Compares ``ids`` and, if ``now`` is given, all its
         zxids."""
         return self.ids == ids and now in (None, self)
-
-    @classmethod
-    def from_json(cls, value: json_fields.Json, where: str) -> Zxids:
-        return cls(**{one.name: json_fields.number(value, one.name, where, at_least=0) for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class Settled:
     def to_json(self) -> dict[str, Any]:
         return {
             "version": json_fields.VERSION,
-            "zxids": asdict(self.zxids),
+            "zxids": self.zxids.to_json(),
             "topics": self.topics,
             "members": self.members,
             **interests_to_json(self.subscriptions),

@@ -5,30 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import Count, JsonObject
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, TopicPartition
 
 MAX_REASON_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Refusals:
+class Refusals(JsonObject, frozen=True, tag_field="version", tag=1):
     """The topics that one incarnation of a consumer is not allowed to read, each with the reason."""
 
-    incarnation: int
+    incarnation: Count
     topics: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        topics = {topic: reason[:MAX_REASON_CHARS] for topic, reason in sorted(self.topics.items())}
-        return {"version": fields.VERSION, "incarnation": self.incarnation, "topics": topics}
-
     @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> Refusals:
-        return cls(fields.number(value, "incarnation", where, at_least=0), read_topics(value, "topics", where))
+    def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+        """Raises :class:`MalformedValue`, also if a topic's name is not legal."""
+        return super().from_json({**value, "topics": read_topics(value, "topics", where)}, where, **of_znode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.errors import NotFound, Timeout
 from kafka_coord.model import GroupKind, Pause, Request, RequestType
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.changes import evict_members, require_members
-from kafka_coord.monitor.documents import answer_document, done_document
+from kafka_coord.monitor.documents import AnswerDocument
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.operate import pause_of, record
 from kafka_coord.monitor.requests import Acting, ask, submit
@@ -19,7 +18,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 
-def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> dict[str, Any]:
+def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> AnswerDocument:
     """Asks the coordinator for a new target and returns the response as a document. Raises :class:`NotFound`,
     :class:`RequestRefused` and :class:`Timeout`. If the group is paused, leaves the request in the queue and raises
     :class:`Timeout` immediately.
@@ -34,12 +33,12 @@ def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pau
             f"{name} is pending, because group {group!r} is paused {paused_by(paused)}"
             f". To withdraw the request: kafka-coord coordinator withdraw {name}"
         )
-    return answer_document(ask(store, request, acting.timeout_s, acting.on_progress))
+    return AnswerDocument.of(ask(store, request, acting.timeout_s, acting.on_progress))
 
 
 def evict(
-    instances: Instances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
-) -> list[dict[str, Any]]:
+    instances: AskedInstances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
+) -> list[AnswerDocument]:
     """Evicts the consumers from the group and returns one document for each. If any of the consumers is not a member,
     raises :class:`NotFound` without evicting anyone. Also raises :class:`RequestRefused`, :class:`Timeout` and
     :class:`BrokerError`.
@@ -48,10 +47,10 @@ def evict(
     if kind is GroupKind.MANAGED:
         _require_members(snapshot_of(store, group)[1], consumers)
         requests = [Request(RequestType.EVICT, group, consumer, acting.reason, acting.by) for consumer in consumers]
-        return [answer_document(ask(store, one, acting.timeout_s, acting.on_progress)) for one in requests]
+        return [AnswerDocument.of(ask(store, one, acting.timeout_s, acting.on_progress)) for one in requests]
     messages = evict_members(instances, group, consumers, acting.timeout_s)
     record(store, f"evict {', '.join(consumers)}", group, by=acting.by, reason=acting.reason)
-    return [done_document("evict", group, message) for message in messages]
+    return [AnswerDocument.done("evict", group, message) for message in messages]
 
 
 def _require_members(snapshot: GroupSnapshot, consumers: Sequence[str]) -> None:

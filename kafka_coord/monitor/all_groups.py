@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, offsets_unknown, with_offsets
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.groups import GroupRow, LogRanges, OnOffsets, list_groups
@@ -23,7 +23,7 @@ class AllGroups:
 
 
 def list_all_groups(
-    instances: Instances, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None
+    instances: AskedInstances, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None
 ) -> AllGroups:
     """Lists every group. If ``log_ranges`` is given, calls it once for each kind of group, adds the lags, and passes
     each group's partitions to ``on_offsets``."""

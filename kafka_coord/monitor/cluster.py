@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
+from kafka_coord.monitor.documents import Document, PauseDocument, Time
+from kafka_coord.monitor.moments import iso_time
 from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import numbers
@@ -54,6 +57,71 @@ class Cluster:
     def deciding_since_ms(self) -> int | None:
         """The time when the coordinator was elected, or ``None`` if no instance makes decisions."""
         return None if self.undecided else self.since_ms
+
+
+class InstanceDocument(Document, frozen=True):
+    broker_id: int
+    elected: bool
+    broker_up: bool
+    ready: bool | None
+    waiting_for: str | None
+    """What a rolling restart must wait for before it restarts the next instance."""
+    host: str | None
+    pid: int | None
+    release: str | None
+    started: Time | None
+    endpoints: dict[str, str]
+    """Maps ``channel``, ``kafka``, ``http`` and ``https`` to ``host:port``."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, broker_id: int, info: CoordinatorInfo) -> Self:
+        return cls(
+            broker_id=broker_id,
+            elected=cluster.coordinator is not None and cluster.coordinator.broker_id == broker_id,
+            broker_up=broker_id in cluster.brokers,
+            ready=info.ready,
+            waiting_for=info.waiting_for or None,
+            host=info.process.host if info.process else None,
+            pid=info.process.pid if info.process else None,
+            release=info.process.release if info.process else None,
+            started=iso_time(info.process.started_ms) if info.process else None,
+            endpoints=dict(info.endpoints),
+        )
+
+
+class ClusterDocument(Document, frozen=True):
+    """``kafka-coord coordinator status -o json``"""
+
+    coordinator: int | None
+    """The broker id of the elected instance."""
+    epoch: int | None
+    since: Time | None
+    """When it was elected."""
+    endpoints: dict[str, str]
+    instances: list[InstanceDocument]
+    brokers: list[int]
+    groups: int
+    topics: int
+    paused: PauseDocument | None
+    """Set while all groups are paused."""
+    undecided: str | None
+    """Why no instance makes decisions."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Self:
+        elected = cluster.coordinator
+        return cls(
+            coordinator=elected.broker_id if elected else None,
+            epoch=elected.epoch if elected else None,
+            since=iso_time(cluster.since_ms),
+            endpoints=dict(elected.endpoints) if elected else {},
+            instances=[InstanceDocument.of(cluster, *one) for one in cluster.instances.items()],
+            brokers=list(cluster.brokers),
+            groups=len(cluster.groups),
+            topics=len(cluster.topics),
+            paused=PauseDocument.of(cluster.pause) if cluster.pause else None,
+            undecided=cluster.undecided or None,
+        )
 
 
 def read_cluster(store: Store, earlier: Cluster | None = None) -> Cluster:

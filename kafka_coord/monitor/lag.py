@@ -49,7 +49,7 @@ class BrokerRanges(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Listed:
+class _ListedOffsets:
     """The response about the requested partitions: the offsets, the partitions whose leader is unavailable, and other
     problems."""
 
@@ -204,11 +204,11 @@ class OffsetReader:
 
     def _list(
         self, admin: AdminClient, partitions: Sequence[TopicPartition], spec: Callable[[], Any], deadline: float
-    ) -> _Listed:
+    ) -> _ListedOffsets:
         from confluent_kafka import KafkaError
         from confluent_kafka import TopicPartition as Wanted
 
-        listed = _Listed()
+        listed = _ListedOffsets()
         for chunk in parts(partitions, CHUNK):
             left_s = max(0.5, deadline - time.monotonic())
             futures = admin.list_offsets(

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.exposition import gauge, labelled
 from kafka_coord.monitor.groups import GroupRow
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
@@ -155,7 +155,7 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        listed = list_all_groups(Instances(store, properties), reader.ranges, None if rings is None else keep)
+        listed = list_all_groups(AskedInstances(store, properties), reader.ranges, None if rings is None else keep)
     finally:
         reader.close()
     rows = listed.rows

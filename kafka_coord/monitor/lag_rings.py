@@ -32,7 +32,7 @@ _TRIMMED = 60
 
 @dataclass(slots=True)
 class _Ring:
-    totals: list[list[int | None]] = field(default_factory=list)
+    totals: list[tuple[int, int | None, int, int | None]] = field(default_factory=list)
     samples: dict[TopicPartition, list[LagSample]] = field(default_factory=dict)
     counts: frozenset[TopicPartition] = frozenset()
     """The partitions of the last sample that count in totals."""
@@ -46,7 +46,7 @@ class _Ring:
     def known_totals(self) -> list[tuple[int, int]]:
         """The (ms since 1970, lag) of each sample that is comparable with the last one: both have the same number of
         partitions with an unknown lag."""
-        return [(at or 0, lag) for at, lag, unknown, _ in self.totals if lag is not None and unknown == self.unknown]
+        return [(at, lag) for at, lag, unknown, _ in self.totals if lag is not None and unknown == self.unknown]
 
     @property
     def size(self) -> int:
@@ -79,10 +79,10 @@ class LagRings:
             ring = self._rings.setdefault(group, _Ring())
             self._rings.move_to_end(group)
             before = ring.size
-            if ring.totals and now_ms <= (ring.totals[-1][0] or 0):
+            if ring.totals and now_ms <= ring.totals[-1][0]:
                 return
-            ring.totals.append([now_ms, total.lag, total.unknown, total.gone])
-            if len(ring.totals) > _OF_PARTITION + _TRIMMED or (ring.totals[0][0] or 0) < now_ms - KEPT_MS - 300_000:
+            ring.totals.append((now_ms, total.lag, total.unknown, total.gone))
+            if len(ring.totals) > _OF_PARTITION + _TRIMMED or ring.totals[0][0] < now_ms - KEPT_MS - 300_000:
                 del ring.totals[:_TRIMMED]
             kept: dict[TopicPartition, list[LagSample]] = {}
             for row in rows:
@@ -101,12 +101,12 @@ class LagRings:
             while self._size > self._most and len(self._rings) > 1:
                 self._size -= self._rings.popitem(last=False)[1].size
 
-    def totals(self, group: str) -> list[list[int | None]]:
+    def totals(self, group: str) -> list[tuple[int, int | None, int, int | None]]:
         """Returns one [ms since 1970, lag, number of partitions whose lag is unknown, number of unread records that are
         gone] per sample, oldest first."""
         with self._lock:
             ring = self._rings.get(group)
-            return [list(one) for one in ring.totals] if ring is not None else []
+            return list(ring.totals) if ring is not None else []
 
     def samples(self, group: str, tp: TopicPartition) -> list[LagSample]:
         with self._lock:
@@ -127,7 +127,8 @@ class LagRings:
             found = {tp: list(taken) for tp, taken in ring.samples.items()}
             totals, counts = ring.known_totals, ring.counts
         trends = {tp: trend(taken) for tp, taken in found.items()}
-        return Trends(trends, total_trend(totals), hot_partitions(found), counts)
+        counted_samples = {tp: taken for tp, taken in found.items() if tp in counts}
+        return Trends(trends, total_trend(totals), hot_partitions(counted_samples), counts)
 
     def verdict(self, group: str) -> Verdict:
         """Returns the same verdict as :meth:`trends`, with less work."""

@@ -1,10 +1,21 @@
-"""Formats times and durations for findings. Does no I/O."""
+"""Formats times and durations. Does no I/O."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 _DAY_S = 86_400
+
+
+def iso_time(ms: int | None) -> str | None:
+    """Formats milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``. Returns ``None`` for ``None``, 0, and a time
+    that ``datetime`` cannot represent."""
+    if not ms:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def duration(ms: int) -> str:

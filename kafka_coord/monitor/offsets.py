@@ -274,12 +274,3 @@ class LagTotal:
 def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
     """Returns the rows without those of topics that no member subscribes to."""
     return [row for row in rows if row.holding != NOT_SUBSCRIBED]
-
-
-def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
-    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` means no offset."""
-    topics: dict[str, list[str]] = {}
-    for tp in sorted(after):
-        old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))
-        topics.setdefault(tp.topic, []).append(f"{tp.partition}: {old} → {new}")
-    return "; ".join(f"{topic} {', '.join(rows)}" for topic, rows in topics.items())

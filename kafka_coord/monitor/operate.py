@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+
+from msgspec import structs
 
 from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
@@ -119,9 +120,13 @@ def change_settings(
 
 
 def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
-    old, new = (replace(one, assignor=one.assignor or DEFAULT_ASSIGNOR).to_json() for one in (before, after))
-    changed = {name: value for name, value in new.items() if value != old.get(name)}
-    return ", ".join(f"{name}: {old.get(name, 'as the brokers')} → {value}" for name, value in changed.items())
+    old, new = (structs.asdict(one) | {"assignor": one.assignor or DEFAULT_ASSIGNOR} for one in (before, after))
+    changed = {name: value for name, value in new.items() if value != old[name]}
+    return ", ".join(f"{name}: {_shown(old[name])} → {_shown(value)}" for name, value in changed.items())
+
+
+def _shown(value: object) -> object:
+    return "as the brokers" if value is None else value
 
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:

@@ -10,7 +10,7 @@ from kafka_coord.model import PartitionSet
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_snapshots, group_row
@@ -54,7 +54,7 @@ class Overview:
         return len(self.groups) - len(self.lags)
 
 
-def read_overview(instances: Instances, names: Sequence[str], log_ranges: LogRanges | None) -> Overview:
+def read_overview(instances: AskedInstances, names: Sequence[str], log_ranges: LogRanges | None) -> Overview:
     """Reads the groups in ``names``, or all groups if ``names`` is empty, and the busiest of them in detail. A named
     group need not exist yet."""
     store = instances.store

@@ -50,7 +50,7 @@ partitions of which it learned nothing in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundRemainder:
     """No record lies in [begin, next.offset), as of ``at_ms`` (ms since 1970)."""
 
     begin: int
@@ -64,7 +64,7 @@ class Remainders:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._lock = threading.Lock()
-        self._found: dict[TopicPartition, _Found] = {}
+        self._found: dict[TopicPartition, _FoundRemainder] = {}
         self._refused: dict[TopicPartition, int] = {}
         """Until when (ms since 1970) a partition is not read again."""
         self._since: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
@@ -95,7 +95,7 @@ class Remainders:
             self._since[group, row.tp] = committed, since
         return now_ms - since >= STILL_MS
 
-    def _applying(self, row: OffsetRow) -> _Found | None:
+    def _applying(self, row: OffsetRow) -> _FoundRemainder | None:
         found, end = self._found.get(row.tp), row.end_offset or 0
         return found if found is not None and found.begin <= row.first_left <= found.next.offset <= end else None
 
@@ -119,7 +119,7 @@ class Remainders:
                 if found is None:
                     self._refused[tp] = now_ms + _REFUSED_MS
                 else:
-                    self._found[tp] = _Found(wanted[tp], found, now_ms)
+                    self._found[tp] = _FoundRemainder(wanted[tp], found, now_ms)
         except KafkaCoordError as error:
             log.debug("could not read the end of some logs: %s", error)
         finally:

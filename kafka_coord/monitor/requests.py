@@ -6,7 +6,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from kafka_coord.errors import MalformedValue, NoNode, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.model import Request, Unreadable
@@ -168,4 +170,4 @@ def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unread
 
 
 def _request(where: str, node: Node) -> Request:
-    return Request.from_json(fields.load(node.data, where), where.rpartition("/")[2], where)
+    return Request.from_json(fields.load(node.data, where), where)

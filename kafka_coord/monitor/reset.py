@@ -20,8 +20,8 @@ from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, Sett
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
-from kafka_coord.monitor.documents import iso_time
 from kafka_coord.monitor.lag import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
+from kafka_coord.monitor.moments import iso_time
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -41,7 +41,7 @@ class RuleKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ResetRule:
     """A rule for new offsets. ``number`` is the offset, the shift, or the time in ms since 1970."""
 
     kind: RuleKind
@@ -77,7 +77,7 @@ class ResetRow:
 
 
 def compute(
-    rule: Rule,
+    rule: ResetRule,
     wanted: PartitionSet,
     committed: Mapping[TopicPartition, int],
     log: BrokerLog,

@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Self
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.changes import write_offsets
 from kafka_coord.monitor.client_groups.groups import ClientGroup, read_client_group
 from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.documents import Document
 from kafka_coord.monitor.groups import snapshot_of
-from kafka_coord.monitor.offsets import holders, offsets_change, partitions_of, read_all_committed
+from kafka_coord.monitor.offsets import holders, partitions_of, read_all_committed
 from kafka_coord.monitor.operate import held_by_nobody, record
 from kafka_coord.monitor.requests import Acting, ask
 from kafka_coord.monitor.reset import ResetRow
@@ -65,7 +67,7 @@ Check = Callable[[Sequence[ResetRow]], None]
 
 
 def read_resettable(
-    instances: Instances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
+    instances: AskedInstances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
 ) -> list[Resettable]:
     """Reads the ``wanted`` groups: the managed groups all at once, and several client-assigned groups at a time.
     ``asked_for`` is the rule, as recorded in the history. Raises :class:`NotFound` if one of the groups does not exist.
@@ -121,7 +123,7 @@ def _ask_for(
 
 
 def _client_group(
-    instances: Instances, client: ClientGroup, cluster: Cluster, asked_for: str, acting: Acting
+    instances: AskedInstances, client: ClientGroup, cluster: Cluster, asked_for: str, acting: Acting
 ) -> Resettable:
     group = client.group
 
@@ -186,17 +188,25 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
         acting.on_progress(f"group {found.group}: {message}")
 
 
-def reset_documents(found: Resettable, rows: Sequence[ResetRow]) -> list[dict[str, Any]]:
-    """Returns one document for each partition."""
-    return [
-        {
-            "group": found.group,
-            "topic": row.topic,
-            "partition": row.partition,
-            "current_offset": row.current_offset,
-            "new_offset": row.new_offset,
-            "owner": found.owners.get(row.tp),
-            "note": row.note or None,
-        }
-        for row in rows
-    ]
+class ResetRowDocument(Document, frozen=True):
+    """``kafka-coord groups reset-offsets -o json``"""
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
+    owner: str | None
+    note: str | None
+
+    @classmethod
+    def of(cls, found: Resettable, row: ResetRow) -> Self:
+        return cls(
+            group=found.group,
+            topic=row.topic,
+            partition=row.partition,
+            current_offset=row.current_offset,
+            new_offset=row.new_offset,
+            owner=found.owners.get(row.tp),
+            note=row.note or None,
+        )

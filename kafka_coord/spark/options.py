@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from kafka_coord.consumer.confluent_names import check_properties
 from kafka_coord.consumer.settings import generated_id
 from kafka_coord.errors import SettingsError
 from kafka_coord.model.names import legal
@@ -169,6 +170,7 @@ def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping
         given["zookeeper.session_timeout_ms"] = options["sessiontimeoutms"]
     kafka = {name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)}
     settings = load_settings(given, file=options.get("config"), kafka_properties=kafka, called="the query's options")
+    check_properties(settings)
     if hosts not in settings.origin:
         _required(options, "zookeeper")
     return settings.zookeeper, settings.kafka.properties

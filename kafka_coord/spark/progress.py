@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from kafka_coord.consumer.confluent_names import check_properties
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -140,7 +141,7 @@ class GroupProgressListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._series: dict[tuple[str, str], _Series] = {}
         self._names: dict[str, str] = {}
-        self._committed: tuple[float, Mapping[str, Mapping[TopicPartition, int]]] = (float("-inf"), {})
+        self._committed: tuple[float, Mapping[str, Mapping[TopicPartition, int]], bool] = (float("-inf"), {}, False)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -248,23 +249,28 @@ class GroupProgressListener(StreamingQueryListener):
         committed: Mapping[str, Mapping[TopicPartition, int]] = {}
         readable = False
         try:
-            committed, readable = self._read_committed(self._store, logs), True
+            committed, readable = self._read_committed(self._store, logs)
         except (StoreError, KafkaCoordError) as error:
             log.debug("could not read committed offsets: %s", error)
-        yield gauge("group_offsets_readable", "Whether ZooKeeper returned the offsets.", readable)
+        yield gauge("group_offsets_readable", "Whether ZooKeeper returned all offsets.", readable)
         standing: _Standing = {(group,): (logs.get(group, {}), offsets) for group, offsets in committed.items()}
         yield from _by_partition(standing, "group", "committed", "committed by the group")
 
-    def _read_committed(self, store: Store, groups: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
+    def _read_committed(
+        self, store: Store, groups: Iterable[str]
+    ) -> tuple[Mapping[str, Mapping[TopicPartition, int]], bool]:
+        """Returns the offsets of each group, and whether all of them could be read."""
         with self._lock:
-            at, committed = self._committed
+            at, committed, readable = self._committed
         if time.monotonic() < at + _COMMITTED_FOR_S and committed.keys() >= set(groups):
-            return committed
+            return committed, readable
         topics = read_cluster(store).topics
-        committed = {group: read_committed(store, group, topics).offsets for group in groups}
+        found = {group: read_committed(store, group, topics) for group in groups}
+        committed = {group: one.offsets for group, one in found.items()}
+        readable = not any(one.unreadable for one in found.values())
         with self._lock:
-            self._committed = (time.monotonic(), committed)
-        return committed
+            self._committed = (time.monotonic(), committed, readable)
+        return committed, readable
 
 
 class Watching:
@@ -313,6 +319,7 @@ def watch(
     with ExitStack() as opened:
         if zookeeper:
             settings = load_settings({"zookeeper.hosts": zookeeper}, file=config, called="the query's options")
+            check_properties(settings)
             store = opened.enter_context(closing(connect_with(settings.zookeeper)))
         listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)
         if listen:

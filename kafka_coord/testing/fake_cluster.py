@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.consumer.absences import Look, Present
-from kafka_coord.consumer.fetchers import Clients
+from kafka_coord.consumer.fetchers import FetchClients
 from kafka_coord.consumer.settings import MemberSettings
 from kafka_coord.consumer.transport import Endpoint
 from kafka_coord.testing.fake_group import SESSION, FakeChannel, FakeGroups
@@ -106,7 +106,7 @@ class FakeCluster:
             consumer.close()
 
 
-class _FakeClients(Clients):
+class _FakeClients(FetchClients):
     message: type[Any] = FakeMessage
 
     def __init__(self, logs: FakeLogs) -> None:

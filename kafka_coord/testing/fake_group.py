@@ -29,7 +29,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.testing.fake_log import FakeLogs
-from kafka_coord.zk.store import Op, Watcher, WatchEvent, WatchType
+from kafka_coord.zk.store import Watcher, WatchEvent, WatchType
 
 SESSION = 1
 """The id of every session. One is enough, because the fake's sessions never end."""
@@ -226,8 +226,8 @@ class FakeChannel:
             self._groups.rebalance(self.group)
             return gone
 
-    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        del also
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool = False) -> frozenset[str]:
+        del for_good
         with self._groups.lock:
             gone = self._groups.store(registration, offsets)
             self._groups.remove(self.group, self.consumer)

@@ -143,7 +143,7 @@ def open_to_change(found: AclOf) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AclRule:
     """The permissions of each role for the znodes at ``place``, as letters. Coordinators have all permissions
     everywhere.
 
@@ -160,41 +160,41 @@ class Rule:
 
 _GROUP = "/consumers/groups/<group>"
 RULES = (
-    Rule("/consumers", "crd", "", why="operators create and delete `paused`"),
-    Rule("/consumers/coordinator", "r", ""),
-    Rule("/consumers/coordinator_epoch", "r", ""),
-    Rule("/consumers/coordinators", "r", ""),
-    Rule("/consumers/coordinators/<instance>", "r", ""),
-    Rule("/consumers/requests", "crd", "", why="operators create requests, and delete answered requests"),
-    Rule("/consumers/requests/<request>", "r", "", why="only the coordinator answers"),
-    Rule("/consumers/paused", "rw", ""),
-    Rule("/consumers/history", "r", ""),
-    Rule("/consumers/successor", "r", ""),
-    Rule("/consumers/retention", "r", ""),
-    Rule("/consumers/heard", "r", ""),
-    Rule("/consumers/rights", "r", ""),
-    Rule("/consumers/rights/<instance>", "r", ""),
-    Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),
-    Rule(_GROUP, "cdrw", "r", "c", why="its data is the group's settings; operators create and delete `paused`"),
-    Rule(f"{_GROUP}/paused", "rw", ""),
-    Rule(f"{_GROUP}/assignment", "r", ""),
-    Rule(f"{_GROUP}/history", "r", ""),
-    Rule(f"{_GROUP}/settled", "r", ""),
-    Rule(f"{_GROUP}/owners", "r", ""),
-    Rule(f"{_GROUP}/owners/<consumer>", "r", ""),
-    Rule(f"{_GROUP}/ids", "r", "cdr", why="consumers register and leave"),
-    Rule(f"{_GROUP}/ids/<consumer>", "r", "r", why="a registration is never changed"),
-    Rule(f"{_GROUP}/channel", "r", "cr", why="a consumer creates its channel"),
-    Rule(f"{_GROUP}/channel/<consumer>", "r", "drw", why="WRITE takes the token, and DELETE acknowledges"),
-    Rule(f"{_GROUP}/channel/<consumer>/<command>", "r", "r"),
-    Rule(f"{_GROUP}/offsets", "r", "r"),
-    Rule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity; the coordinator writes it"),
-    Rule(f"{_GROUP}/offsets/<topic>/<partition>", "r", "rw"),
-    Rule(f"{_GROUP}/unresolved", "r", "cdr", why="consumers say what they cannot resolve, and take it back"),
-    Rule(f"{_GROUP}/unresolved/<what>", "r", "rw"),
-    Rule(f"{_GROUP}/details", "r", ""),
-    Rule(f"{_GROUP}/details/<topic>", "r", ""),
-    Rule(f"{_GROUP}/details/<topic>/<partition>", "r", "", why="instances write it for Kafka clients"),
+    AclRule("/consumers", "crd", "", why="operators create and delete `paused`"),
+    AclRule("/consumers/coordinator", "r", ""),
+    AclRule("/consumers/coordinator_epoch", "r", ""),
+    AclRule("/consumers/coordinators", "r", ""),
+    AclRule("/consumers/coordinators/<instance>", "r", ""),
+    AclRule("/consumers/requests", "crd", "", why="operators create requests, and delete answered requests"),
+    AclRule("/consumers/requests/<request>", "r", "", why="only the coordinator answers"),
+    AclRule("/consumers/paused", "rw", ""),
+    AclRule("/consumers/history", "r", ""),
+    AclRule("/consumers/successor", "r", ""),
+    AclRule("/consumers/retention", "r", ""),
+    AclRule("/consumers/heard", "r", ""),
+    AclRule("/consumers/rights", "r", ""),
+    AclRule("/consumers/rights/<instance>", "r", ""),
+    AclRule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),
+    AclRule(_GROUP, "cdrw", "r", "c", why="its data is the group's settings; operators create and delete `paused`"),
+    AclRule(f"{_GROUP}/paused", "rw", ""),
+    AclRule(f"{_GROUP}/assignment", "r", ""),
+    AclRule(f"{_GROUP}/history", "r", ""),
+    AclRule(f"{_GROUP}/settled", "r", ""),
+    AclRule(f"{_GROUP}/owners", "r", ""),
+    AclRule(f"{_GROUP}/owners/<consumer>", "r", ""),
+    AclRule(f"{_GROUP}/ids", "r", "cdr", why="consumers register and leave"),
+    AclRule(f"{_GROUP}/ids/<consumer>", "r", "r", why="a registration is never changed"),
+    AclRule(f"{_GROUP}/channel", "r", "cr", why="a consumer creates its channel"),
+    AclRule(f"{_GROUP}/channel/<consumer>", "r", "drw", why="WRITE takes the token, and DELETE acknowledges"),
+    AclRule(f"{_GROUP}/channel/<consumer>/<command>", "r", "r"),
+    AclRule(f"{_GROUP}/offsets", "r", "r"),
+    AclRule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity; the coordinator writes it"),
+    AclRule(f"{_GROUP}/offsets/<topic>/<partition>", "r", "rw"),
+    AclRule(f"{_GROUP}/unresolved", "r", "cdr", why="consumers say what they cannot resolve, and take it back"),
+    AclRule(f"{_GROUP}/unresolved/<what>", "r", "rw"),
+    AclRule(f"{_GROUP}/details", "r", ""),
+    AclRule(f"{_GROUP}/details/<topic>", "r", ""),
+    AclRule(f"{_GROUP}/details/<topic>/<partition>", "r", "", why="instances write it for Kafka clients"),
 )
 """Where no rule applies (to a scratch znode created by ``doctor``, or to a foreign znode), operators may read but not
 delete."""
@@ -202,15 +202,15 @@ delete."""
 LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))
 """The places below which kafka-coord does not create any znodes."""
 
-_ELSEWHERE = Rule("", "r", "")
-_RULES: dict[int, list[tuple[tuple[str, ...], Rule]]] = {}
+_ELSEWHERE = AclRule("", "r", "")
+_RULES: dict[int, list[tuple[tuple[str, ...], AclRule]]] = {}
 """The rules, keyed by the number of path segments in their place."""
 for _rule in RULES:
     _place = tuple(_rule.place.split("/"))
     _RULES.setdefault(len(_place), []).append((_place, _rule))
 
 
-def rule_of(path: str) -> Rule | None:
+def rule_of(path: str) -> AclRule | None:
     """Returns the rule for a znode (below the chroot), or ``None``."""
     segments = path.split("/")
     for place, rule in _RULES.get(len(segments), ()):

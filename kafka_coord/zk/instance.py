@@ -178,7 +178,6 @@ class InstanceRegistration:
             self._broker_id, 0, now_ms, endpoints, self._process, ready=said.ready, waiting_for=said.waiting_for
         )
         value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
-        del value["epoch"]
         return dump(value)
 
     def _timeout_s(self, node: Node) -> float:

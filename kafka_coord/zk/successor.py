@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SetData, Store
 
@@ -16,16 +14,12 @@ healthy successor is elected within milliseconds. Even if it fails, the delay is
 which takes a session timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Successor:
+class Successor(JsonObject, frozen=True, tag_field="version", tag=1):
     """The named successor. ``broker_id`` is to succeed the coordinator of ``epoch``, and has no precedence after
     that."""
 
-    broker_id: int
-    epoch: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"version": fields.VERSION, "broker_id": self.broker_id, "epoch": self.epoch}
+    broker_id: Number
+    epoch: Number
 
     @classmethod
     def read(cls, found: ReadResult) -> Successor | None:
@@ -35,8 +29,7 @@ class Successor:
             return None
         where = layout.SUCCESSOR
         try:
-            value = fields.load(found.data, where)
-            return cls(fields.number(value, "broker_id", where), fields.number(value, "epoch", where))
+            return cls.from_json(fields.load(found.data, where), where)
         except MalformedValue:
             return None
 

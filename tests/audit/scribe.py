@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
+
+from msgspec import structs
 
 from kafka_coord.channel.operations import Registration, command_op, decode_command
 from kafka_coord.channel.zookeeper import ConsumerChannel
@@ -159,10 +160,10 @@ class Scribe:
         """Writes an operator's request."""
         request = Request(kind, GROUP, **fields_of)
         path = self.somebody.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
-        return replace(request, request_id=path.rpartition("/")[2])
+        return structs.replace(request, request_id=path.rpartition("/")[2])
 
     def answer(self, request: Request) -> Op:
-        done = replace(request, result="done", message="as asked")
+        done = structs.replace(request, result="done", message="as asked")
         return SetData(layout.request(request.request_id), fields.dump(done.to_json()))
 
     def starting(

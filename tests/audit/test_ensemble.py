@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from struct import pack
 
-from kafka_coord.monitor.audit import Rule, audit
+from kafka_coord.monitor.audit import AuditRule, audit
 from kafka_coord.monitor.audit.sources import find_files, in_order
 from kafka_coord.monitor.audit.txnlog import CREATE, SET_DATA
 
@@ -62,7 +62,7 @@ def test_transactions_only_in_a_dead_leaders_log_are_left_out(tmp_path: Path):
     found, notes = zxids(dead, *others)
     assert found == [*COMMON, SECOND | 1]
     assert notes[0].startswith("2 proposals from zxid 0x100000006 on")
-    assert [finding.rule for finding in audit([dead, *others]).warnings] == [Rule.INCOMPLETE]
+    assert [finding.rule for finding in audit([dead, *others]).warnings] == [AuditRule.INCOMPLETE]
 
 
 def test_transactions_only_in_the_newest_leaders_log_are_kept(tmp_path: Path):

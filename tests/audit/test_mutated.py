@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.audit import Rule, audit
+from kafka_coord.monitor.audit import AuditRule, audit
 from tests.coordinator.harness import World
 from tests.simulation.mutations import mutated
 from tests.waiting import eventually
@@ -43,18 +43,18 @@ def a_handover_nobody_acknowledges(world: World) -> None:
 @pytest.mark.parametrize(
     ("defect", "play", "found"),
     [
-        ("no token check", one_member, {Rule.ACK_UNFENCED}),
-        ("a start with an outdated offset", a_handover, {Rule.START_ELSEWHERE}),
+        ("no token check", one_member, {AuditRule.ACK_UNFENCED}),
+        ("a start with an outdated offset", a_handover, {AuditRule.START_ELSEWHERE}),
         (
             "only owned partitions count as held",
             a_handover_nobody_acknowledges,
-            {Rule.TWO_HOLDERS, Rule.START_WHILE_HELD},
+            {AuditRule.TWO_HOLDERS, AuditRule.START_WHILE_HELD},
         ),
-        ("partitions released while a stop is outstanding", a_handover_nobody_acknowledges, {Rule.RELEASED_EARLY}),
+        ("partitions released while a stop is outstanding", a_handover_nobody_acknowledges, {AuditRule.RELEASED_EARLY}),
     ],
 )
 def test_each_defect_is_found_in_the_log(
-    world: World, logged_server: ZooKeeperServer, defect: str, play: Callable[[World], None], found: set[Rule]
+    world: World, logged_server: ZooKeeperServer, defect: str, play: Callable[[World], None], found: set[AuditRule]
 ):
     with mutated(defect):
         play(world)

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType, TopicPartition
-from kafka_coord.monitor.audit import EventHistory, Rule, Selection, audit
+from kafka_coord.monitor.audit import AuditRule, EventHistory, Selection, audit
 from kafka_coord.zk.store import Store
 from tests.cli.running import run
 from tests.coordinator.conftest import expire
@@ -47,7 +47,7 @@ def test_rebalances_a_failover_and_a_crash_cause_no_violation_and_are_in_the_his
     report = audit([directory], chroot=f"/{chroot}", running=True, watch=history)
 
     assert report.violations == []
-    assert {found.rule for found in report.warnings} <= {Rule.NOT_CONVERGED}
+    assert {found.rule for found in report.warnings} <= {AuditRule.NOT_CONVERGED}
     assert report.figures["elections"] == 3
     assert report.figures["registrations"] == 4
     assert report.figures["commands"] == report.figures["commands_removed"] >= 7

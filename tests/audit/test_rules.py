@@ -22,7 +22,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
-from kafka_coord.monitor.audit import AuditFinding, Rule
+from kafka_coord.monitor.audit import AuditFinding, AuditRule
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, SetData, Store
 from tests.audit.scribe import GROUP, TOPIC, Scribe
@@ -54,7 +54,7 @@ class Written(Scribe):
     def violations(self) -> list[AuditFinding]:
         return audit_history(self.server.log, SESSION_MS).violations
 
-    def rules(self) -> set[Rule]:
+    def rules(self) -> set[AuditRule]:
         return {found.rule for found in self.violations()}
 
     def wait(self, seconds: float) -> None:
@@ -98,7 +98,7 @@ def test_a_command_written_without_its_ledger_is_found(scribe: Written):
     scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}))
     scribe.write(scribe.stopping("c1", {"flights": "1"}, 2))
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.SPLIT_UNIT, Rule.SPLIT_UNIT]
+    assert [one.rule for one in found] == [AuditRule.SPLIT_UNIT, AuditRule.SPLIT_UNIT]
     assert found[0].what == "the ledger of c1 stops flights[1] without a stop-fetcher in the same transaction"
     assert found[1].what == "stop-0000000001 was written without a change to the ledger of c1"
 
@@ -109,27 +109,27 @@ def test_a_command_that_was_overwritten_after_it_was_read_may_be_acknowledged(sc
     ((read,), _) = scribe.channels["c1"].outstanding()
     scribe.somebody.set(layout.command(GROUP, "c1", read.name), b"nobody can read this")
     scribe.channels["c1"].acknowledge(scribe.registrations["c1"], read, {TopicPartition(TOPIC, 1): 130})
-    assert scribe.rules() == {Rule.UNFENCED_WRITE}, "only the overwriting itself is a violation"
+    assert scribe.rules() == {AuditRule.UNFENCED_WRITE}, "only the overwriting itself is a violation"
 
 
 def test_a_second_outstanding_command_of_the_same_type_is_found(scribe: Written):
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
     assert scribe.rules() == set()
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "1"}, 1)
-    assert scribe.rules() == {Rule.TWO_COMMANDS}
+    assert scribe.rules() == {AuditRule.TWO_COMMANDS}
 
 
 def test_a_partition_in_two_ledgers_is_found_even_if_one_consumer_is_dead(scribe: Written):
     scribe.end("c1")
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
     scribe.start("c2", {"flights": "0-3"}, 2)
-    assert scribe.rules() == {Rule.TWO_LEDGERS}
+    assert scribe.rules() == {AuditRule.TWO_LEDGERS}
 
 
 def test_a_ledger_whose_generation_decreases_is_found(scribe: Written):
     scribe.write(scribe.ledger("c1", {"flights": "0-1"}, generation=5))
     scribe.write(scribe.ledger("c1", {"flights": "0-1"}, generation=4))
-    assert scribe.rules() == {Rule.GENERATION_BACK}
+    assert scribe.rules() == {AuditRule.GENERATION_BACK}
 
 
 # --- stops and starts ------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_stop_of_a_partition_that_the_member_keeps_is_found(scribe: Written):
     assert scribe.rules() == set()
     scribe.stop("c2", {"flights": "2"}, {"flights": "3"}, 2)
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.NEEDLESS_STOP]
+    assert [one.rule for one in found] == [AuditRule.NEEDLESS_STOP]
     assert "stops flights[3] on c2, which keeps it" in found[0].what
 
 
@@ -173,7 +173,7 @@ def test_an_eager_start_before_all_have_stopped_is_found(all_stop: bool):
         scribe.write(scribe.ledger("c1", {}, generation=2))
         ledger = scribe.ledger("c1", {"flights": "0"}, generation=2)
         scribe.write(ledger, scribe.starting("c1", {"flights": "0"}, 2, offset=-1))
-        assert scribe.rules() == (set() if all_stop else {Rule.EAGER_ORDER})
+        assert scribe.rules() == (set() if all_stop else {AuditRule.EAGER_ORDER})
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
@@ -185,12 +185,12 @@ def test_a_command_for_a_member_that_joined_a_paused_group_is_found(scribe: Writ
     scribe.write(scribe.target(2, {"c1": {"flights": "0-1"}, "c3": {"flights": "2-3"}}))
     scribe.start("c3", {"flights": "2-3"}, 2)
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.PAUSE_IGNORED] * 2
+    assert [one.rule for one in found] == [AuditRule.PAUSE_IGNORED] * 2
     assert found[1].what == "c3 was told to start flights[2-3] while the group was paused"
 
 
-@pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {Rule.PAUSE_IGNORED})])
-def test_a_pass_that_began_before_the_pause_may_still_write(scribe: Written, after_s: float, found: set[Rule]):
+@pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {AuditRule.PAUSE_IGNORED})])
+def test_a_pass_that_began_before_the_pause_may_still_write(scribe: Written, after_s: float, found: set[AuditRule]):
     scribe.somebody.create(layout.paused(GROUP), b"{}")
     scribe.wait(after_s)
     scribe.write(scribe.target(2, MOVED))
@@ -234,9 +234,9 @@ def test_a_pass_from_before_the_pause_may_assign_to_a_member_that_has_returned(s
     assert scribe.rules() == set()
 
 
-@pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {Rule.PAUSE_IGNORED})])
+@pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {AuditRule.PAUSE_IGNORED})])
 def test_a_pass_from_before_the_pause_may_assign_to_a_new_member_that_left_and_returned(
-    scribe: Written, after_s: float, found: set[Rule]
+    scribe: Written, after_s: float, found: set[AuditRule]
 ):
     scribe.join("c3")
     scribe.end("c3")
@@ -254,14 +254,14 @@ def test_a_reset_of_a_held_partition_is_found(scribe: Written):
     asked = scribe.ask(RequestType.RESET_OFFSETS, offsets={TopicPartition(TOPIC, 0): 7})
     scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"7"), scribe.answer(asked))
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.OPERATOR_WRITE_WHILE_HELD]
+    assert [one.rule for one in found] == [AuditRule.OPERATOR_WRITE_WHILE_HELD]
     assert found[0].what == "the coordinator set flights-0 to 7 while c1 holds it"
 
 
 def test_a_reset_without_a_request_is_found(scribe: Written):
     scribe.end("c1")
     scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"7"))
-    assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED}
+    assert scribe.rules() == {AuditRule.OPERATOR_WRITE_UNASKED}
 
 
 def test_the_coordinator_may_store_the_first_end_of_a_held_partition_that_awaits_it(scribe: Written):
@@ -276,7 +276,7 @@ def test_the_coordinator_may_store_the_first_end_of_a_held_partition_that_awaits
     scribe.somebody.create(awaited, b"{}")
     scribe.write(SetData(offset, b"9"), Delete(awaited))  # it had an offset already
     found = [one.rule for one in scribe.violations()[len(before) :]]
-    assert found == [Rule.OPERATOR_WRITE_UNASKED, Rule.OPERATOR_WRITE_WHILE_HELD]
+    assert found == [AuditRule.OPERATOR_WRITE_UNASKED, AuditRule.OPERATOR_WRITE_WHILE_HELD]
 
 
 def test_offsets_may_be_deleted_only_on_request_and_without_a_holder(scribe: Written):
@@ -285,9 +285,9 @@ def test_offsets_may_be_deleted_only_on_request_and_without_a_holder(scribe: Wri
     scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
     assert scribe.rules() == set()
     scribe.write(Delete(layout.offset(GROUP, TOPIC, 2)))
-    assert scribe.rules() == {Rule.OPERATOR_WRITE_WHILE_HELD}
+    assert scribe.rules() == {AuditRule.OPERATOR_WRITE_WHILE_HELD}
     scribe.write(Delete(layout.offset(GROUP, TOPIC, 1)))
-    assert Rule.OPERATOR_WRITE_UNASKED in scribe.rules()
+    assert AuditRule.OPERATOR_WRITE_UNASKED in scribe.rules()
 
 
 def recreate(scribe: Written) -> None:
@@ -325,7 +325,7 @@ def test_a_recreated_topic_started_at_the_old_offsets_is_found(scribe: Written, 
         scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), NEW.encode()))
     start_new(scribe, 100)
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.EARLIER_TOPIC]
+    assert [one.rule for one in found] == [AuditRule.EARLIER_TOPIC]
     assert "starts flights-0 on c1 at offset 100, which belongs to a deleted topic of the same name" in found[0].what
 
 
@@ -336,7 +336,7 @@ def test_a_start_with_an_unreadable_offset_is_found(scribe: Written):
     scribe.join("c1")
     scribe.write(scribe.target(2, {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}}))
     scribe.start("c1", {"flights": "0"}, 2, offset=-1)
-    assert scribe.rules() == {Rule.UNREADABLE_START}
+    assert scribe.rules() == {AuditRule.UNREADABLE_START}
 
 
 # --- retention -------------------------------------------------------------------------------------------------------
@@ -364,8 +364,8 @@ def test_an_empty_group_may_be_removed_when_its_retention_has_passed(scribe: Wri
     assert scribe.rules() == set()
 
 
-@pytest.mark.parametrize(("waits_s", "found"), [(300, set()), (10, {Rule.RETENTION_BROKEN})])
-def test_a_group_that_is_removed_too_early_is_found(scribe: Written, waits_s: float, found: set[Rule]):
+@pytest.mark.parametrize(("waits_s", "found"), [(300, set()), (10, {AuditRule.RETENTION_BROKEN})])
+def test_a_group_that_is_removed_too_early_is_found(scribe: Written, waits_s: float, found: set[AuditRule]):
     settings = GroupSettings(offsets_retention_ms=300_000)
     scribe.somebody.set(layout.group(GROUP), fields.dump(settings.to_json()))
     empty(scribe)
@@ -379,10 +379,14 @@ def test_a_group_that_is_removed_too_early_is_found(scribe: Written, waits_s: fl
 
 @pytest.mark.parametrize(
     ("retention_ms", "shortened_s_ago", "found"),
-    [(300_000, 300, set()), (300_000, 100, {Rule.RETENTION_BROKEN}), (9_000_000, 300, {Rule.RETENTION_BROKEN})],
+    [
+        (300_000, 300, set()),
+        (300_000, 100, {AuditRule.RETENTION_BROKEN}),
+        (9_000_000, 300, {AuditRule.RETENTION_BROKEN}),
+    ],
 )
 def test_the_brokers_retention_counts_unless_the_group_has_its_own(
-    scribe: Written, retention_ms: int, shortened_s_ago: int, found: set[Rule]
+    scribe: Written, retention_ms: int, shortened_s_ago: int, found: set[AuditRule]
 ):
     empty(scribe)
     scribe.write(scribe.target(2, {}))
@@ -403,8 +407,10 @@ def test_an_empty_group_without_offsets_may_be_removed_at_any_time(scribe: Writt
     assert scribe.rules() == set()
 
 
-@pytest.mark.parametrize(("topic", "found"), [("fares", set()), (TOPIC, {Rule.OPERATOR_WRITE_UNASKED})])
-def test_only_offsets_of_topics_that_nobody_subscribes_to_may_expire(scribe: Written, topic: str, found: set[Rule]):
+@pytest.mark.parametrize(("topic", "found"), [("fares", set()), (TOPIC, {AuditRule.OPERATOR_WRITE_UNASKED})])
+def test_only_offsets_of_topics_that_nobody_subscribes_to_may_expire(
+    scribe: Written, topic: str, found: set[AuditRule]
+):
     empty(scribe)
     scribe.write(scribe.target(2, {}))
     scribe.join("c3", topic)
@@ -415,7 +421,7 @@ def test_only_offsets_of_topics_that_nobody_subscribes_to_may_expire(scribe: Wri
 def test_the_removal_of_an_empty_group_whose_target_has_members_is_found(scribe: Written):
     empty(scribe)
     remove(scribe)
-    assert scribe.rules() == {Rule.LIVE_GROUP_REMOVED}
+    assert scribe.rules() == {AuditRule.LIVE_GROUP_REMOVED}
 
 
 def test_an_empty_group_may_be_removed_on_request(scribe: Written):
@@ -427,7 +433,7 @@ def test_an_empty_group_may_be_removed_on_request(scribe: Written):
 
 def test_the_deletion_of_offsets_of_a_live_group_is_found(scribe: Written):
     scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
-    assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED, Rule.OPERATOR_WRITE_WHILE_HELD}
+    assert scribe.rules() == {AuditRule.OPERATOR_WRITE_UNASKED, AuditRule.OPERATOR_WRITE_WHILE_HELD}
 
 
 # --- members that leave or are evicted -------------------------------------------------------------------------------
@@ -446,8 +452,10 @@ def keep_place(scribe: Written) -> Member:
     return place
 
 
-@pytest.mark.parametrize(("waits_s", "found"), [(29, {Rule.GRACE_BROKEN}), (30, set())])
-def test_a_place_given_away_before_its_grace_has_passed_is_found(scribe: Written, waits_s: float, found: set[Rule]):
+@pytest.mark.parametrize(("waits_s", "found"), [(29, {AuditRule.GRACE_BROKEN}), (30, set())])
+def test_a_place_given_away_before_its_grace_has_passed_is_found(
+    scribe: Written, waits_s: float, found: set[AuditRule]
+):
     keep_place(scribe)
     scribe.wait(waits_s)
     scribe.forget("c1")
@@ -468,10 +476,10 @@ def damage_registration(scribe: Written) -> None:
 
 @pytest.mark.parametrize(
     ("waits_s", "takes_ledger", "found"),
-    [(1, False, set()), (25, False, {Rule.GRACE_BROKEN}), (1, True, {Rule.GRACE_BROKEN})],
+    [(1, False, set()), (25, False, {AuditRule.GRACE_BROKEN}), (1, True, {AuditRule.GRACE_BROKEN})],
 )
 def test_only_a_target_made_with_an_unreadable_registration_may_omit_its_place(
-    scribe: Written, waits_s: float, takes_ledger: bool, found: set[Rule]
+    scribe: Written, waits_s: float, takes_ledger: bool, found: set[AuditRule]
 ):
     place = Member("c1", 0, Subscription.to([TOPIC]), rejoin_grace_ms=30_000)
     scribe.write(scribe.ledger("c1", {"flights": "0-1"}, place=place))
@@ -482,7 +490,7 @@ def test_only_a_target_made_with_an_unreadable_registration_may_omit_its_place(
         scribe.forget("c1")
     else:
         scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
-    assert scribe.rules() - {Rule.UNFENCED_WRITE} == found
+    assert scribe.rules() - {AuditRule.UNFENCED_WRITE} == found
 
 
 def test_the_place_of_a_member_that_returned_with_an_unreadable_registration_may_be_reassigned(scribe: Written):
@@ -491,7 +499,7 @@ def test_the_place_of_a_member_that_returned_with_an_unreadable_registration_may
     damage_registration(scribe)
     scribe.end("c1")
     scribe.forget("c1")
-    assert scribe.rules() - {Rule.UNFENCED_WRITE} == set()
+    assert scribe.rules() - {AuditRule.UNFENCED_WRITE} == set()
 
 
 def test_grace_periods_of_members_registered_in_one_transaction_are_separate(scribe: Written):
@@ -506,7 +514,7 @@ def test_grace_periods_of_members_registered_in_one_transaction_are_separate(scr
     scribe.wait(6)
     scribe.write(Delete(both[1]))
     scribe.forget("c3")
-    assert Rule.GRACE_BROKEN not in scribe.rules()
+    assert AuditRule.GRACE_BROKEN not in scribe.rules()
 
 
 def test_an_instance_may_drop_a_command_for_an_earlier_incarnation_of_a_kafka_client(scribe: Written):
@@ -520,7 +528,7 @@ def test_an_instance_may_drop_a_command_for_an_earlier_incarnation_of_a_kafka_cl
     scribe.somebody.multi([term, set_channel, Delete(path), create])
     (command,) = scribe.somebody.children(layout.channel(GROUP, "c3"))
     scribe.somebody.multi([term, Delete(layout.command(GROUP, "c3", command))])
-    assert Rule.ACK_BY_ANOTHER not in scribe.rules()
+    assert AuditRule.ACK_BY_ANOTHER not in scribe.rules()
 
 
 def test_a_start_of_a_partition_of_a_kept_place_is_found(scribe: Written):
@@ -528,13 +536,13 @@ def test_a_start_of_a_partition_of_a_kept_place_is_found(scribe: Written):
     scribe.wait(40)
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
     scribe.start("c2", {"flights": "0-3"}, 2)
-    assert scribe.rules() == {Rule.GRACE_BROKEN}
+    assert scribe.rules() == {AuditRule.GRACE_BROKEN}
 
 
 def test_a_member_evicted_without_a_reason_is_found(scribe: Written):
     scribe.evict("c1")
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.EVICTED_EARLY]
+    assert [one.rule for one in found] == [AuditRule.EVICTED_EARLY]
     assert "c1 was evicted, although no operator requested it" in found[0].what
 
 
@@ -546,9 +554,9 @@ def test_an_eviction_on_request_is_lawful(scribe: Written):
     assert scribe.rules() == set()
 
 
-@pytest.mark.parametrize(("waits_s", "found"), [(61, set()), (50, {Rule.EVICTED_EARLY})])
+@pytest.mark.parametrize(("waits_s", "found"), [(61, set()), (50, {AuditRule.EVICTED_EARLY})])
 def test_a_member_may_be_evicted_only_after_its_command_has_timed_out(
-    scribe: Written, waits_s: float, found: set[Rule]
+    scribe: Written, waits_s: float, found: set[AuditRule]
 ):
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
     scribe.wait(waits_s)
@@ -560,7 +568,7 @@ def test_partitions_released_in_the_transaction_of_an_eviction_are_found(scribe:
     scribe.ask(RequestType.EVICT, consumer="c1")
     scribe.evict("c1", scribe.ledger("c1", {"flights": "1"}))
     found = scribe.violations()
-    assert [one.rule for one in found] == [Rule.EVICTED_AND_RELEASED]
+    assert [one.rule for one in found] == [AuditRule.EVICTED_AND_RELEASED]
     assert "flights[0] was taken from c1 in the transaction that evicted it" in found[0].what
 
 
@@ -571,7 +579,7 @@ def test_partitions_started_in_the_transaction_of_an_eviction_are_found(scribe: 
         scribe.ledger("c2", {"flights": "0,2-3"}),
         scribe.starting("c2", {"flights": "0"}, 1),
     )
-    assert scribe.rules() == {Rule.EVICTED_AND_RELEASED, Rule.TWO_LEDGERS}
+    assert scribe.rules() == {AuditRule.EVICTED_AND_RELEASED, AuditRule.TWO_LEDGERS}
 
 
 # --- elections -------------------------------------------------------------------------------------------------------
@@ -580,7 +588,7 @@ def test_partitions_started_in_the_transaction_of_an_eviction_are_found(scribe: 
 def test_an_election_that_skips_an_epoch_is_found(scribe: Written):
     scribe.depose()
     scribe.elect(3, scribe.session())
-    assert scribe.rules() == {Rule.EPOCH_SKIPPED}
+    assert scribe.rules() == {AuditRule.EPOCH_SKIPPED}
 
 
 def test_an_election_in_two_transactions_is_found(scribe: Written):
@@ -590,4 +598,4 @@ def test_an_election_in_two_transactions_is_found(scribe: Written):
     other.create(layout.instance(2), b"{}", ephemeral=True)
     other.create(layout.COORDINATOR, b"{}", ephemeral=True)
     other.set(layout.COORDINATOR_EPOCH, b"2")
-    assert [one.rule for one in scribe.violations()] == [Rule.SPLIT_ELECTION] * 2
+    assert [one.rule for one in scribe.violations()] == [AuditRule.SPLIT_ELECTION] * 2

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import MalformedValue, NotFound
-from kafka_coord.monitor.audit import Rule, audit
+from kafka_coord.monitor.audit import AuditRule, audit
 from kafka_coord.monitor.audit.jute import Truncated
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.sources import find_files, in_order
@@ -112,7 +112,7 @@ def test_an_incomplete_last_record_is_reported_and_ignored(copied: Path, left: i
     assert list(read_log(last, torn)) == before[:-1]
     assert len(torn) == 1
     assert f"{last}:{offset}" in torn[0]
-    assert [found.rule for found in audit([copied], chroot="/kafka").warnings] == [Rule.INCOMPLETE]
+    assert [found.rule for found in audit([copied], chroot="/kafka").warnings] == [AuditRule.INCOMPLETE]
 
 
 @pytest.mark.parametrize("left", [8, 20, -1])
@@ -232,7 +232,7 @@ def test_a_snapshot_replaces_deleted_logs(copied: Path):
         path.unlink()
     report = audit([copied], chroot="/kafka")
     assert report.violations == []
-    assert [found.rule for found in report.warnings] == [Rule.INCOMPLETE]
+    assert [found.rule for found in report.warnings] == [AuditRule.INCOMPLETE]
     assert "begins with snapshot." in report.warnings[0].what
     assert report.figures["groups"] == 1
 
@@ -251,8 +251,8 @@ def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Calla
         scribe.somebody.set(layout.offset(GROUP, "flights", 0), b"4")
         logs(server.directory)[0].unlink()
         report = audit([server.directory], chroot="/kafka")
-    assert {found.rule for found in report.violations} == {Rule.OFFSET_BACK, Rule.UNFENCED_COMMIT}
-    assert {found.rule for found in report.warnings} == {Rule.INCOMPLETE}
+    assert {found.rule for found in report.violations} == {AuditRule.OFFSET_BACK, AuditRule.UNFENCED_COMMIT}
+    assert {found.rule for found in report.warnings} == {AuditRule.INCOMPLETE}
 
 
 def test_deleted_logs_without_a_snapshot_cause_an_error(copied: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.operations import Registration, command_op, eviction_op, look_op
+from kafka_coord.channel.operations import Registration, command_op, look_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import NoAuth
 from kafka_coord.model import Member, PartitionSet, StopFetcher, Subscription, TopicPartition
@@ -55,7 +55,7 @@ def test_a_consumer_without_the_right_to_give_up_its_place_still_leaves(
     channel: ConsumerChannel, registration: Registration, store: SimulatedStore, around: Forbidding
 ) -> None:
     around.forbidden = layout.REQUEST_PREFIX
-    channel.leave(registration, {TopicPartition("flights", 0): 5}, [eviction_op("g", "c", 0)])
+    channel.leave(registration, {TopicPartition("flights", 0): 5}, for_good=True)
     assert store.exists(registration.path) is None
     assert store.get(layout.offset("g", "flights", 0)).data == b"5"
 

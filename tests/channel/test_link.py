@@ -12,7 +12,7 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import Answered, Asked, Event, Rpc
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, Rpc
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import MembershipLost, NoAuth, StoreUnavailable
 from kafka_coord.model import CommandId, Member, Subscription, TopicPartition, parse_command_id
@@ -95,7 +95,7 @@ class Party:
 
     def told(self) -> dict[str, dict[str, int]]:
         """The offsets in the consumer's last answer."""
-        offsets: dict[str, dict[str, int]] = self.other.last(Answered).frame["offsets"]
+        offsets: dict[str, dict[str, int]] = self.other.last(AnsweredRequest).frame["offsets"]
         return offsets
 
 
@@ -207,7 +207,7 @@ def test_an_acknowledgement_is_complete_once_a_ping_confirms_it(party: Party) ->
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             party.link.acknowledge(registration, first, {P0: 3})
-    assert len([event for event in party.other.said if isinstance(event, Answered)]) == 1
+    assert len([event for event in party.other.said if isinstance(event, AnsweredRequest)]) == 1
     party.other.ask("ping", heard=0, done=number)
     assert party.link.acknowledge(registration, first, {P0: 3}) == frozenset()
     assert party.link.outstanding() == ((), ())
@@ -255,7 +255,7 @@ def test_a_command_carried_out_before_it_is_sent_again_is_answered_when_it_arriv
     party.other.answer(outstanding=["start-0000000001"])
     with pytest.raises(StoreUnavailable):
         party.link.acknowledge(registration, command("start-0000000001"), {P0: 3})
-    assert not [event for event in party.other.said if isinstance(event, Answered)]
+    assert not [event for event in party.other.said if isinstance(event, AnsweredRequest)]
     number = party.other.start(0, "start-0000000001")
     assert party.told() == {"flights": {"0": 3}}
     party.other.ask("ping", heard=0, done=number)
@@ -293,7 +293,9 @@ def test_a_consumer_that_abandons_its_membership_closes_the_connection(party: Pa
     assert party.other.hung_up
     assert not party.link.is_registered(registration)
     party.other.ask("ping", heard=0, done=0)
-    assert not any(isinstance(event, Answered) for event in party.other.said), "the consumer must send nothing more"
+    assert not any(isinstance(event, AnsweredRequest) for event in party.other.said), (
+        "the consumer must send nothing more"
+    )
 
 
 def test_an_evicted_consumer_learns_of_its_eviction(party: Party) -> None:

@@ -89,5 +89,5 @@ def test_offsets_are_decimal(offset: int) -> None:
 def test_a_changed_subscription_requests_a_pass_over_the_group() -> None:
     op = look_op("g", "c", 7)
     assert (op.path, op.sequence) == (layout.REQUEST_PREFIX, True)
-    request = Request.from_json(fields.load(op.data, ""), "request-0000000001", "")
+    request = Request.from_json(fields.load(op.data, ""), "request-0000000001")
     assert (request.type, request.group, request.by) == (RequestType.LOOK, "g", "c")

@@ -43,7 +43,7 @@ def test_the_documents_registrations_survive_a_round_trip(text: bytes) -> None:
 
 def test_the_documents_request_is_read_correctly() -> None:
     ((_, text),) = blocks("json", "request")
-    request = Request.from_json(fields.load(text, "request"), "request-1", "request")
+    request = Request.from_json(fields.load(text, "request"), "request")
     assert (request.type, request.group, request.consumer) == ("evict", "delays", "c1")
 
 

@@ -13,7 +13,7 @@ from kafka_coord.channel.search import (
     Ask,
     Connect,
     CoordinatorSearch,
-    Pause,
+    Wait,
 )
 
 FROZEN = Coordinator(1, 7, "a:1")
@@ -52,7 +52,7 @@ def test_each_round_asks_every_host_once_and_the_pauses_double_up_to_a_limit(sea
             hosts.append(step.host)
             search.failed(step.host, "refused")
         assert hosts == ["a:1", "b:1", "c:1"]
-        assert isinstance(step, Pause)
+        assert isinstance(step, Wait)
         assert step.problem == "c:1: refused"
         pauses.append(step.seconds)
     assert pauses[:3] == pytest.approx([0.08, 0.16, 0.32], rel=0.01)
@@ -82,7 +82,7 @@ def test_no_single_wait_is_longer_than_a_quarter_of_the_lease(search: Coordinato
         assert step.within_s <= most
         assert step.question.wait_ms / 1000 <= step.within_s / 2
         search.failed(step.host, "timed out")
-    assert isinstance(step, Pause)
+    assert isinstance(step, Wait)
     assert step.seconds <= min(most, HURRIED_PAUSE_S)
     search.take_answer(asked(search, lease_left_s).host, metadata(NEXT))
     connect = search.next(lease_left_s)
@@ -118,7 +118,7 @@ def test_a_coordinator_that_closes_the_connection_at_once_is_asked_again_after_a
     connects(search)
     search.ended(FROZEN, "shutting-down", silent=False, lasted=False)
     step = search.next(NO_LEASE)
-    assert isinstance(step, Pause)
+    assert isinstance(step, Wait)
     assert "shutting-down" in step.problem
 
 
@@ -137,7 +137,7 @@ def test_a_consumer_with_a_short_session_pauses_for_a_quarter_of_it_at_most() ->
     pauses = []
     while len(pauses) < 8:
         step = search.next(NO_LEASE)
-        if isinstance(step, Pause):
+        if isinstance(step, Wait):
             pauses.append(step.seconds)
         else:
             search.failed("a:1", "refused")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import json
 
 from kafka_coord.errors import KafkaCoordError, VerificationFailed
 from tests.chaos.journal import Kind
@@ -140,7 +140,7 @@ def _audit(directory: Path) -> None:
     logs = [path for path in (directory / name for name in run.zookeeper_logs) if path.is_dir()]
     if logs:
         found = audit(logs, chroot=run.chroot)
-        (directory / "audit.json").write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+        (directory / "audit.json").write_bytes(json.format(json.encode(found.document()), indent=1) + b"\n")
         write_decisions(directory, logs, run.chroot)
 
 

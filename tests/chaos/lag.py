@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.spark.jobs.evidence import Evidence, Held, Position, read_evidence
+from kafka_coord.spark.jobs.evidence import Evidence, HeldPartition, ReadPosition, read_evidence
 from kafka_coord.spark.jobs.history import data_set
 from kafka_coord.spark.jobs.publishing import publishing
 from tests.chaos.journal import read_produced, read_run
@@ -24,7 +24,7 @@ class RunEvidence:
     """The evidence of a run: ZooKeeper's log, and each partition's end over time (``produced``, no group)."""
 
     logged: Evidence
-    produced: Sequence[Position]
+    produced: Sequence[ReadPosition]
 
 
 def read_run_evidence(directory: Path) -> RunEvidence:
@@ -35,16 +35,16 @@ def read_run_evidence(directory: Path) -> RunEvidence:
     return RunEvidence(logged, list(_produced(directory, run.started_wall - run.started)))
 
 
-def _produced(directory: Path, since_1970_s: float) -> Iterator[Position]:
+def _produced(directory: Path, since_1970_s: float) -> Iterator[ReadPosition]:
     """Yields the acknowledged end of each partition, at most once a second."""
     source = directory.resolve().name
-    seen: dict[tuple[str, int, int], Position] = {}
+    seen: dict[tuple[str, int, int], ReadPosition] = {}
     for batch in read_produced(directory):
         at_ms = round((since_1970_s + batch.t) * 1000)
         for run in batch.runs:
             key = (*run.partition, at_ms // 1000)
             if key not in seen or seen[key].offset < run.end:
-                seen[key] = Position(source, "", *run.partition, run.end, at_ms)
+                seen[key] = ReadPosition(source, "", *run.partition, run.end, at_ms)
     yield from seen.values()
 
 
@@ -54,8 +54,8 @@ def write_lag(spark: SparkSession, runs: Sequence[RunEvidence], output: Path, *,
     positions = [one for run in runs for one in (*run.logged.positions, *run.produced)]
     holds = [one for run in runs for one in run.logged.holds]
     with publishing(output) as results:
-        known = data_set(spark, results.directory / "positions", positions, Position)
-        lag = lag_of(known, data_set(spark, results.directory / "holds", holds, Held), every_s).persist()
+        known = data_set(spark, results.directory / "positions", positions, ReadPosition)
+        lag = lag_of(known, data_set(spark, results.directory / "holds", holds, HeldPartition), every_s).persist()
         try:
             results.write("lag", lag.orderBy("source", "group", "begin", "consumer"))
             results.write("laggards", _laggards(lag))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.plan.operator_requests import DONE
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
@@ -32,8 +32,8 @@ def test_the_time_of_a_decision_is_that_of_the_answers_transaction(
         store.ensure_path(layout.REQUESTS)
         first, second, _never = (submit(store, ASKED) for _ in range(3))
         time.sleep(0.25)
-        answer = fields.dump(replace(ASKED, result=DONE).to_json())
-        store.set(layout.request(first), fields.dump(replace(ASKED, reason="another").to_json()))
+        answer = fields.dump(structs.replace(ASKED, result=DONE).to_json())
+        store.set(layout.request(first), fields.dump(structs.replace(ASKED, reason="another").to_json()))
         store.set(layout.request(second), b"not a request")
         store.set(layout.request(second), answer)
         time.sleep(0.25)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.spark.jobs.evidence import Evidence, Held, Position
+from kafka_coord.spark.jobs.evidence import Evidence, HeldPartition, ReadPosition
 from tests.chaos.lag import RunEvidence, read_run_evidence, write_lag
 from tests.chaos.night import Night
 from tests.spark.conftest import spark
@@ -18,12 +18,12 @@ from tests.spark.conftest import spark
 __all__ = ["spark"]
 
 
-def at(seconds: float, offset: int, group: str = "") -> Position:
-    return Position("run", group, "flights", 0, offset, round(seconds * 1000))
+def at(seconds: float, offset: int, group: str = "") -> ReadPosition:
+    return ReadPosition("run", group, "flights", 0, offset, round(seconds * 1000))
 
 
-def held(consumer: str, begin_ms: int, end_ms: int | None) -> Held:
-    return Held("run", "delays", "flights", 0, consumer, begin_ms, end_ms, "stopped", 1)
+def held(consumer: str, begin_ms: int, end_ms: int | None) -> HeldPartition:
+    return HeldPartition("run", "delays", "flights", 0, consumer, begin_ms, end_ms, "stopped", 1)
 
 
 @pytest.mark.spark

@@ -18,13 +18,13 @@ from kafka_coord.classic_groups.events import (
     Joined,
     Leave,
     Released,
-    Store,
     Stored,
+    StoreGroup,
     Sync,
     Synced,
 )
 from kafka_coord.classic_groups.machine import Group, GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, Protocol
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, Protocol
 
 CLIENTS = st.sampled_from(["a", "b", "c", "static"])
 
@@ -47,7 +47,7 @@ class Histories(RuleBasedStateMachine):
         self.waiting: dict[object, tuple[Client, str, int]] = {}
         """The unanswered requests, by token: the client process, its member id and its generation."""
         self.clients: dict[str, Client] = {}
-        self.stores: list[Store] = []
+        self.stores: list[StoreGroup] = []
         self.newest = 0
         self.stored: dict[int, dict[str, bytes]] = {}
         self.held: dict[object, Held] = {}
@@ -64,7 +64,7 @@ class Histories(RuleBasedStateMachine):
 
     def _take(self, instructions: list[Any]) -> None:
         for one in instructions:
-            if isinstance(one, Store):
+            if isinstance(one, StoreGroup):
                 self.stores.append(one)
                 continue
             if isinstance(one, Held):
@@ -132,8 +132,8 @@ class Histories(RuleBasedStateMachine):
         error = self.group.may_commit(known.member_id, None, known.generation, self.now, connection=1)
         current = self.group.metadata
         if known.member_id and error is Error.NONE:
-            assert known.generation == current.generation_id or current.state is GroupState.EMPTY
-            assert known.member_id in current.members or current.state is GroupState.EMPTY
+            assert known.generation == current.generation_id or current.state is ClassicState.EMPTY
+            assert known.member_id in current.members or current.state is ClassicState.EMPTY
 
     @rule(client=CLIENTS)
     def leave(self, client: str) -> None:
@@ -188,15 +188,15 @@ class Histories(RuleBasedStateMachine):
         assert group.unsynced <= set(group.members)
         held = [m.join_token for m in group.members.values()] + [m.sync_token for m in group.members.values()]
         assert {token for token in held if token is not None} <= set(self.waiting), "an answered request is held"
-        if group.state is GroupState.STABLE:
+        if group.state is ClassicState.STABLE:
             returning = {one.because.join.token for one in self.stores if one.because is not None}
             held_joins = {member.join_token for member in group.members.values() if member.join_token is not None}
             assert held_joins <= returning, "a join is held that nothing will answer"
-        if group.state is GroupState.EMPTY:
+        if group.state is ClassicState.EMPTY:
             assert not group.members
         assert {m.beat_token for m in group.members.values()} - {None} == set(self.held)
         if self.held:
-            assert group.state is GroupState.STABLE
+            assert group.state is ClassicState.STABLE
             assert not {one.member_id for one in self.held.values()} & group.unsynced
 
     @invariant()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any
-
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
@@ -13,99 +10,18 @@ from kafka_coord.classic_groups.events import (
     ConnectionLost,
     Heartbeat,
     Held,
-    Join,
     Joined,
     Leave,
     Left,
     Released,
-    Store,
     Stored,
+    StoreGroup,
     Sync,
     Synced,
 )
 from kafka_coord.classic_groups.machine import NEW_MEMBER_JOIN_TIMEOUT_S, Group, GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, Protocol
-
-SESSION_S, REBALANCE_S = 10.0, 60.0
-
-
-class Played:
-    """A group, its clock, and the answers by token."""
-
-    def __init__(self, **limits: Any) -> None:
-        self.group = Group(GroupMetadata("g"), GroupLimits(**{"initial_rebalance_delay_s": 0.0, **limits}))
-        self.now = 1000.0
-        self.answers: dict[object, Any] = {}
-        self.stores: list[Store] = []
-        self.store_error = Error.NONE
-        self.holds_stores = False
-        self.limits_s: list[float] = []
-        """The longest hold of heartbeats."""
-        self._numbers = itertools.count(1)
-
-    def do(self, event: Any) -> Any:
-        self._take(self.group.handle(event, self.now))
-        return self.answers.get(getattr(event, "token", None))
-
-    def may_commit(self, member_id: str, generation: int) -> Error:
-        return self.group.may_commit(member_id, None, generation, self.now, connection=1)
-
-    def _take(self, instructions: list[Any]) -> None:
-        for one in instructions:
-            if isinstance(one, Store):
-                self.stores.append(one)
-                if not self.holds_stores:
-                    self.do(Stored(one, self.store_error))
-            else:
-                assert one.token not in self.answers, "answered twice"
-                self.answers[one.token] = one
-
-    def pass_time(self, seconds: float) -> None:
-        """Moves time, and handles everything that is due in order."""
-        end = self.now + seconds
-        while self.group.due <= end:
-            self.now = max(self.now, self.group.due)
-            self._take(self.group.tick(self.now))
-        self.now = end
-
-    def join(self, member_id: str = "", *, fresh: str = "", protocols: str = "range", **fields: Any) -> int:
-        """The token of a join."""
-        token = next(self._numbers)
-        given = {
-            "instance_id": None, "client_id": "c", "client_host": "/h", "session_timeout_s": SESSION_S,
-            "rebalance_timeout_s": REBALANCE_S, "protocol_type": "consumer",
-            "protocols": tuple(Protocol(name, fresh.encode()) for name in protocols.split()),
-        }  # fmt: skip
-        self.do(Join(token, member_id, fresh_id=fresh, **{**given, **fields}))
-        return token
-
-    def sync(self, member_id: str, assignments: dict[str, bytes] | None = None, generation: int | None = None) -> int:
-        token = next(self._numbers)
-        generation = self.group.metadata.generation_id if generation is None else generation
-        self.do(Sync(token, member_id, None, generation, assignments=assignments or {}))
-        return token
-
-    def beat(self, member_id: str) -> Error:
-        found = self.do(Heartbeat(next(self._numbers), member_id, None, self.group.metadata.generation_id))
-        assert isinstance(found, Answered)
-        return found.error
-
-    @property
-    def state(self) -> GroupState:
-        return self.group.metadata.state
-
-    def stable(self, *names: str) -> Played:
-        """A stable group of these members; the first leads."""
-        self.join(fresh=names[0])
-        for name in names[1:]:
-            self.join(fresh=name)
-            for other in self.group.metadata.members.copy():
-                if self.group.metadata.members[other].join_token is None:
-                    self.join(other, fresh=other)
-        for name in reversed(names):
-            self.sync(name, {one: f"for {one}".encode() for one in names})
-        assert self.state is GroupState.STABLE
-        return self
+from kafka_coord.classic_groups.metadata import ClassicState
+from tests.classic_groups.played import REBALANCE_S, SESSION_S, Played
 
 
 def test_the_first_join_is_answered_at_once_and_its_member_leads() -> None:
@@ -115,7 +31,7 @@ def test_the_first_join_is_answered_at_once_and_its_member_leads() -> None:
     assert isinstance(found, Joined)
     assert (found.error, found.member_id, found.leader_id, found.generation_id) == (Error.NONE, "m1", "m1", 1)
     assert [member_id for member_id, _, _ in found.members] == ["m1"]
-    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.state is ClassicState.COMPLETING_REBALANCE
 
 
 def test_a_second_member_waits_until_the_first_has_joined_again() -> None:
@@ -163,12 +79,12 @@ def test_a_sync_is_not_answered_before_the_assignment_is_stored() -> None:
     played.holds_stores = True
     token = played.sync("m1", {"m1": b"one"})
     assert token not in played.answers
-    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.state is ClassicState.COMPLETING_REBALANCE
 
     played.do(Stored(played.stores[-1], Error.NONE))
 
     assert played.answers[token].assignment == b"one"
-    assert played.state is GroupState.STABLE
+    assert played.state is ClassicState.STABLE
 
 
 def test_an_assignment_that_could_not_be_stored_is_not_returned_and_the_group_rebalances() -> None:
@@ -178,7 +94,7 @@ def test_an_assignment_that_could_not_be_stored_is_not_returned_and_the_group_re
     token = played.sync("m1", {"m1": b"one"})
 
     assert played.answers[token].error is Error.NOT_COORDINATOR
-    assert played.state is GroupState.PREPARING_REBALANCE
+    assert played.state is ClassicState.PREPARING_REBALANCE
 
 
 def test_a_store_of_an_older_generation_changes_nothing() -> None:
@@ -192,7 +108,7 @@ def test_a_store_of_an_older_generation_changes_nothing() -> None:
 
     played.do(Stored(late, Error.NONE))
 
-    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.state is ClassicState.COMPLETING_REBALANCE
     assert played.group.metadata.members["m1"].assignment == b""
 
 
@@ -202,7 +118,7 @@ def test_a_member_that_is_not_heard_of_is_removed_after_its_session() -> None:
         played.pass_time(SESSION_S / 3)
         assert played.beat("m1") in {Error.NONE, Error.REBALANCE_IN_PROGRESS}
     assert set(played.group.metadata.members) == {"m1"}
-    assert played.state is GroupState.PREPARING_REBALANCE
+    assert played.state is ClassicState.PREPARING_REBALANCE
 
 
 def test_a_member_whose_request_is_held_here_does_not_expire() -> None:
@@ -284,7 +200,7 @@ def test_a_returning_static_member_gets_its_assignment_without_a_rebalance() -> 
     found = played.answers[back]
     assert (found.error, found.member_id, found.generation_id) == (Error.NONE, "s2", generation)
     assert (found.skip_assignment, found.leader_id) == (True, "s2")
-    assert played.state is GroupState.STABLE
+    assert played.state is ClassicState.STABLE
     old = played.do(Heartbeat(902, "s1", "i1", generation))
     assert old.error is Error.FENCED_INSTANCE_ID
     synced = played.sync("s2")
@@ -304,7 +220,7 @@ def test_the_return_of_a_static_member_that_could_not_be_stored_is_undone() -> N
     assert played.do(Heartbeat(902, "s1", "i1", 1)).error is Error.NONE
 
 
-def held_static_return() -> tuple[Played, int, Store]:
+def held_static_return() -> tuple[Played, int, StoreGroup]:
     """A stable group of the leader ``m1`` and the static member ``s1``. ``s1`` has returned as ``s2``, and this is not
     stored yet."""
     played = Played()
@@ -327,7 +243,7 @@ def test_a_static_return_gets_the_generation_at_the_time_of_the_response() -> No
     found = played.answers[back]  # s2's join counts, so all members have joined and the rebalance completes
     assert (found.error, found.member_id, found.generation_id) == (Error.NONE, "s2", 3)
     played.do(Stored(store, Error.NONE))  # fails if it is answered again
-    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.state is ClassicState.COMPLETING_REBALANCE
 
 
 def test_a_static_return_that_is_stored_during_a_rebalance_joins_again_as_in_kafka() -> None:
@@ -337,7 +253,7 @@ def test_a_static_return_that_is_stored_during_a_rebalance_joins_again_as_in_kaf
     played.do(Stored(store, Error.NONE))
 
     assert (played.answers[back].error, played.answers[back].generation_id) == (Error.NONE, 2)
-    assert played.state is GroupState.PREPARING_REBALANCE
+    assert played.state is ClassicState.PREPARING_REBALANCE
     again = played.join("s2", fresh="s2", instance_id="i1")
     played.join("m1", fresh="m1")
     assert played.answers[again].generation_id == played.answers[third].generation_id == 3
@@ -471,7 +387,7 @@ def test_the_last_member_that_leaves_leaves_an_empty_group_that_is_stored() -> N
 
     assert isinstance(found, Left)
     assert [error for _, _, error in found.members] == [Error.NONE, Error.UNKNOWN_MEMBER_ID]
-    assert played.state is GroupState.EMPTY
+    assert played.state is ClassicState.EMPTY
     assert played.stores[-1].assignments == {}
 
 
@@ -606,7 +522,7 @@ def test_the_heartbeat_of_a_member_that_has_not_synced_is_not_held() -> None:
 
     beat = Heartbeat("b", "m1", None, played.group.metadata.generation_id, software=JAVA)
 
-    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.state is ClassicState.COMPLETING_REBALANCE
     assert played.do(beat).error is Error.NONE
 
 
@@ -673,7 +589,7 @@ def test_an_id_that_the_log_never_held_is_given_up_by_a_rebalance() -> None:
 
     played.do(Stored(first, Error.COORDINATOR_NOT_AVAILABLE))
 
-    assert played.state is GroupState.PREPARING_REBALANCE
+    assert played.state is ClassicState.PREPARING_REBALANCE
     assert second not in played.answers
 
 

@@ -18,7 +18,7 @@ from tests.cli.running import run
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
-BASE = {"confluent_kafka", "kazoo", "re2"}
+BASE = {"confluent_kafka", "kazoo", "msgspec", "re2"}
 LAZY = {"confluent_kafka", "kazoo", "rich", "yaml", "crc32c", "prometheus_client", "pyspark", "asyncio", "tomllib"}
 """Modules that make the program slow to start. Most commands do not need them."""
 
@@ -54,7 +54,7 @@ def test_each_extra_installs_the_modules_listed_for_it() -> None:
     for module, extra in _EXTRA.items():
         names = {name.lower().replace("-", "_") for name in home[module]}
         assert names & distributions(extras[extra]), f"the extra {extra} does not bring {module}"
-    assert distributions(SETUP["options"]["install_requires"]) == {"confluent_kafka", "google_re2", "kazoo"}
+    assert distributions(SETUP["options"]["install_requires"]) == {"confluent_kafka", "google_re2", "kazoo", "msgspec"}
 
 
 def test_a_consumer_needs_no_extra() -> None:

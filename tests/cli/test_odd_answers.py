@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -13,18 +14,22 @@ from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import of_group
+from kafka_coord.monitor.dashboard.operating import Operating
+from kafka_coord.monitor.dashboard.site import Site
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 from tests.cli.running import run
 from tests.fuzzing.odd_broker import KNOWN, OddBroker
 from tests.fuzzing.odd_cluster import ASKING, READING
+from tests.fuzzing.odd_files import OF_FILES
+from tests.fuzzing.odd_requests import odd_requests
 from tests.fuzzing.tools import odd_cluster, trial
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_odd_value_or_answer_ends_a_command_or_a_page(seed: int) -> None:
     with odd_cluster(Random(seed)) as cluster:
-        for what, fault in trial(cluster, commands=3, pages=seed == 0):
+        for what, fault in trial(cluster, commands=3, pages=seed == 0, requests=20):
             assert not fault, (what, fault, cluster.told, cluster.broker.told, cluster.instance.told)
 
 
@@ -39,6 +44,29 @@ def test_no_odd_value_in_the_tree_ends_a_command_that_reads_it(seed: int) -> Non
             for command in chance.sample(READING, 4):
                 fault = cluster.command(command)
                 assert not fault, (command, fault, cluster.told)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_odd_file_or_acl_ends_a_command_that_reads_it(seed: int) -> None:
+    chance = Random(seed)
+    with odd_cluster(chance) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(chance, sane=True)
+        for command in OF_FILES:
+            fault = cluster.command(command)
+            assert not fault, (command, fault, cluster.told)
+
+
+def test_an_unexpected_error_of_the_dashboards_server_is_found() -> None:
+    """Otherwise, the odd requests would find nothing whatever happens."""
+
+    def fails(*_: object) -> None:
+        raise KeyError("planted")
+
+    with odd_cluster(Random(1)) as cluster:
+        for of, name in ((Site, "_document"), (Operating, "_answer")):
+            with mock.patch.object(of, name, fails):
+                assert any(fault for _, fault in odd_requests(cluster, 40)), name
 
 
 def test_most_commands_succeed_while_nothing_is_odd() -> None:

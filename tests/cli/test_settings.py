@@ -199,3 +199,46 @@ def test_the_error_for_an_invalid_secret_does_not_contain_it() -> None:
         load_settings(environ={"KAFKA_COORD_ZOOKEEPER_DIGEST": "hunter2"})
     assert "hunter2" not in str(refused.value)
     assert "user:password" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sasl.usernam", "did you mean 'sasl.username'?"),
+        ("ssl.ca.locaton", "did you mean 'ssl.ca.location'?"),
+        ("ssl.truststore.location", "ssl.ca.location"),
+        ("sasl.jaas.config", "not supported"),
+        ("security_protocol", "did you mean 'security.protocol'?"),
+        ("colour", "No such configuration property"),
+        ("error_cb", "a function"),
+    ],
+)
+def test_a_property_that_librdkafka_does_not_know_is_refused_wherever_it_is_given(
+    tmp_path: Path, name: str, hint: str
+) -> None:
+    file = written(tmp_path, f'[kafka]\n"{name}" = "x"\n')
+    variable = "KAFKA_COORD_KAFKA_" + name.replace(".", "_").upper()
+    show = ("settings", "show", "--zookeeper", "h:1")
+    given = {
+        str(file): run(*show, "--config", str(file)),
+        "flag --kafka-property": run(*show, "--kafka-property", f"{name}=x"),
+    }
+    if name.count("_") == 0:
+        given[f"variable {variable}"] = run(*show, **{variable: "x"})
+    for origin, ran in given.items():
+        assert ran.code == 2, ran.out
+        assert f"kafka.{name} from {origin} is invalid" in ran.err
+        assert hint in ran.err
+
+
+def test_every_property_of_librdkafka_and_values_that_it_refuses_pass_the_check_of_names() -> None:
+    for name, value in {"security.protocol": "ssl", "isolation.level": "x", "acks": "1", "plugin.library.paths": "/no",
+                        "enable.ssl.certificate.verification": "false", "ssl.ca.location": "/no"}.items():  # fmt: skip
+        assert run("settings", "show", "--zookeeper", "h:1", "--kafka-property", f"{name}={value}").code == 0, name
+
+
+@pytest.mark.parametrize("pattern", ["etl-[", "etl-(?!prod)", "delays,etl"])
+def test_an_operators_expression_that_would_make_the_file_unusable_is_refused(pattern: str) -> None:
+    ran = run("settings", "operator", "alice", "--groups", pattern)
+    assert (ran.code, ran.out) == (2, "")
+    assert pattern in ran.err

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from kafka_coord.cli.watch import _fitting
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.overview import read_overview
 from tests.cli.running import PROGRAM, Run, environment, started
 from tests.coordinator.harness import World
@@ -64,7 +64,7 @@ def test_groups_that_do_not_fit_are_counted(tree: Tree, coord: Run) -> None:
     assert (len(frame["groups"]), frame["left_out"]) == (27, 7)
     assert left_out not in coord("watch", "group-00", "--count", "1").out
 
-    overview = read_overview(Instances(tree.store, {}), [], None)
+    overview = read_overview(AskedInstances(tree.store, {}), [], None)
     for height, shown in ((60, 27), (20, 12), (12, 4), (4, 0)):
         console = Console(width=250, height=height, file=io.StringIO())
         console.print(_fitting(overview, console))

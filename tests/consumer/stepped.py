@@ -9,7 +9,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.model import Command, CommandId, PartitionSet, StartPoint, TopicPartition
-from kafka_coord.zk.store import Clock, Op, SessionListener, SessionState, Watcher
+from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher
 from tests.coordinator.clock import ManualClock
 from tests.simulation.applications import SimulatedFetchers, SimulatedLog
 
@@ -83,9 +83,9 @@ class ChannelByHand:
         self.registered = True
         return REGISTRATION
 
-    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool = False) -> frozenset[str]:
         assert registration == REGISTRATION
-        del also
+        del for_good
         self.attempts.append(dict(offsets))
         if self.failures:
             raise self.failures.pop(0)

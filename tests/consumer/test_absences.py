@@ -24,9 +24,13 @@ class Member:
         self.known: frozenset[str] = frozenset()
         self.away = False
         self.now = 0.0
-        self.assignor = ""
+        self.assignor = self.told = ""
         self.absences = Absences(
-            "g", "c", self.look, subscription=lambda: subscription, known=lambda: self.known, assignor=assignor
+            *("g", "c", self.look),
+            subscription=lambda: subscription,
+            known=lambda: self.known,
+            assignor=assignor,
+            told=lambda: self.told,
         )
 
     def look(self, subscription: Subscription, known: frozenset[str]) -> Present:
@@ -126,6 +130,17 @@ def test_an_assignor_that_the_group_does_not_use_is_said_once_with_the_one_in_it
     member.pass_s(60)
     assert warnings(caplog) == [], "the group has no target yet"
     member.assignor = "sticky"
+    member.pass_s(3_600)
+    (said,) = warnings(caplog)
+    assert said.startswith("the group uses the assignor sticky, not stciky consumer=c group=g: ")
+
+
+def test_a_member_that_cannot_look_is_told_the_other_assignor_by_its_command(caplog: pytest.LogCaptureFixture) -> None:
+    member = Member(Subscription.to(["flights"]), assignor="stciky")
+    member.topics, member.elected = {"flights"}, None
+    member.pass_s(60)
+    assert warnings(caplog) == []
+    member.told = "sticky"
     member.pass_s(3_600)
     (said,) = warnings(caplog)
     assert said.startswith("the group uses the assignor sticky, not stciky consumer=c group=g: ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 
 import pytest
 
@@ -11,7 +10,6 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.errors import ConsumerError
 from kafka_coord.zk.clock import SystemClock
-from kafka_coord.zk.store import Op
 from tests.consumer.stepped import PARTITION, ChannelByHand, Connected, Member
 from tests.waiting import eventually
 
@@ -24,9 +22,9 @@ class Defective(ChannelByHand):
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         raise ZeroDivisionError
 
-    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool = False) -> frozenset[str]:
         self.left = True
-        return super().leave(registration, offsets, also)
+        return super().leave(registration, offsets, for_good=for_good)
 
 
 def test_after_a_crash_waiting_commits_fail_and_the_consumer_leaves_the_group() -> None:

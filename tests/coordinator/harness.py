@@ -320,7 +320,7 @@ class World:
         path = self.store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
 
         def answer() -> Request | None:
-            found = Request.from_json(fields.load(self.store.get(path).data, path), path.rpartition("/")[2], path)
+            found = Request.from_json(fields.load(self.store.get(path).data, path), path)
             return found if found.answered else None
 
         return eventually(answer)

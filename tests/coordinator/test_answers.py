@@ -46,7 +46,7 @@ def ask(store: Store, request: Request) -> str:
 
 
 def read(store: Store, path: str) -> Request:
-    return Request.from_json(fields.load(store.get(path).data, path), path.rpartition("/")[2], path)
+    return Request.from_json(fields.load(store.get(path).data, path), path)
 
 
 class World(Led):

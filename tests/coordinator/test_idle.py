@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.idle import IdleGroups, topics_digest
 from kafka_coord.coordinator.memory import GroupMemory
@@ -220,7 +221,7 @@ def test_a_record_is_valid_while_all_zxids_are_equal():
     assert zxids.hold(2)
     assert not zxids.hold(3)
     for name in ("group", "owners", "channel", "assignment"):
-        assert not zxids.hold(2, replace(zxids, **{name: 9}))
+        assert not zxids.hold(2, structs.replace(zxids, **{name: 9}))
 
 
 def test_equal_interests_are_combined():

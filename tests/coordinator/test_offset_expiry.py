@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.channel.offset_details import write_details
 from kafka_coord.channel.operations import register_ops
@@ -215,7 +215,9 @@ def test_an_empty_group_without_offsets_is_removed_at_the_next_check(world: Worl
 
 
 def settings(world: World) -> None:
-    world.store.set(layout.group(GROUP), fields.dump(replace(GroupSettings(), rebalance_timeout_ms=1_000).to_json()))
+    world.store.set(
+        layout.group(GROUP), fields.dump(structs.replace(GroupSettings(), rebalance_timeout_ms=1_000).to_json())
+    )
 
 
 def pause(world: World) -> None:

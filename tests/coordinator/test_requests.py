@@ -103,7 +103,7 @@ def test_the_elected_coordinator_does_not_answer_conversion_requests(settled: Wo
     asked = Request(RequestType.CONVERT_GROUP, group="no-such-group", to=GroupKind.MANAGED)
     path = settled.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
     assert settled.ask(Request(RequestType.REBALANCE, group="no-such-group")).result == "refused"
-    assert not Request.from_json(fields.load(settled.store.get(path).data, path), "", path).answered
+    assert not Request.from_json(fields.load(settled.store.get(path).data, path), path).answered
 
 
 def test_a_paused_group_moves_nothing_until_it_is_resumed(settled: World):

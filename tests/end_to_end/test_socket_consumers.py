@@ -89,3 +89,18 @@ def test_a_consumer_that_finds_no_coordinator_for_longer_than_its_session_goes_o
     assert set(given) == expected(written)
     assert set(given.values()) == {1}, "no record was delivered twice"
     assert (stats.registrations, stats.losses) == (1, 0)
+
+
+def test_a_consumer_that_requests_another_assignor_than_the_group_uses_says_so(
+    listening, make_topic, reader, caplog: pytest.LogCaptureFixture
+):
+    topic = make_topic(partitions=2)
+    readers = [
+        reader("other-assignor", topic, name, zookeeper=None, bootstrap=listening.bootstrap, **more)
+        for name, more in (("s1", {"assignor": "stciky"}), ("s2", {}))
+    ]
+    eventually(lambda: owners(readers) == [1, 1])
+    said = eventually(lambda: [one.getMessage() for one in caplog.records if "uses the assignor" in one.getMessage()])
+    for one in readers:
+        one.stop()
+    assert said[0].startswith("the group uses the assignor sticky, not stciky consumer=s1 group=other-assignor: ")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.channel.frames import Decoder, encode
-from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
@@ -83,7 +83,7 @@ class Speaker:
             self._events = [self._conversation.take(frame) for frame in self._decoder.feed(data)]
         return self._events.pop(0)
 
-    async def ask(self, request: str, **fields: Any) -> Answered | Refused:
+    async def ask(self, request: str, **fields: Any) -> AnsweredRequest | RefusedRequest:
         number = await self.say(request, **fields)
         while True:
             event = await self.next()
@@ -101,7 +101,7 @@ class Speaker:
             answer = await self.ask(
                 "register", group=group, consumer_id=name, subscription=topics, session_timeout_ms=session_ms
             )
-            if isinstance(answer, Answered):
+            if isinstance(answer, AnsweredRequest):
                 return
             if answer.code not in ("slow-down", "unavailable"):
                 raise ConnectionError(f"{answer.code}: {answer.message}")
@@ -252,7 +252,7 @@ async def register_flood(address: str, count: int) -> None:
                 "register", group=f"flood{number % 10}", consumer_id=f"f{number}", session_timeout_ms=5_000,
                 subscription=TOPICS_OF_10_KB,
             )  # fmt: skip
-            if isinstance(answer, Answered):
+            if isinstance(answer, AnsweredRequest):
                 return
 
     await _many(count, one)

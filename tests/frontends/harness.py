@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from kafka_coord.channel.frames import BadFrame, Decoder, encode
-from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.coordinator.first_ends import EndLister
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
@@ -83,12 +83,12 @@ class HandConsumer:
         self.socket.sendall(encode(frame))
         return number
 
-    def ask(self, request: str, **fields: Any) -> Answered | Refused:
+    def ask(self, request: str, **fields: Any) -> AnsweredRequest | RefusedRequest:
         """Sends a request and waits for its answer. Answers pings in the meantime."""
         number = self.say(request, **fields)
         while True:
             event = self.next()
-            if isinstance(event, (Answered, Refused)) and event.id in (number, 0):
+            if isinstance(event, (AnsweredRequest, RefusedRequest)) and event.id in (number, 0):
                 return event
 
     def next(self) -> Event:
@@ -102,7 +102,7 @@ class HandConsumer:
         if frame["type"] == "error":  # a test may send requests past the count of request ids
             with suppress(BadFrame):
                 self.rpc.take(frame)
-            event: Event = Refused(frame["id"], "", frame["code"], frame["message"], frame)
+            event: Event = RefusedRequest(frame["id"], "", frame["code"], frame["message"], frame)
         else:
             event = self.rpc.take(frame)
         self.events.append(event)
@@ -116,7 +116,7 @@ class HandConsumer:
                 if event.type != "ping":
                     return event
                 self.answer(event)
-            elif isinstance(event, Refused):
+            elif isinstance(event, RefusedRequest):
                 raise TypeError(f"was refused: {event}")
 
     def next_ping(self) -> Asked:
@@ -128,7 +128,9 @@ class HandConsumer:
     def answer(self, asked: Asked, offsets: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self.socket.sendall(encode(self.rpc.answer(asked.id, {"offsets": offsets or {}})))
 
-    def register(self, group: str = "delays", consumer_id: str | None = "s1", **fields: Any) -> Answered | Refused:
+    def register(
+        self, group: str = "delays", consumer_id: str | None = "s1", **fields: Any
+    ) -> AnsweredRequest | RefusedRequest:
         wanted: dict[str, Any] = {"subscription": {"flights": 1}, "session_timeout_ms": 9_000, "client": "by hand"}
         return self.ask("register", group=group, consumer_id=consumer_id, **(wanted | fields))
 
@@ -138,7 +140,7 @@ class HandConsumer:
         try:
             while True:
                 event = self.next()
-                if isinstance(event, Refused):
+                if isinstance(event, RefusedRequest):
                     last = event.code, event.message
                 elif isinstance(event, Asked) and event.type == "ping" and not silent:
                     self.answer(event)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_coord.channel.frames import Frame, encode
-from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.errors import NoAuth, NoNode, RequestTooLarge
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
@@ -197,7 +197,7 @@ class SimulatedConsumer:
         number = self.say_register(**more)
         self.house.turn()
         answer = self.answer_to(number)
-        assert isinstance(answer, Answered), answer
+        assert isinstance(answer, AnsweredRequest), answer
         self.incarnation = answer.frame["incarnation"]
         return self
 
@@ -207,7 +207,7 @@ class SimulatedConsumer:
         self._unread += [self.rpc.take({"v": 1, **frame}) for frame in frames]
         return self._unread
 
-    def answer_to(self, number: int) -> Answered | Refused | None:
+    def answer_to(self, number: int) -> AnsweredRequest | RefusedRequest | None:
         return self._first(lambda event: not isinstance(event, Asked) and event.id in (number, 0))  # type: ignore[return-value]
 
     def asked(self, wanted: str) -> Asked | None:

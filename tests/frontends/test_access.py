@@ -9,16 +9,16 @@ import pytest
 
 from kafka_coord.channel.messages import Register
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.socket.access import Access, DenialLog
+from kafka_coord.frontends.socket.access import DenialLog, SocketAccess
 from kafka_coord.model import Member, Subscription
 
 SECRET = hashlib.sha256(b"sesame").hexdigest()
 
 
-def access(tmp_path: Path, text: str) -> Access:
+def access(tmp_path: Path, text: str) -> SocketAccess:
     path = tmp_path / "users.toml"
     path.write_text(text)
-    return Access.load(path)
+    return SocketAccess.load(path)
 
 
 def register(group: str, secret: str | None = None) -> Register:
@@ -26,7 +26,7 @@ def register(group: str, secret: str | None = None) -> Register:
 
 
 @pytest.fixture
-def users(tmp_path: Path) -> Access:
+def users(tmp_path: Path) -> SocketAccess:
     return access(
         tmp_path,
         f"""
@@ -59,6 +59,14 @@ def test_a_user_is_identified_by_its_secret_or_certificate(users, group, secret,
     assert (refusal.code if refusal else None) == code
 
 
+def test_the_expressions_for_groups_are_re2_and_take_linear_time(tmp_path):
+    groups = """["etl-[0-9]{1,3}", "(a+)+b", "\\\\pLx"]"""
+    users = access(tmp_path, f'[users.a]\ncertificate = "a"\ngroups = {groups}')
+    assert users.why_not("etl-123", None, "a") is None
+    assert users.why_not("\u00fcx", None, "a") is None
+    assert users.why_not("a" * 200, None, "a") is not None
+
+
 def test_a_secret_is_never_repeated(users):
     assert "sesame" not in repr(register("delays", "sesame"))
     refusal = users.why_not("other", "sesame", None)
@@ -74,6 +82,8 @@ def test_a_secret_is_never_repeated(users):
         ("[users.a]\ngroups = ['.*']", "no one can authenticate as this user"),
         (f"[users.a]\nsecret_sha256 = '{SECRET}'", "groups"),
         (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['(']", "groups"),
+        (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['etl-(?!prod)']", "RE2"),
+        (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['delays,etl']", "write 'delays|etl'"),
         ("[users.a]\nsecret_sha256 = 'sesame'\ngroups = ['.*']", "sha256sum"),
         ("[users.a]\nsecret = 'sesame'\ngroups = ['.*']", "certificate, groups, secret_sha256"),
         ("[users.a", "not TOML"),

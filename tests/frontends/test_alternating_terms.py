@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kafka_coord.channel.rpc import Answered
+from kafka_coord.channel.rpc import AnsweredRequest
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from tests.frontends.simulated import SimulatedConsumer, SimulatedHouse
@@ -135,7 +135,7 @@ def test_a_member_that_returns_is_answered_only_once_the_note_no_longer_calls_it
         if (answer := one.answer_to(number)) is not None:
             break
         house.clock.now += 0.05
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, AnsweredRequest)
     assert noted
     assert left_of(house, one) is None
     term_of(house, SESSION_S - 5.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from tests.frontends.simulated import SimulatedHouse
 
 
@@ -18,7 +18,7 @@ def test_an_instance_that_does_not_lead_refuses_a_registration_and_closes_the_co
     asked = asked or s1.say_register()
     house.turn()
     refused = s1.answer_to(asked)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.code == "not-coordinator"
     assert s1.peer.closed
 
@@ -34,7 +34,7 @@ def test_a_request_to_wait_for_another_coordinator_is_answered_unless_its_connec
     house.elect_anew()
     house.turn()
     answer = waiting.answer_to(asked[0])
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, AnsweredRequest)
     assert answer.frame["coordinator"]["epoch"] == 2
     assert gone.hear() == []
 
@@ -45,5 +45,5 @@ def test_an_empty_subscription_is_refused() -> None:
     asked = s1.say_register(subscription={})
     house.turn()
     refused = s1.answer_to(asked)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.code == "bad-subscription"

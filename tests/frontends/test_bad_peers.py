@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.channel.frames import MAX_FRAME_BYTES, encode
-from kafka_coord.channel.rpc import MAX_UNANSWERED, Answered, Refused
+from kafka_coord.channel.rpc import MAX_UNANSWERED, AnsweredRequest, RefusedRequest
 from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.options import GatewayOptions
 from tests.frontends.harness import HandConsumer, SocketInstance
@@ -53,20 +53,20 @@ def test_an_invalid_frame_ends_the_connection_with_a_reason(
 ) -> None:
     coordinator = instance().start_elected()
     good = connect(coordinator)
-    assert isinstance(good.register("delays", "good"), Answered)
+    assert isinstance(good.register("delays", "good"), AnsweredRequest)
     bad = connect(coordinator)
     bad.socket.sendall(sent)
     found, message = bad.ends_with()
     assert found == code
     assert message
-    assert isinstance(good.ask("commit", offsets={}), Answered)  # only a member may commit
+    assert isinstance(good.ask("commit", offsets={}), AnsweredRequest)  # only a member may commit
 
 
 def test_the_error_for_an_unknown_version_names_the_supported_ones(instance: Instances, connect: Connect) -> None:
     bad = connect(instance().start_elected())
     bad.socket.sendall(raw({"v": 2, "id": 1, "type": "register"}))
     refused = bad.next()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.frame["versions"] == [1]
 
 
@@ -76,11 +76,11 @@ def test_a_connection_beyond_the_limit_is_refused_with_a_reason(
     monkeypatch.setattr(server, "SPARE_CONNECTIONS", 1)
     coordinator = instance(1, GatewayOptions(most_consumers=1)).start_elected()
     good, _ = connect(coordinator), connect(coordinator)
-    assert isinstance(good.register("delays", "good"), Answered)
+    assert isinstance(good.register("delays", "good"), AnsweredRequest)
     late = connect(coordinator)
     late.socket.sendall(raw({"v": 1, "id": 1, "type": "cluster-metadata"}))
     assert late.ends_with()[0] == "too-many-connections"
-    assert isinstance(good.ask("commit", offsets={}), Answered)  # only a member may commit
+    assert isinstance(good.ask("commit", offsets={}), AnsweredRequest)  # only a member may commit
 
 
 def test_memory_for_incomplete_large_frames_is_limited_and_small_frames_are_always_accepted(
@@ -94,7 +94,7 @@ def test_memory_for_incomplete_large_frames_is_limited_and_small_frames_are_alwa
     eventually(lambda: coordinator.server.kept_bytes >= 200_000)
     second.socket.sendall(begun)
     assert second.ends_with()[0] == "overloaded"
-    assert isinstance(small.register("delays", "small"), Answered)
+    assert isinstance(small.register("delays", "small"), AnsweredRequest)
 
 
 def test_large_and_small_frames_of_one_connection_are_answered_in_order(instance: Instances, connect: Connect) -> None:
@@ -131,11 +131,11 @@ def test_an_invalid_registration_is_refused_and_the_connection_stays_open(
 ) -> None:
     consumer = connect(instance().start_elected())
     answer = consumer.register(**fields)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedRequest)
     assert answer.code == code, answer.message
     if code.startswith("bad-"):
         assert answer.frame["field"] in {*fields, "subscription"}
-    assert isinstance(consumer.register(), Answered)
+    assert isinstance(consumer.register(), AnsweredRequest)
 
 
 def test_a_second_registration_ends_the_connection(instance: Instances, connect: Connect) -> None:
@@ -151,7 +151,7 @@ def test_more_unanswered_requests_than_allowed_end_the_connection(instance: Inst
     for _ in range(MAX_UNANSWERED + 1):
         consumer.say("cluster-metadata", wait_ms=5_000, not_epoch=1)
     event = consumer.next()
-    assert isinstance(event, Refused)
+    assert isinstance(event, RefusedRequest)
     assert (event.code, event.id) == ("too-many-requests", MAX_UNANSWERED + 1)
     assert consumer.ends_with() == ("", "")
 
@@ -161,12 +161,12 @@ def test_a_flood_of_registrations_is_slowed_down_and_does_not_affect_members(
 ) -> None:
     coordinator = instance(1, GatewayOptions(registrations_per_s=1)).start_elected()
     good = connect(coordinator)
-    assert isinstance(good.register("delays", "good"), Answered)
+    assert isinstance(good.register("delays", "good"), AnsweredRequest)
     told: list[tuple[HandConsumer, int]] = []
     for number in range(20):
         consumer = connect(coordinator)
         answer = consumer.register("flood", f"f{number}")
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedRequest):
             assert answer.code == "slow-down"
             told.append((consumer, answer.frame["retry_ms"]))
     assert 0 < len(told) < 20
@@ -174,7 +174,7 @@ def test_a_flood_of_registrations_is_slowed_down_and_does_not_affect_members(
     first, retry_ms = told[0]
     assert all(0 < ms <= 3_000 for _, ms in told), "a consumer must not have to wait for most of its session timeout"
     time.sleep(retry_ms / 1000)
-    assert isinstance(first.register("flood", "first"), Answered)
+    assert isinstance(first.register("flood", "first"), AnsweredRequest)
 
 
 def test_a_connection_that_registers_again_too_early_is_not_read_until_its_place_comes(
@@ -184,12 +184,12 @@ def test_a_connection_that_registers_again_too_early_is_not_read_until_its_place
     for number in range(3):
         early = connect(coordinator)
         answer = early.register("delays", f"e{number}", session_timeout_ms=60_000)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedRequest):
             break
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedRequest)
     place = time.monotonic() + answer.frame["retry_ms"] / 1000
     assert early.register("delays", "again", session_timeout_ms=60_000).code == "slow-down"
-    assert isinstance(early.register("delays", "patient", session_timeout_ms=60_000), Answered), (
+    assert isinstance(early.register("delays", "patient", session_timeout_ms=60_000), AnsweredRequest), (
         "the third registration must be read when its place comes"
     )
     assert time.monotonic() > place - 0.1
@@ -198,8 +198,8 @@ def test_a_connection_that_registers_again_too_early_is_not_read_until_its_place
 def test_a_registration_beyond_the_limit_of_consumers_is_refused(instance: Instances, connect: Connect) -> None:
     coordinator = instance(1, GatewayOptions(most_consumers=2)).start_elected()
     answers = [connect(coordinator).register("delays", f"c{number}") for number in range(3)]
-    assert [isinstance(answer, Answered) for answer in answers] == [True, True, False]
-    assert isinstance(answers[2], Refused)
+    assert [isinstance(answer, AnsweredRequest) for answer in answers] == [True, True, False]
+    assert isinstance(answers[2], RefusedRequest)
     assert answers[2].code == "too-many-consumers"
 
 
@@ -213,7 +213,7 @@ def test_a_connection_that_never_registers_is_closed(instance: Instances, connec
 
 def test_a_member_that_never_completes_a_frame_is_expired(instance: Instances, connect: Connect) -> None:
     consumer = connect(instance().start_elected())
-    assert isinstance(consumer.register(session_timeout_ms=1_000), Answered)
+    assert isinstance(consumer.register(session_timeout_ms=1_000), AnsweredRequest)
     consumer.socket.sendall(struct.pack("!I", 100) + b'{"v":1')
     assert consumer.ends_with(silent=True)[0] == "membership-lost"
 
@@ -221,7 +221,7 @@ def test_a_member_that_never_completes_a_frame_is_expired(instance: Instances, c
 def test_a_member_that_never_reads_is_expired_and_forgotten(instance: Instances, connect: Connect) -> None:
     coordinator = instance().start_elected()
     consumer = connect(coordinator)
-    assert isinstance(consumer.register(session_timeout_ms=1_000), Answered)
+    assert isinstance(consumer.register(session_timeout_ms=1_000), AnsweredRequest)
     term = coordinator.server.gateway.term
     assert term is not None
     eventually(lambda: term.machine.members == {})
@@ -231,5 +231,5 @@ def test_a_leave_with_an_invalid_value_of_for_good_is_refused(instance: Instance
     s1 = connect(instance().start_elected())
     s1.register()
     refused = s1.ask("leave", offsets={}, for_good="yes")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.code == "bad-value"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.model import StartFetcher, StartPoint, TopicPartition
@@ -49,9 +49,9 @@ class Asking:
         """The next frame that the gateway sent."""
         return self.rpc.take({"v": 1, **self.peer.sent.pop(0)})
 
-    def answer(self) -> Answered | Refused:
+    def answer(self) -> AnsweredRequest | RefusedRequest:
         event = self.heard()
-        assert isinstance(event, (Answered, Refused))
+        assert isinstance(event, (AnsweredRequest, RefusedRequest))
         assert not self.peer.sent
         return event
 
@@ -82,7 +82,7 @@ def test_a_registration_before_the_term_begins_is_answered_once_it_has_begun(ask
     assert asking.peer.sent == []
     asking.gateway.step()
     answer = asking.answer()
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, AnsweredRequest)
     assert answer.frame["epoch"] == 1
     assert asking.gateway.consumers == 1
 
@@ -93,7 +93,7 @@ def test_a_registration_is_refused_if_the_term_that_it_waits_for_never_begins(as
     asking.leadership_view.held = None
     asking.gateway.step()
     answer = asking.answer()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedRequest)
     assert answer.code == "not-coordinator"
     assert asking.peer.closed
 
@@ -128,7 +128,7 @@ def test_an_acknowledgement_of_the_previous_member_does_not_affect_a_registratio
         asking.ask()
         asking.gateway.step()
         answer = asking.answer()
-        assert isinstance(answer, Answered)
+        assert isinstance(answer, AnsweredRequest)
         return answer.frame["incarnation"]
 
     def command(incarnation: int, partition: int) -> None:
@@ -164,7 +164,7 @@ def test_consumers_can_register_while_the_coordinator_still_starts(
     elected.start()
     eventually(lambda: elected.service.elected)
     s1 = connect(elected)
-    assert isinstance(s1.register(), Answered)
+    assert isinstance(s1.register(), AnsweredRequest)
     assert not elected.service.leads
     started.set()
     assert s1.next_command().type == "start-fetcher"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.channel.rpc import Answered, Asked, Refused
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, RefusedRequest
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from tests.coordinator.harness import World
@@ -25,8 +25,8 @@ def offset(world: World, partition: int) -> int | None:
     return int(node.data) if node is not None else None
 
 
-def registered(answer: Answered | Refused) -> dict:
-    assert isinstance(answer, Answered), answer
+def registered(answer: AnsweredRequest | RefusedRequest) -> dict:
+    assert isinstance(answer, AnsweredRequest), answer
     return answer.frame
 
 
@@ -63,10 +63,10 @@ def test_a_request_to_wait_for_another_coordinator_is_answered_as_soon_as_one_is
     assert registered(late.ask("cluster-metadata", wait_ms=5_000, not_epoch=7))["coordinator"]["epoch"] == 1
     first.stop()
     told = early.next()
-    assert isinstance(told, Answered)
+    assert isinstance(told, AnsweredRequest)
     assert told.id == number
     assert told.frame["coordinator"] == {"instance": 2, "epoch": 2, "endpoint": asked.server.address}
-    assert isinstance(late.ask("cluster-metadata", wait_ms=-1), Refused)
+    assert isinstance(late.ask("cluster-metadata", wait_ms=-1), RefusedRequest)
 
 
 def test_only_the_coordinator_registers_consumers_and_other_instances_name_it(
@@ -77,7 +77,7 @@ def test_only_the_coordinator_registers_consumers_and_other_instances_name_it(
     asking = connect(second)
     asking.ask("cluster-metadata")
     answer = asking.register()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedRequest)
     assert answer.code == "not-coordinator"
     assert answer.frame["coordinator"]["endpoint"] == first.server.address
 
@@ -121,7 +121,7 @@ def test_a_commit_is_answered_once_it_is_stored_and_refused_for_partitions_not_h
     s1 = connect(instance().start_elected())
     registered(s1.register())
     refused = s1.ask("commit", offsets={"flights": {"0": 3}})
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.code == "bad-value"
     obey(s1)
     s1.next_ping()
@@ -184,7 +184,7 @@ def test_a_second_consumer_cannot_take_the_name_of_a_live_one(
     registered(s1.register(resume_key="mine"))
     for name, key in (("s1", "another's"), ("s1", ""), ("c1", "mine")):
         refused = connect(coordinator).register(consumer_id=name, resume_key=key)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedRequest)
         assert refused.code == "duplicate-consumer"
     assert name in refused.message
 
@@ -258,9 +258,9 @@ def test_a_client_without_the_right_resume_key_cannot_resume_a_membership(
     for change in ({"resume_key": "another's"}, {"resume_key": ""}, {"incarnation": 1}, {"consumer_id": "s2"}):
         other = connect(coordinator)
         refused = other.ask("resume", **(mine | change))
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedRequest)
         assert refused.code == "unknown-membership"
-        assert isinstance(other.register(consumer_id=None), Answered), "the client may still register"
+        assert isinstance(other.register(consumer_id=None), AnsweredRequest), "the client may still register"
     obey(s1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.members.committed_offsets import MAX_READS
@@ -36,10 +36,10 @@ def test_a_registration_too_large_to_read_back_is_refused_and_others_succeed() -
     asked_too = good.say_register()
     house.turn()
     refused = huge.answer_to(asked)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert (refused.code, refused.frame["field"]) == ("bad-subscription", "subscription")
     assert str(MAX_VALUE_BYTES) in refused.message
-    assert isinstance(good.answer_to(asked_too), Answered)
+    assert isinstance(good.answer_to(asked_too), AnsweredRequest)
 
 
 def test_registrations_too_large_for_one_request_are_written_in_several() -> None:
@@ -48,7 +48,7 @@ def test_registrations_too_large_for_one_request_are_written_in_several() -> Non
     asked = [consumer.say_register(subscription=subscription_of(11_000)) for consumer in many]
     house.turn()
     answers = [consumer.answer_to(number) for consumer, number in zip(many, asked, strict=True)]
-    assert all(isinstance(answer, Answered) for answer in answers)
+    assert all(isinstance(answer, AnsweredRequest) for answer in answers)
 
 
 def test_a_registration_that_zookeeper_refuses_is_refused_with_the_reason_and_others_succeed() -> None:
@@ -64,9 +64,9 @@ def test_a_registration_that_zookeeper_refuses_is_refused_with_the_reason_and_ot
     house.around.takes = takes
     house.turn(3)
     answers = [consumer.answer_to(number) for consumer, number in zip(many, asked, strict=True)]
-    assert [isinstance(answer, Answered) for answer in answers] == [number != 4 for number in range(9)]
+    assert [isinstance(answer, AnsweredRequest) for answer in answers] == [number != 4 for number in range(9)]
     refused = answers[4]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.message == "no such luck"
 
 
@@ -91,15 +91,17 @@ def test_requests_for_very_many_offsets_do_not_delay_other_consumers() -> None:
     commit = bystander.say_commit({0: 7})
     reads.clear()
     house.turn()
-    assert isinstance(bystander.answer_to(commit), Answered), (
+    assert isinstance(bystander.answer_to(commit), AnsweredRequest), (
         "the commit must wait for only one part of the large reads"
     )
     assert sum(reads) <= MAX_READS + 100
     for _ in range(5 * 12_000 // MAX_READS + 10):
         house.gateway.step()
-    assert isinstance(bystander.answer_to(committed), Answered)
+    assert isinstance(bystander.answer_to(committed), AnsweredRequest)
     answers = [consumer.answer_to(number) for consumer, number in zip(greedy, asked, strict=True)]
-    assert all(isinstance(answer, Answered) and len(answer.frame["offsets"][TOPIC]) == 12_000 for answer in answers)
+    assert all(
+        isinstance(answer, AnsweredRequest) and len(answer.frame["offsets"][TOPIC]) == 12_000 for answer in answers
+    )
 
 
 def test_a_request_whose_answer_exceeds_a_frame_is_refused_and_the_connection_stays_open() -> None:
@@ -110,9 +112,9 @@ def test_a_request_whose_answer_exceeds_a_frame_is_refused_and_the_connection_st
     for _ in range(5_000 // MAX_READS + 1):
         house.turn()
     refused = s1.answer_to(asked)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.code == "bad-value"
-    assert isinstance(s1.answer_to(_committed(house, s1)), Answered)
+    assert isinstance(s1.answer_to(_committed(house, s1)), AnsweredRequest)
 
 
 def _committed(house: SimulatedHouse, consumer: SimulatedConsumer) -> int:
@@ -129,7 +131,7 @@ def test_a_connection_with_a_promised_place_stays_open_until_then() -> None:
     last, number = many[-1], asked[-1]
     house.turn()
     told = last.answer_to(number)
-    assert isinstance(told, Refused)
+    assert isinstance(told, RefusedRequest)
     assert told.code == "slow-down"
     assert told.frame["retry_ms"] > 3_000
     for _ in range(told.frame["retry_ms"] // 500 + 1):
@@ -151,7 +153,7 @@ def test_a_frame_that_makes_the_gateway_fail_ends_only_its_own_connection(monkey
         bad.say_commit({})
     house.turn()
     assert bad.peer.closed
-    assert isinstance(_answer_to_commit(house, good), Answered)
+    assert isinstance(_answer_to_commit(house, good), AnsweredRequest)
 
 
 def test_a_consumer_that_disconnects_before_its_answer_does_not_affect_others() -> None:
@@ -162,10 +164,10 @@ def test_a_consumer_that_disconnects_before_its_answer_does_not_affect_others() 
     house.gateway.lost(gone.connection)
     house.turn()
     assert (house.offset(0), house.offset(1)) == (6, 6)
-    assert isinstance(good.answer_to(commit), Answered)
+    assert isinstance(good.answer_to(commit), AnsweredRequest)
 
 
-def _answer_to_commit(house: SimulatedHouse, consumer: SimulatedConsumer) -> Answered | Refused | None:
+def _answer_to_commit(house: SimulatedHouse, consumer: SimulatedConsumer) -> AnsweredRequest | RefusedRequest | None:
     number = consumer.say_commit({0: 6})
     house.turn()
     return consumer.answer_to(number)

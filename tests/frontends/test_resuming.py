@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from kafka_coord.model import NO_PARTITIONS, Ledger, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -47,15 +47,15 @@ def test_a_consumer_that_resumes_cannot_commit_a_partition_whose_stop_it_acknowl
         house.elect_anew()
     asked = resume(s1)
     house.turn(2)
-    assert isinstance(s1.answer_to(asked), Answered)
+    assert isinstance(s1.answer_to(asked), AnsweredRequest)
     given_up = s1.say_commit({0: 150})
     house.turn(2)
     refused = s1.answer_to(given_up)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     assert refused.code == "bad-value"
     own = s1.say_commit({1: 130})
     house.turn(2)
-    assert isinstance(s1.answer_to(own), Answered)
+    assert isinstance(s1.answer_to(own), AnsweredRequest)
     assert (house.offset(0), house.offset(1)) == (140, 130)
 
 
@@ -76,13 +76,13 @@ def test_a_consumer_that_resumes_cannot_commit_a_partition_whose_start_it_has_no
         house.elect_anew()
     asked = resume(s1)
     house.turn(2)
-    assert isinstance(s1.answer_to(asked), Answered)
+    assert isinstance(s1.answer_to(asked), AnsweredRequest)
     early = s1.say_commit({0: 140})
     house.turn(2)
-    assert isinstance(s1.answer_to(early), Refused)
+    assert isinstance(s1.answer_to(early), RefusedRequest)
     own = s1.say_commit({1: 130})
     house.turn(2)
-    assert isinstance(s1.answer_to(own), Answered)
+    assert isinstance(s1.answer_to(own), AnsweredRequest)
 
 
 def test_a_stopping_partition_can_be_committed_until_its_stop_is_acknowledged() -> None:
@@ -126,10 +126,10 @@ def test_a_leave_stores_offsets_even_if_the_ledger_was_unreadable_after_the_elec
     house.turn(2)
     house.clock.now += 0.4
     house.turn(2)
-    assert isinstance(s1.answer_to(asked), Answered)
+    assert isinstance(s1.answer_to(asked), AnsweredRequest)
     left = s1.say("leave", offsets={TOPIC: {"0": 160}})
     house.turn(2)
-    assert isinstance(s1.answer_to(left), Answered)
+    assert isinstance(s1.answer_to(left), AnsweredRequest)
     assert house.offset(0) == 160
 
 
@@ -140,7 +140,7 @@ def test_a_consumer_that_resumes_with_an_unreadable_ledger_has_no_known_generati
     house.other.set(layout.ledger(s1.group, s1.name), b"damaged")
     asked = resume(s1)
     house.turn(2)
-    assert isinstance(s1.answer_to(asked), Answered)
+    assert isinstance(s1.answer_to(asked), AnsweredRequest)
     assert house.gateway.term is not None
     machine = house.gateway.term.machine
     assert isinstance(machine, ValidatedMachine)
@@ -156,7 +156,7 @@ def test_an_unreadable_registration_does_not_prevent_another_consumers_resume() 
     house.elect_anew()
     asked = resume(s1)
     house.turn(2)
-    assert isinstance(s1.answer_to(asked), Answered)
+    assert isinstance(s1.answer_to(asked), AnsweredRequest)
 
 
 def test_a_silent_member_whose_registration_was_unreadable_at_the_election_is_expired() -> None:

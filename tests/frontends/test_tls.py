@@ -17,11 +17,11 @@ from kafka_coord.channel.client import SocketClient, ask_cluster_metadata
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
 from kafka_coord.frontends import handshakes, tls
 from kafka_coord.frontends.socket import server
-from kafka_coord.frontends.socket.access import Access, UsersFile
+from kafka_coord.frontends.socket.access import SocketAccess, UsersFile
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Member, Subscription, TopicPartition
@@ -145,7 +145,7 @@ def test_a_client_without_a_required_certificate_is_disconnected(world: World, i
     assert ask_cluster_metadata(one.server.address, tls=trusting(authority, "worker")).coordinator is not None
 
 
-def users(tmp_path: Path) -> Access:
+def users(tmp_path: Path) -> SocketAccess:
     path = tmp_path / "users.toml"
     secret = hashlib.sha256(b"sesame").hexdigest()
     path.write_text(
@@ -157,7 +157,7 @@ def users(tmp_path: Path) -> Access:
         groups = ["etl-.*"]
         """
     )
-    return Access.load(path)
+    return SocketAccess.load(path)
 
 
 def test_a_certificates_name_or_a_secret_determines_which_groups_a_client_may_join(
@@ -165,17 +165,17 @@ def test_a_certificates_name_or_a_secret_determines_which_groups_a_client_may_jo
 ):
     one = instance(tls=served(True), access=users(tmp_path)).start_elected()
 
-    def joins(name: str, group: str, **more: str) -> Answered | Refused:
+    def joins(name: str, group: str, **more: str) -> AnsweredRequest | RefusedRequest:
         consumer = HandConsumer(one.server.address, tls=trusting(authority, name))
         try:
             return consumer.register(group, f"{name}-{group}", **more)
         finally:
             consumer.close()
 
-    assert isinstance(joins("worker", "delays"), Answered)
+    assert isinstance(joins("worker", "delays"), AnsweredRequest)
     assert joins("worker", "etl-1").code == "not-authorised"
     assert joins("stranger", "delays").code == "not-authenticated"
-    assert isinstance(joins("stranger", "etl-1", secret="sesame"), Answered)  # noqa: S106
+    assert isinstance(joins("stranger", "etl-1", secret="sesame"), AnsweredRequest)  # noqa: S106
 
 
 def test_a_consumer_with_a_wrong_secret_gets_an_error_and_stops_trying(

@@ -7,14 +7,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFound, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import CoordinatorInfo
-from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS
-from kafka_coord.monitor.dashboard.sources import NotYet, Sources
+from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
+from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.monitor.lag_metrics import measure_lags
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk import layout
@@ -84,6 +87,8 @@ MAY_TAKE_S = 90.0
 """A command that asks 50 leaders one after another may time out several times."""
 _HOSTS = "127.0.0.1:1"
 """Where the doctor finds no server."""
+_TYPED = ("", "{}\n", '{"a": 1e999}\n\n[1]', "\x00\n", "[" * 5_000)
+"""What is on the commands' standard input."""
 _UNEXPECTED, _NO_SUCH_OPTION = 1, 2
 
 
@@ -136,6 +141,8 @@ class OddCluster:
     broker: OddBroker
     instance: OddBroker
     chance: Random
+    folder: Path
+    """Where the files are that commands read."""
     told: list[str] = field(default_factory=list)
     code: int = 0
     """The exit code of the last command."""
@@ -156,7 +163,11 @@ class OddCluster:
         """Runs a command. Returns its fault, or ``""``."""
         group = self.chance.choice((GROUP, ASKED))
         began = time.monotonic()
-        ran = run(*written.format(g=group).split(), zookeeper=_HOSTS, KAFKA_COORD_DEBUG="1")
+        variables = {"KAFKA_COORD_DEBUG": "1"}
+        if written.startswith("acl"):
+            variables["KAFKA_COORD_ZOOKEEPER_IDENTITIES"] = str(self.folder / "identities.toml")
+        arguments = written.format(g=group, d=self.folder).split()
+        ran = run(*arguments, zookeeper=_HOSTS, stdin=self.chance.choice(_TYPED), **variables)
         self.code, took_s = ran.code, time.monotonic() - began
         if ran.code in {_UNEXPECTED, _NO_SUCH_OPTION} and "Usage:" in ran.err:
             return f"exit code {ran.code}: {ran.err}"
@@ -164,12 +175,13 @@ class OddCluster:
             return f"exit code {ran.code}: {ran.err[-3_000:]}"
         return f"took {took_s:.0f} s" if took_s > MAY_TAKE_S else ""
 
+    def sources(self, wake: Callable[..., None] = lambda *_: None) -> Sources:
+        """What the dashboard's server reads. The caller closes it."""
+        return Sources(self.connected(), _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=wake, rings=LagRings())
+
     def pages(self) -> Iterator[tuple[str, str]]:
         """Yields each document of the dashboard, and the sample of ``/metrics``, with its fault or ``""``."""
-        store = self.connected()
-        sources = Sources(
-            store, _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=lambda *_: None, rings=LagRings()
-        )
+        store, sources = self.connected(), self.sources()
         names = {"topic": "flights", "partition": "0"}
         try:
             yield "/metrics", _fault(lambda: str(measure_lags(store, {}, most=10, rings=LagRings())))
@@ -182,16 +194,23 @@ class OddCluster:
                     }
                     yield (
                         route.path.format(**given),
-                        _fault(lambda route=route, given=given: json.dumps(route.read(sources, **given)).encode()),
+                        _fault(lambda route=route, given=given: _valid(route, route.read(sources, **given))),
                     )
         finally:
             sources.close()
 
 
+def _valid(route: Route, document: Any) -> bytes:
+    """Encodes a document. Raises :class:`msgspec.ValidationError` if it is not as the API's description promises."""
+    encoded = msgspec.json.encode(document)
+    msgspec.json.decode(encoded, type=get_type_hints(route.read)["return"])
+    return encoded
+
+
 def _fault(read: Any) -> str:
     try:
         told = read()
-    except (NotYet, NotFound, InvalidName, StoreUnavailable, BrokerError, MalformedValue, OSError):
+    except (NotReadYet, NotFound, InvalidName, StoreUnavailable, BrokerError, MalformedValue, OSError):
         return ""
     except Exception:  # noqa: BLE001  whatever it is, it is what is looked for
         return traceback.format_exc()[-3_000:]

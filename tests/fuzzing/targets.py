@@ -144,7 +144,7 @@ _VALUES = (
     ),
     _json_target(
         "request",
-        lambda value: Request.from_json(value, "request-0000000001", _WHERE),
+        lambda value: Request.from_json(value, _WHERE),
         _to_json,
         {"type": "evict", "group": "delays", "consumer": "c1", "reason": "hangs", "by": "a@b", "timestamp_ms": 1},
         {"type": "reset-offsets", "group": "delays", "offsets": {"flights": {"0": 12, "3": 0}}, "result": "done"},

@@ -10,14 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import click
 
 from kafka_coord.zk.clock import SystemClock
 from tests.fuzzing.odd_broker import running
-from tests.fuzzing.odd_cluster import ASKING, READING, WRITING, OddCluster, write_tree
+from tests.fuzzing.odd_cluster import ASKING, READING, WRITING, OddCluster, write_tree, znodes
+from tests.fuzzing.odd_files import OF_FILES, OddAcls, write_files
+from tests.fuzzing.odd_requests import odd_requests
 from tests.monitor.written import Tree
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore
@@ -42,7 +46,7 @@ def odd_cluster(chance: Random) -> Iterator[OddCluster]:
     zookeeper = SimulatedZooKeeper()
 
     def connected(*_: object, **__: object) -> SimulatedStore:
-        store = SimulatedStore(zookeeper, SystemClock(), _Calm(), 3_600_000)
+        store = OddAcls(zookeeper, SystemClock(), _Calm(), 3_600_000)
         store.connect(zookeeper.replicas[0])
         return store
 
@@ -51,16 +55,19 @@ def odd_cluster(chance: Random) -> Iterator[OddCluster]:
         running() as instance,
         mock.patch("kafka_coord.cli.connection.connect_with", connected),
         mock.patch("kafka_coord.cli.dashboard.connect_with", connected),
+        mock.patch("kafka_coord.zk.session.connect", connected),
+        TemporaryDirectory(prefix="fuzz-") as folder,
     ):
         tree = Tree(connected())  # type: ignore[arg-type]
         write_tree(tree, broker, instance)
-        yield OddCluster(tree, connected, broker, instance, chance)
+        cluster = OddCluster(tree, connected, broker, instance, chance, Path(folder))
+        cluster.told += write_files(cluster.folder, tree, znodes(tree), chance)
+        yield cluster
 
 
-def trial(cluster: OddCluster, *, commands: int, pages: bool = True) -> Iterator[tuple[str, str]]:
+def trial(cluster: OddCluster, *, commands: int, pages: bool = True, requests: int = 0) -> Iterator[tuple[str, str]]:
     """Makes the cluster odd, and yields what it tries, with the fault or ``""``."""
     chance = cluster.chance
-    cluster.told.clear()
     oddness = chance.choice(("tree", "brokers", "both"))
     for one in (cluster.broker, cluster.instance):
         one.becomes(chance, sane=oddness == "tree")
@@ -68,7 +75,8 @@ def trial(cluster: OddCluster, *, commands: int, pages: bool = True) -> Iterator
         cluster.spoil_tree(3)
     if pages:
         yield from cluster.pages()
-    every = [*READING, *ASKING * 2, *WRITING]
+    yield from odd_requests(cluster, requests)
+    every = [*READING, *ASKING * 2, *WRITING, *OF_FILES]
     for command in chance.sample(every, commands):
         yield command, cluster.command(command)
 
@@ -117,7 +125,7 @@ def _try(reports: Connection, seed: int, native: bool) -> None:
     with odd_cluster(Random(seed)) as cluster:
         for one in (cluster.broker, cluster.instance):
             one.spares_librdkafka = not native
-        for what, fault in trial(cluster, commands=8):
+        for what, fault in trial(cluster, commands=8, requests=40):
             told = "\n    ".join([*cluster.told, *cluster.broker.told, *cluster.instance.told]) if fault else ""
             reports.send((what, fault, told))
 

@@ -61,5 +61,13 @@ def test_settings_that_cannot_work_are_refused_at_the_start(properties: dict[str
         BrokerSecurity.of(properties)
 
 
+def test_properties_that_only_librdkafka_knows_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    properties = {"ssl.ca.pem": "x", "sasl.oauthbearer.method": "oidc", "fetch.min.bytes": "1", "sasl.username": "u"}
+    for _ in range(2):
+        BrokerSecurity.of(properties)
+    (said,) = caplog.records
+    assert said.getMessage().startswith("ignoring kafka.sasl.oauthbearer.method, kafka.ssl.ca.pem for connections")
+
+
 def test_a_password_is_not_shown() -> None:
     assert "pencil" not in repr(USER)

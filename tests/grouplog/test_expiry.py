@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.grouplog.manager import GroupMetadataManager, _Loaded, partition_of
 from kafka_coord.grouplog.records import read_record
-from kafka_coord.grouplog.topics import Topics
+from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
@@ -44,7 +44,7 @@ class MemoryTerm:
 
 def left(
     offsets: dict[str, CommittedOffset],
-    topics: Topics | None = None,
+    topics: LogTopics | None = None,
     retention: Retention = RETENTION,
     *,
     now_ms: int = NOW_MS,
@@ -89,7 +89,7 @@ def members(*subscriptions: bytes, protocol_type: str = "consumer") -> dict[str,
         f"m{number}": MemberMetadata(f"m{number}", None, "c", "h", 10, 10, (Protocol("range", data),))
         for number, data in enumerate(subscriptions)
     }
-    stable = {"state": GroupState.STABLE, "protocol_type": protocol_type, "protocol_name": "range"}
+    stable = {"state": ClassicState.STABLE, "protocol_type": protocol_type, "protocol_name": "range"}
     return {**stable, "members": those}
 
 
@@ -97,9 +97,9 @@ def at(ms: int, topic_id: str = "", expires_at_ms: int = -1) -> CommittedOffset:
     return CommittedOffset(5, -1, "", ms, topic_id, expires_at_ms)
 
 
-def seen(**identities: str) -> Topics:
+def seen(**identities: str) -> LogTopics:
     """Topics of which these are seen, or gone if their identity is empty."""
-    topics = Topics()
+    topics = LogTopics()
     for name, identity in identities.items():
         topics.note(name, TopicInfo(name, frozenset({0}), identity) if identity else None)
     return topics
@@ -137,7 +137,7 @@ def test_in_a_group_with_members_only_topics_that_nobody_subscribes_to_expire() 
         pytest.param(members(encoded_subscription("flights"), b""), id="a raw subscription"),
         pytest.param(members(encoded_subscription("flights"), protocol_type="connect"), id="Kafka Connect"),
         pytest.param(
-            members(encoded_subscription("flights")) | {"state": GroupState.PREPARING_REBALANCE}, id="a rebalance"
+            members(encoded_subscription("flights")) | {"state": ClassicState.PREPARING_REBALANCE}, id="a rebalance"
         ),
     ],
 )
@@ -181,8 +181,8 @@ def test_an_offset_that_was_committed_after_the_note_is_kept_for_a_day_of_its_ow
 
 
 def test_nothing_is_concluded_from_a_topic_that_nobody_could_ask_about() -> None:
-    assert Topics().belongs("flights", FIRST)
-    assert left({"flights": at(NOW_MS, FIRST)}, Topics(), state_since_ms=NOW_MS) == ("flights",)
+    assert LogTopics().belongs("flights", FIRST)
+    assert left({"flights": at(NOW_MS, FIRST)}, LogTopics(), state_since_ms=NOW_MS) == ("flights",)
 
 
 def test_a_shortened_retention_counts_from_the_moment_it_was_seen() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from kafka_coord.classic_groups.events import Heartbeat
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.grouplog import manager as manager_module
-from kafka_coord.grouplog.errors import Refused
+from kafka_coord.grouplog.errors import AppendRefused
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import group_record, heard_records, read_record
 from kafka_coord.grouplog.term import TermFigures
@@ -65,7 +65,7 @@ class MemoryTerm:
     def append_in_order(self, parts: Sequence[tuple[Sequence[LogRecord], Any]]) -> list[asyncio.Future[None]]:
         if self.log.refuses:
             self.log.refuses -= 1
-            raise Refused("not now", 19)
+            raise AppendRefused("not now", 19)
         self.log.records += [(self.term, 1_000.0, record) for records, _ in parts for record in records]
         done = asyncio.get_running_loop().create_future()
         done.set_result(None)
@@ -77,7 +77,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made = Log()
     monkeypatch.setattr(MemoryTerm, "log", made, raising=False)
     monkeypatch.setattr(manager_module, "LogTerm", MemoryTerm)
-    found = GroupMetadata(GROUP, GroupState.STABLE, generation_id=3, protocol_name="range", protocol_type="consumer")
+    found = GroupMetadata(GROUP, ClassicState.STABLE, generation_id=3, protocol_name="range", protocol_type="consumer")
     for name in ("a", "b"):
         member = MemberMetadata(name, None, "c", "/h", SESSION_S, 60.0, (Protocol("range", b""),))
         found.add(member, "consumer")

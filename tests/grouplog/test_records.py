@@ -102,7 +102,7 @@ def test_a_long_note_is_split_into_records_that_the_broker_accepts(most_bytes: i
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"term": 7}', b'{"term": 7, "left_ms": {"g": {"a": "soon"}}}'])
 def test_a_note_that_cannot_be_read_is_refused(value: bytes):
     (record,) = heard_records(Heard(7, {}))
-    with pytest.raises(BadMessage, match="cannot read which members were heard"):
+    with pytest.raises(BadMessage, match="cannot read the note of heard members"):
         read_record(LogRecord(record.key, value))
 
 

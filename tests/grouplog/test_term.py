@@ -14,7 +14,7 @@ import pytest
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.errors import BrokerError, StoreUnavailable
 from kafka_coord.grouplog import reader, term
-from kafka_coord.grouplog.errors import REFUSALS, NotProven, NotSent, Refused, TermEnded
+from kafka_coord.grouplog.errors import REFUSALS, AppendRefused, NotProven, NotSent, TermEnded
 from kafka_coord.grouplog.term import LogTerm
 from kafka_coord.wire.batches import Batch, LogRecord
 from tests.simulation.groups.instances import sent
@@ -128,7 +128,7 @@ def record(value: str) -> LogRecord:
 async def outcome(append: Awaitable[None]) -> str:
     try:
         await append
-    except (Refused, TermEnded) as error:
+    except (AppendRefused, TermEnded) as error:
         return type(error).__name__
     return "written"
 
@@ -137,7 +137,7 @@ async def outcome(append: Awaitable[None]) -> str:
 def test_after_a_refusal_the_term_goes_on_and_uses_the_sequence_number_again(code: int) -> None:
     async def act(played: Played, made: LogTerm) -> None:
         played.broker.codes.append(code)
-        assert await outcome(made.append([record("a")])) == "Refused"
+        assert await outcome(made.append([record("a")])) == "AppendRefused"
         assert await outcome(made.append([record("b")])) == "written"
         (refused, first), (used_again, _) = played.broker.sent
         assert (refused, first) == (used_again, [b"a"])
@@ -197,7 +197,7 @@ def test_only_the_append_that_is_too_large_hears_of_it() -> None:
             for number, size in enumerate(sizes)
         ]
         found = [await outcome(one) for one in appends]
-        assert found == ["Refused" if size > 2 else "written" for size in sizes]
+        assert found == ["AppendRefused" if size > 2 else "written" for size in sizes]
         assert applied == [number for number, size in enumerate(sizes) if size <= 2]
         assert played.broker.log == [str(n).encode() for n, size in enumerate(sizes) for _ in range(size) if size <= 2]
 
@@ -213,7 +213,7 @@ def test_what_follows_a_refused_part_of_the_same_request_is_not_written() -> Non
         )
         last = made.append([record("y")])
         found = [await outcome(one) for one in (other, *parts, last)]
-        assert found == ["written", "written", "Refused", "Refused", "written"]
+        assert found == ["written", "written", "AppendRefused", "AppendRefused", "written"]
         assert played.broker.log == [b"x", b"a", b"y"]
 
     run(act)
@@ -276,12 +276,12 @@ def test_the_closed_list_of_refusals_holds_no_code_after_which_the_log_may_have_
 
 def test_an_append_may_be_as_large_as_the_broker_allows() -> None:
     async def act(_played: Played, made: LogTerm) -> None:
-        with pytest.raises(Refused):
+        with pytest.raises(AppendRefused):
             made.append([record("x" * (2 << 20))])
         made._most_bytes = lambda: 3 << 20
         assert await outcome(made.append([record("x" * (2 << 20))])) == "written"
         made._most_bytes = lambda: 1_000
-        with pytest.raises(Refused):
+        with pytest.raises(AppendRefused):
             made.append([record("x" * 1_000)])
         assert await outcome(made.append([record("x")])) == "written"
 

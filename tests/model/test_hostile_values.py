@@ -31,7 +31,7 @@ from kafka_coord.model import (
     history_from_json,
     parse_command_id,
 )
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from tests.model import values
 
@@ -40,7 +40,7 @@ DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "ledger": lambda value: Ledger.from_json(value, "c", 0, "/x"),
     "assignment": lambda value: Assignment.from_json(value, 0, "/x"),
     "command": lambda value: command_from_json(value, "/x"),
-    "request": lambda value: Request.from_json(value, "request-1", "/x"),
+    "request": lambda value: Request.from_json(value, "/x"),
     "settings": lambda value: GroupSettings.from_json(value, "/x"),
     "pause": lambda value: Pause.from_json(value, "/x"),
     "coordinator": lambda value: CoordinatorInfo.from_json(value, "/x"),

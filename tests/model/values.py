@@ -132,6 +132,7 @@ starts = st.builds(
         max_size=8,
     ),
     words,
+    st.sampled_from(["", "sticky"]),
 )
 group_settings = st.builds(
     GroupSettings, assignor=optional_words, rebalance_timeout_ms=st.integers(1, 10**12), offsets_retention_ms=longs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -16,7 +16,7 @@ from unittest import mock
 from kafka_coord.errors import BrokerError, MalformedValue, NoAuth, NoNode, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.model import Action, Broker, Listener, PartitionSet, Pause, TopicPartition, Unreadable
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.doctor import (
@@ -36,6 +36,7 @@ from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
 from kafka_coord.monitor.offsets import OffsetRow
 from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, Node, Read, Stat
 
 NOW_MS = 1_800_000_000_000
 DAY_MS, HOUR_MS = 24 * 3_600_000, 3_600_000
@@ -455,21 +456,27 @@ def unreadable_descriptor(*found: Unreadable) -> Checked:
 
 
 def managed_by(first: str, second: str) -> Checked:
-    nodes = {
-        n: of(data=b'{"version":1,"broker":%d,"managed_groups":"%s"}' % (n, p.encode()))
-        for n, p in ((1, first), (2, second))
-    }
+    values = [
+        b'{"version":1,"broker":%d,"managed_groups":"%s"}' % (n, p.encode()) for n, p in ((1, first), (2, second))
+    ]
+    return terms(*values)
+
+
+def terms(*values: bytes) -> Checked:
+    nodes = dict(enumerate(map(node, values), 1))
     directory = InstanceDirectory({1: "a:1", 2: "b:1"}, {1: 1, 2: 2})
-    return replaced(
-        kafka_clients,
-        lambda: kafka_clients._check_managed_groups(of(read_many=answering(list(nodes.values()))), directory),
-        Node=SimpleNamespace,
-    )
+    return lambda: kafka_clients._check_managed_groups(of(read_many=answering(list(nodes.values()))), directory)
 
 
-def rights(*denied: str) -> Checked:
-    store = of(children=answering(list(denied)), get=answering(of(data=b'{"version":1,"error":"DENIED"}')))
-    return lambda: kafka_clients._check_rights(store)
+def rights(*denied: str, data: bytes = b'{"version":1,"error":"DENIED"}') -> Checked:
+    def read_many(reads: Iterable[Read]) -> tuple[Any, ...]:
+        return tuple(denied if isinstance(one, GetChildren) else node(data) for one in reads)
+
+    return lambda: kafka_clients._check_rights(of(read_many=read_many))
+
+
+def node(data: bytes) -> Node:
+    return Node(data, Stat(*[0] * len(fields(Stat))))
 
 
 def retention(found: Retention, now_ms: int = NOW_MS) -> Checked:
@@ -505,7 +512,9 @@ KAFKA_CLIENTS = [
     Case("instance 3 does not answer", instances([of(broker_id=3, reason="refused")]), instances()),
     Case("directly to brokers: broker 1", instances(nodes=[(1, "h1:9092")]), instances(nodes=[(2, "h2:9092")])),
     Case("different serve.managed_groups", managed_by("a", "b"), managed_by("a", "a")),
+    Case("/consumers/kafka/1 cannot be read", terms(b"\xff", b"{}"), terms(b"", b"{}")),
     Case("denies its instance a right", rights("1"), rights()),
+    Case("/consumers/rights/1 cannot be read", rights("1", data=b"[]"), rights(data=b"[]")),
     Case("may read the settings of broker 1", retention(WEEK.told(1, None, NOW_MS)), retention(WEEK)),
     Case("different offsets.retention.minutes", retention(WEEK.told(2, 30 * DAY_MS, NOW_MS)), retention(WEEK)),
     Case("for a shorter time than before", retention(SHORTER), retention(SHORTER, NOW_MS + DAY_MS)),
@@ -545,6 +554,13 @@ GROUPS_LOG = [
     Case("only the first 50 are used", log(leaders=dict.fromkeys(range(51), 1)), log()),
     Case("no live leader for partition 7", log(leaders=ALL | {7: -1}), log()),
     Case("out-of-sync replicas", log(topic((3, 2))), log(topic((3, 3)))),
+    Case(
+        "settings of __kafka_coord_groups are unknown: DescribeConfigs is answered with TOPIC_AUTHORIZATION_FAILED",
+        log(replace(topic(), settings={}, settings_error=29)),
+        log(),
+    ),
+    Case("the broker does not tell cleanup.policy", log(replace(topic(), settings={})), log()),
+    Case("Metadata is answered with TOPIC_AUTHORIZATION", log(replace(topic(), replicas={}, replicas_error=29)), log()),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard
-from kafka_coord.cli.groups.log import _document, _what
+from kafka_coord.cli.groups.log import LogEntryDocument, _what
 from kafka_coord.grouplog.records import (
     Claim,
     CommittedOffset,
@@ -157,7 +157,7 @@ def test_a_note_of_who_was_heard_is_an_entry_of_its_own_kind() -> None:
     entry = entry_of(record)
     assert (entry.kind, entry.group) == (EntryKind.HEARD, None)
     assert _what(entry) == "term 7 has heard 1 member, but not b of delays (31 s left)"
-    assert _document(entry)["value"] == {
+    assert LogEntryDocument.of(entry).value == {
         "term": 7,
         "members": [
             {"group": "delays", "member": "a", "left_ms": None},

@@ -14,7 +14,7 @@ import pytest
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFetcher
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.cluster_history import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group

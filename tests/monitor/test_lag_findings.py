@@ -112,6 +112,14 @@ def test_a_group_is_not_keeping_up_while_a_partition_is_unknown() -> None:
     assert (rings.verdict("delays"), rings.trends("delays").unknown) == (Verdict.KEEPING_UP, 0)
 
 
+def test_a_partition_that_nobody_subscribes_to_is_never_hot() -> None:
+    rings = LagRings()
+    for at in range(13):
+        busy = replace(row(0, lag=1_000 * at), holding=NOT_SUBSCRIBED)
+        rings.add("delays", NOW_MS + at * 10_000, [busy, replace(row(1, lag=0), holding=NOT_SUBSCRIBED)])
+    assert rings.trends("delays").hot == []
+
+
 def test_the_finding_about_a_hot_partition_does_not_recommend_more_consumers() -> None:
     hot = [Hot(TopicPartition("flights", 2), 0.996, 412.0, 11)]
     partitions = {TopicPartition("flights", 2): Trend(Verdict.BEHIND, EARLIER_MS, 300.0)}
@@ -156,7 +164,7 @@ def test_samples_are_kept_for_an_hour_and_the_least_recent_group_is_forgotten() 
     assert taken[0].at_ms == 99 * 60_000 - KEPT_MS
     rings.add("orders", NOW_MS, [row(0), row(1)])
     assert rings.totals("delays") == []
-    assert rings.totals("orders") == [[NOW_MS, 1_800, 0, 0]]
+    assert rings.totals("orders") == [(NOW_MS, 1_800, 0, 0)]
     rings.add("orders", NOW_MS + 1, [row(1)])
     assert rings.samples("orders", TopicPartition("flights", 0)) == [], "samples of a missing partition must be removed"
 

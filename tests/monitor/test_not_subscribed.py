@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from kafka_coord.cli.groups import show
 from kafka_coord.model import Member, Observation, Subscription, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.model.lag import LogRange
+from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import NOT_SUBSCRIBED, Committed, LagTotal, offset_rows
 
 TOPICS = {name: TopicInfo(name, frozenset({0}), "4711") for name in ("flights", "fares")}
@@ -26,6 +32,23 @@ def test_topics_that_nobody_subscribes_to_are_marked_and_not_counted() -> None:
     seen = group(Subscription.to(["flights"]), Subscription.to(["flights"]))
     assert marked(seen) == ["fares", "gone"]
     assert LagTotal.of_rows(offset_rows(seen, OFFSETS, LOGS)) == LagTotal(10, 10, 0, 0)
+
+
+def test_a_busy_topic_that_nobody_subscribes_to_is_not_hot() -> None:
+    rings = LagRings()
+    topics = {name: TopicInfo(name, frozenset({0, 1}), "4711") for name in ("flights", "fares")}
+    seen = replace(group(Subscription.to(["flights"])), topics=topics)
+    offsets = Committed({TopicPartition(topic, number): 0 for topic in topics for number in (0, 1)})
+    for minute in range(10):
+        ends = {TopicPartition(topic, number): 10_000 * minute * (1 - number) for topic in topics for number in (0, 1)}
+        logs = {tp: LogRange(0, end) for tp, end in ends.items()}
+        rings.add("delays", 60_000 * minute, offset_rows(seen, offsets, logs))
+    assert {hot.partition.topic for hot in rings.trends("delays").hot} == {"flights"}
+
+
+def test_the_total_of_a_description_names_the_partitions_that_it_counts() -> None:
+    description: Any = SimpleNamespace(offsets=offset_rows(group(Subscription.to(["flights"])), OFFSETS, LOGS))
+    assert show._total([description]) == "lag: 10 in 1 partition, at most 10 in one partition"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, Sett
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import NO_SUCH_RECORD, BrokerOffsets
 from kafka_coord.monitor.reset import (
-    Rule,
+    ResetRule,
     RuleKind,
     compute,
     duration_ms,
@@ -56,18 +56,18 @@ class Log:
 @pytest.mark.parametrize(
     ("rule", "offsets", "notes"),
     [
-        (Rule(RuleKind.TO_EARLIEST), [10, 0], ["", ""]),
-        (Rule(RuleKind.TO_LATEST), [100, 5], ["", ""]),
-        (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "no committed offset, so reset to the end of the log"]),
-        (Rule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log, so reset to the end"]),
-        (Rule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log, so reset to the start", ""]),
-        (Rule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),
-        (Rule(RuleKind.TO_TIME, 3_000), [13, 5], ["", after("1970-01-01T00:00:03.000Z")]),
-        (Rule(RuleKind.TO_TIME, Y2100_MS), [100, 5], [after("2100-01-01T00:00:00.000Z")] * 2),
-        (Rule(RuleKind.TO_TIME, 1 << 62), [100, 5], [after(f"{1 << 62} ms since 1970")] * 2),
+        (ResetRule(RuleKind.TO_EARLIEST), [10, 0], ["", ""]),
+        (ResetRule(RuleKind.TO_LATEST), [100, 5], ["", ""]),
+        (ResetRule(RuleKind.TO_CURRENT), [50, 5], ["", "no committed offset, so reset to the end of the log"]),
+        (ResetRule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log, so reset to the end"]),
+        (ResetRule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log, so reset to the start", ""]),
+        (ResetRule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),
+        (ResetRule(RuleKind.TO_TIME, 3_000), [13, 5], ["", after("1970-01-01T00:00:03.000Z")]),
+        (ResetRule(RuleKind.TO_TIME, Y2100_MS), [100, 5], [after("2100-01-01T00:00:00.000Z")] * 2),
+        (ResetRule(RuleKind.TO_TIME, 1 << 62), [100, 5], [after(f"{1 << 62} ms since 1970")] * 2),
     ],
 )
-def test_each_rule_gives_the_same_offsets_as_kafkas_tool(rule: Rule, offsets: list[int], notes: list[str]) -> None:
+def test_each_rule_gives_the_same_offsets_as_kafkas_tool(rule: ResetRule, offsets: list[int], notes: list[str]) -> None:
     rows = compute(rule, BOTH, COMMITTED, Log())
     assert [row.new_offset for row in rows] == offsets
     assert [row.note for row in rows] == notes
@@ -76,12 +76,12 @@ def test_each_rule_gives_the_same_offsets_as_kafkas_tool(rule: Rule, offsets: li
 
 @pytest.mark.parametrize(("shift", "offset"), [(5, 55), (-5, 45), (0, 50), (1_000, 100), (-1_000, 10)])
 def test_a_shift_stays_within_the_log(shift: int, offset: int) -> None:
-    (row,) = compute(Rule(RuleKind.SHIFT_BY, shift), PartitionSet.of([P0]), COMMITTED, Log())
+    (row,) = compute(ResetRule(RuleKind.SHIFT_BY, shift), PartitionSet.of([P0]), COMMITTED, Log())
     assert row.new_offset == offset
 
 
 def test_a_plan_with_notes_must_be_accepted() -> None:
-    rows = compute(Rule(RuleKind.TO_TIME, 3_000), BOTH, COMMITTED, Log())
+    rows = compute(ResetRule(RuleKind.TO_TIME, 3_000), BOTH, COMMITTED, Log())
     with pytest.raises(RequestRefused, match=r"^1 offset would not .* flights\[1\]: no record .* No offset .*; tick$"):
         require_accepted(rows, accepted=False, how="tick")
     require_accepted(rows, accepted=True, how="tick")
@@ -90,11 +90,11 @@ def test_a_plan_with_notes_must_be_accepted() -> None:
 
 def test_a_shift_without_a_committed_offset_is_refused() -> None:
     with pytest.raises(RequestRefused, match=r"cannot shift flights\[1\] without a committed offset"):
-        compute(Rule(RuleKind.SHIFT_BY, 1), BOTH, COMMITTED, Log())
+        compute(ResetRule(RuleKind.SHIFT_BY, 1), BOTH, COMMITTED, Log())
 
 
 def test_from_file_stays_within_the_log() -> None:
-    rows = compute(Rule(RuleKind.FROM_FILE), BOTH, COMMITTED, Log(), {P0: 20, P1: 99})
+    rows = compute(ResetRule(RuleKind.FROM_FILE), BOTH, COMMITTED, Log(), {P0: 20, P1: 99})
     assert [(row.new_offset, row.note) for row in rows] == [
         (20, ""),
         (5, "99 is beyond the end of the log, so reset to the end"),
@@ -105,12 +105,12 @@ def test_from_file_stays_within_the_log() -> None:
 def test_a_reset_fails_if_a_broker_does_not_answer(kind: RuleKind) -> None:
     log = Log(unreachable=PartitionSet.of([P1]))
     with pytest.raises(BrokerError, match=r"returned no offsets for flights\[1\]: no live leader"):
-        compute(Rule(kind, 1_000), BOTH, COMMITTED, log, {P0: 1, P1: 1})
+        compute(ResetRule(kind, 1_000), BOTH, COMMITTED, log, {P0: 1, P1: 1})
 
 
 def test_to_current_needs_no_broker_if_all_offsets_are_committed() -> None:
     log = Log(unreachable=BOTH)
-    (row,) = compute(Rule(RuleKind.TO_CURRENT), PartitionSet.of([P0]), COMMITTED, log)
+    (row,) = compute(ResetRule(RuleKind.TO_CURRENT), PartitionSet.of([P0]), COMMITTED, log)
     assert row.new_offset == 50
 
 
@@ -215,6 +215,6 @@ def test_a_file_with_only_other_groups_is_refused() -> None:
 
 
 def test_a_rule_names_its_instant_in_utc() -> None:
-    assert str(Rule(RuleKind.TO_TIME, time_ms("2026-01-31T12:00:00-05:00"))) == "to-time 2026-01-31T17:00:00.000Z"
+    assert str(ResetRule(RuleKind.TO_TIME, time_ms("2026-01-31T12:00:00-05:00"))) == "to-time 2026-01-31T17:00:00.000Z"
     for number in (0, 1 << 62):
-        assert str(number) in str(Rule(RuleKind.TO_TIME, number))
+        assert str(number) in str(ResetRule(RuleKind.TO_TIME, number))

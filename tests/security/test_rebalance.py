@@ -9,12 +9,10 @@ import pytest
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import NoAuth
 from kafka_coord.model import Request, RequestType, TopicPartition
-from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.requests import ask
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import ANYONE, Permission, grants
 from kafka_coord.zk.acl_tree import apply, compare, read_tree_acls
-from kafka_coord.zk.store import Create
 from tests.coordinator.harness import World
 from tests.security.conftest import OpenAs, credentials, identified, plan
 from tests.waiting import eventually
@@ -85,9 +83,7 @@ def test_leaving_for_good_works_without_the_right_to_ask_the_coordinator(world: 
     consumer = world.consumer("c1", zk=identified("delays")).join()
     world.settles("c1", partitions=4)
     consumer.halt()
-    request = Request(RequestType.EVICT, group="delays", consumer="c1", reason="it left for good", by="c1")
-    also = (Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True),)
-    consumer.channel.leave(consumer.registration, {TopicPartition("flights", 0): 5}, also)
+    consumer.channel.leave(consumer.registration, {TopicPartition("flights", 0): 5}, for_good=True)
     assert world.children(layout.ids("delays")) == ()
     assert world.store.get(layout.offset("delays", "flights", 0)).data == b"5"
 

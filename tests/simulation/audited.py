@@ -8,7 +8,7 @@ from kafka_coord.monitor.audit import AuditFinding, Report
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import ROOTS
 from kafka_coord.monitor.audit.tree import ZnodeTree
-from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELETE, MULTI, SET_DATA, Operation, Txn
+from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELETE, MULTI, SET_DATA, Txn, TxnOperation
 from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
 from tests.simulation.server import Transaction
 
@@ -45,14 +45,14 @@ def as_logged(log: Iterable[Transaction]) -> Iterator[Txn]:
         yield Txn(transaction.zxid, transaction.time_ms, transaction.session, kind, operations)
 
 
-def _operations(transaction: Transaction, versions: dict[str, int]) -> Iterator[Operation]:
+def _operations(transaction: Transaction, versions: dict[str, int]) -> Iterator[TxnOperation]:
     changes = iter(transaction.changes)
     for op in transaction.ops or transaction.changes:
         if isinstance(op, Check):
             found = versions.get(op.path, 0) if op.version == ANY_VERSION else op.version
-            yield Operation(CHECK, op.path, b"", found)
+            yield TxnOperation(CHECK, op.path, b"", found)
             continue
         change = next(changes)
         version = versions[change.path] + 1 if change.kind is WatchType.CHANGED else 0
         versions[change.path] = version
-        yield Operation(_KINDS[change.kind], change.path, change.data, version, change.owner != 0)
+        yield TxnOperation(_KINDS[change.kind], change.path, change.data, version, change.owner != 0)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE, Beat, Join, Leave, Sync
+from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE, Beat, ClassicJoin, ClassicLeave, ClassicSync
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.model import TopicPartition
 from kafka_coord.wire.consumer_protocol import assignment
 from tests.simulation.applications import SimulatedFetchers
@@ -34,7 +34,7 @@ class ClassicMember(KafkaMember):
     """``epoch`` is the generation, or :data:`JOIN` while the client is not a member. ``asking`` is the outstanding
     JoinGroup or SyncGroup request."""
 
-    all_topics = Topics(frozenset({TOPIC, OTHER_TOPIC}), "")
+    all_topics = ManagedTopics(frozenset({TOPIC, OTHER_TOPIC}), "")
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClassicMember(KafkaMember):
     def _is_eager(self) -> bool:
         return self.assignor != COOPERATIVE
 
-    def subscribe(self, topics: Topics) -> None:
+    def subscribe(self, topics: ManagedTopics) -> None:
         self.topics, self._topics_due, self._beat_due = topics, True, self._now
         self.wake()
 
@@ -118,8 +118,8 @@ class ClassicMember(KafkaMember):
             value = self._around.registration(broker_id, topics)
             self._values.append(value)
 
-            def join(token: object) -> Join:
-                return Join(
+            def join(token: object) -> ClassicJoin:
+                return ClassicJoin(
                     token,
                     *names,
                     is_new=is_new,
@@ -151,7 +151,7 @@ class ClassicMember(KafkaMember):
             self.epoch = answer.generation_id
             names, generation = self._key(), self.epoch
             self._asking = self._ask_for(
-                lambda token: Sync(token, *names, generation, self.assignor), self._synced, _SYNC_S
+                lambda token: ClassicSync(token, *names, generation, self.assignor), self._synced, _SYNC_S
             )
             self._must_join = self._asking is None
         else:
@@ -180,7 +180,7 @@ class ClassicMember(KafkaMember):
                 lambda token: Beat(token, *names, epoch, software), self._heard, self._session_timeout_s
             )
         elif epoch == LEAVE:
-            self._beating = self._ask_for(lambda token: Leave(token, *names), self._left, _SYNC_S)
+            self._beating = self._ask_for(lambda token: ClassicLeave(token, *names), self._left, _SYNC_S)
         else:  # a static client only closes its connection
             self._ended()
 

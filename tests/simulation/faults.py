@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -151,7 +151,7 @@ class FaultInjector:
         register again."""
         member = process.connector
         if isinstance(member, KafkaMember) and process.alive:
-            by_name = Topics(frozenset({TOPIC}), "")
+            by_name = ManagedTopics(frozenset({TOPIC}), "")
             member.subscribe(by_name if member.takes_all else member.all_topics)
         elif isinstance(member, Connector) and process.alive:
             self.cluster.occurred["subscribed anew"] += 1

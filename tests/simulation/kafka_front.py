@@ -19,7 +19,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.kafka.listener import claim_term
-from kafka_coord.frontends.kafka.managed.member import Request
+from kafka_coord.frontends.kafka.managed.member import MemberRequest
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.zk.store import Store
@@ -70,7 +70,7 @@ class SimulatedTerms(ManagedTerms):
         served = self._served[partition]
         step, arrived = served.step, served.members.arrived
 
-        def noted(request: Request, now: float) -> None:
+        def noted(request: MemberRequest, now: float) -> None:
             self._heard(request.member_id)
             arrived(request, now)
 

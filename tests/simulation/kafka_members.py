@@ -16,9 +16,9 @@ from kafka_coord.channel.operations import Offsets
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.heartbeat_hold import waits_beyond_interval
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
-from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat
-from kafka_coord.frontends.kafka.managed.member import Commit
-from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, ConsumerHeartbeat
+from kafka_coord.frontends.kafka.managed.member import MemberCommit
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, ManagedTopics
 from kafka_coord.model import NO_OFFSET, CommittedOffset, StartPoint, TopicPartition
 from tests.simulation.applications import SimulatedFetchers
 from tests.simulation.group_kind import GROUP, PATTERN
@@ -49,7 +49,7 @@ class Identity:
     member_id: str
     instance_id: str
     software: str
-    topics: Topics
+    topics: ManagedTopics
 
     @property
     def consumer(self) -> str:
@@ -67,7 +67,7 @@ class Surroundings:
     """Returns the topic's name and its identity (the czxid of its znode), if the topic exists."""
     named: Callable[[str], int | None]
     """Returns the identity of the topic with this name, if it exists."""
-    registration: Callable[[int, Topics], bytes]
+    registration: Callable[[int, ManagedTopics], bytes]
     """Returns the value of a new registration for these topics, as a broker's instance writes it."""
     incarnation: Callable[[Iterable[bytes]], int | None]
     """Returns the incarnation that is registered with one of these values."""
@@ -137,7 +137,7 @@ class KafkaMember:
 
     # --- what the cluster asks ---------------------------------------------------------------------------------------
 
-    all_topics = Topics(frozenset(), PATTERN)
+    all_topics = ManagedTopics(frozenset(), PATTERN)
 
     @property
     def takes_all(self) -> bool:
@@ -153,7 +153,7 @@ class KafkaMember:
             self.closing_by = self._now + timeout_s
             self.wake()
 
-    def subscribe(self, topics: Topics) -> None:
+    def subscribe(self, topics: ManagedTopics) -> None:
         """Changes its subscription to these topics, as the same member."""
         self.topics, self._topics_due = topics, True
         self.wake()
@@ -285,8 +285,8 @@ class KafkaMember:
                 value = self._around.registration(broker_id, self.topics)
                 self._values.append(value)
 
-            def beat(token: object) -> Heartbeat:
-                return Heartbeat(
+            def beat(token: object) -> ConsumerHeartbeat:
+                return ConsumerHeartbeat(
                     token,
                     (GROUP, instance_id or identity.member_id),
                     identity.member_id,
@@ -456,7 +456,7 @@ class KafkaMember:
         async def ask(terms: Any, caller: Any, _broker_id: int) -> Any:
             key, member_id = (GROUP, identity.consumer), identity.member_id
             return await terms.commit(
-                GROUP, lambda token: Commit(token, key, member_id, epoch, caller.number, offsets, details)
+                GROUP, lambda token: MemberCommit(token, key, member_id, epoch, caller.number, offsets, details)
             )
 
         self._committing = self._send(ask, take, _TIMEOUT_S)

@@ -101,7 +101,7 @@ def _heartbeats_do_not_count_as_life() -> Patch:
 
     def take(self: Any) -> Any:
         arrived, answers = original(self)
-        return [one for one in arrived if not isinstance(one, stimuli.Heard)], answers
+        return [one for one in arrived if not isinstance(one, stimuli.HeardFrom)], answers
 
     return KafkaMembers, "take", take
 

@@ -22,7 +22,7 @@ from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.registering import registration_value
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.model import Member, PartitionSet, TopicPartition
@@ -270,12 +270,12 @@ class Launcher:
         is_classic = kind.by_classic(process.name)
         if cluster.switching is not None and cluster.switching.random() < 0.3:
             is_classic = not is_classic
-        topics = Topics(frozenset(model.subscription.topics), model.subscription.pattern)
+        topics = ManagedTopics(frozenset(model.subscription.topics), model.subscription.pattern)
         if is_classic and topics.regex:
             topics = ClassicMember.all_topics
         identity = Identity(member_id, instance_id, cluster.rng.choice(SOFTWARE), topics)
 
-        def registration(broker_id: int, wanted: Topics) -> bytes:
+        def registration(broker_id: int, wanted: ManagedTopics) -> bytes:
             member = Member(
                 identity.consumer,
                 0,

@@ -258,7 +258,7 @@ def _called_stored_unwritten() -> Patch:
 
 def _leave_without_offsets() -> Patch:
     def write_leave(self: Any, registration: Any, closing: Any) -> None:
-        self._channel.leave(registration, {}, closing.also)
+        self._channel.leave(registration, {}, for_good=closing.for_good)
         self._end_membership()
 
     return Connector, "_write_leave", write_leave

@@ -17,8 +17,8 @@ from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.rpc import Answered, Rpc
-from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
+from kafka_coord.channel.rpc import AnsweredRequest, Rpc
+from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.gateway import Gateway
@@ -220,7 +220,7 @@ class SimulatedClient:
         scheduler, search = self._scheduler, self._search
         while not self._closed:
             step = search.next(self._lease_left_s())
-            if isinstance(step, Pause):
+            if isinstance(step, Wait):
                 scheduler.sleep(scheduler.clock.now + step.seconds)
             elif isinstance(step, Ask):
                 self._ask(step)
@@ -258,7 +258,7 @@ class SimulatedClient:
         wire.hang_up()
         for frame in frames:
             event = rpc.take(frame)
-            if isinstance(event, Answered):
+            if isinstance(event, AnsweredRequest):
                 self._search.take_answer(step.host, ClusterMetadata.from_json(event.frame))
                 return
         self._search.failed(step.host, "no answer")

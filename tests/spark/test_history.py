@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import Cause, Request, RequestType
 from kafka_coord.monitor.history import read_trail
-from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, read_evidence
+from kafka_coord.spark.jobs.evidence import DecidedAt, Evidence, HeldPartition, read_evidence
 from kafka_coord.spark.jobs.history import write_history
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
@@ -70,14 +70,14 @@ def test_zookeepers_log_has_the_decisions_and_the_owners(
 
 
 def test_the_reports_sums_match_the_evidence(spark, tmp_path):
-    def decided(generation: int, causes: tuple[str, ...], settled_ms: int | None, moved: int = 0) -> Decided:
+    def decided(generation: int, causes: tuple[str, ...], settled_ms: int | None, moved: int = 0) -> DecidedAt:
         at_ms, reason = generation * 1000, "member c3 left: what a sentence says decides nothing"
-        return Decided("run", "delays", generation, 1, at_ms, reason, causes, "sticky", 2, 4, moved, None, settled_ms)
+        return DecidedAt("run", "delays", generation, 1, at_ms, reason, causes, "sticky", 2, 4, moved, None, settled_ms)
 
     def held(
         partition: int, consumer: str, begin: int, end: int | None, ending: str = "stopped", left: int = 1
-    ) -> Held:
-        return Held("run", "delays", "flights", partition, consumer, begin, end, ending, left)
+    ) -> HeldPartition:
+        return HeldPartition("run", "delays", "flights", partition, consumer, begin, end, ending, left)
 
     evidence = Evidence(
         decisions=[

@@ -43,3 +43,14 @@ def test_partitions_that_came_later_start_at_their_beginning_unless_the_option_s
 def test_contradictory_options_are_refused(options: dict[str, str], says: str):
     with pytest.raises(SettingsError, match=says):
         given(**options)
+
+
+@pytest.mark.parametrize("name", ["kafka.sasl.usernam", "kafka.Ssl.Ca.Locaton", "kafka.colour"])
+def test_a_misspelt_property_for_kafka_is_refused_when_the_query_is_planned(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name.lower()} from the query's options is invalid: No such"):
+        given(**{name: "x"})
+
+
+def test_properties_of_librdkafka_are_passed_on() -> None:
+    kafka = {"kafka.sasl.username": "u", "kafka.enable.ssl.certificate.verification": "false", "kafka.acks": "1"}
+    assert given(**kafka).kafka == {name.removeprefix("kafka."): value for name, value in kafka.items()}

@@ -7,6 +7,7 @@ import logging
 import urllib.request
 import uuid
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.spark.progress import GroupProgressListener, watch
 from kafka_coord.spark.ranges import OffsetRanges
+from kafka_coord.zk import layout
+from tests.fuzzing.tools import odd_cluster
 from tests.spark.queries import Seen
 from tests.waiting import eventually
 
@@ -57,6 +60,16 @@ def progress(batch: int, ranges: OffsetRanges, latest: dict[str, Any], **more: A
 
 def logs(ranges: dict[str, tuple[int, int]]) -> dict[str, Any]:
     return {"flights": {partition: {"start": start, "end": end} for partition, (start, end) in ranges.items()}}
+
+
+def test_offsets_of_which_one_cannot_be_read_do_not_count_as_readable() -> None:
+    listener = GroupProgressListener()
+    with odd_cluster(Random(1)) as cluster:
+        offsets, is_readable = listener._read_committed(cluster.tree.store, ["delays"])
+        assert (offsets, is_readable) == ({"delays": {TopicPartition("flights", 0): 5}}, True)
+        cluster.tree.put(layout.offset("delays", "flights", 1), b"seven")
+        again = GroupProgressListener()._read_committed(cluster.tree.store, ["delays"])
+        assert again == ({"delays": {TopicPartition("flights", 0): 5}}, False)
 
 
 def told_by(listener: GroupProgressListener) -> Values:

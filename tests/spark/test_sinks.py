@@ -25,7 +25,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.spark.ranges import OffsetRanges
 from kafka_coord.spark.sinks import DatabaseTable, ParquetTable, TableWriter, exactly_once, files, read_table
 from kafka_coord.spark.sinks.log import STATE_EVERY, CommitConflict, TableLog
-from kafka_coord.spark.sinks.manifest import Commit, Piece, TableState, commit_name
+from kafka_coord.spark.sinks.manifest import Piece, TableCommit, TableState, commit_name
 from tests.spark.postgres import connecting, postgres
 
 SCHEMA = "topic string, partition int, offset bigint, value string"
@@ -198,20 +198,20 @@ def covering(start: int, end: int) -> OffsetRanges:
 
 def test_a_commit_without_knowledge_of_the_previous_one_is_refused(tmp_path):
     first, second = TableLog(tmp_path), TableLog(tmp_path)
-    begun = first.commit(first.load(), Commit(0, group="g", schema="{}"))
+    begun = first.commit(first.load(), TableCommit(0, group="g", schema="{}"))
     late = second.load()
-    first.commit(begun, Commit(1, covering(0, 10), Piece("a", ("x.parquet",), 10)))
+    first.commit(begun, TableCommit(1, covering(0, 10), Piece("a", ("x.parquet",), 10)))
     with pytest.raises(CommitConflict) as overtaken:
-        second.commit(late, Commit(1, covering(5, 15), Piece("b", ("x.parquet",), 10)))
+        second.commit(late, TableCommit(1, covering(5, 15), Piece("b", ("x.parquet",), 10)))
     assert overtaken.value.state.covered == covering(0, 10)
     assert [piece.name for piece in second.load().pieces] == ["a"]
 
 
 def test_the_log_is_read_from_a_stored_state_or_else_from_the_first_commit(tmp_path):
     log = TableLog(tmp_path)
-    state = log.commit(log.load(), Commit(0, group="g", schema="{}"))
+    state = log.commit(log.load(), TableCommit(0, group="g", schema="{}"))
     for at in range(STATE_EVERY + 3):
-        state = log.commit(state, Commit(at, covering(at, at + 1), Piece(str(at), ("x.parquet",), 1)))
+        state = log.commit(state, TableCommit(at, covering(at, at + 1), Piece(str(at), ("x.parquet",), 1)))
     assert TableLog(tmp_path).load() == state
     for number in range(10):
         (tmp_path / commit_name(number)).rename(tmp_path / f"{number}.away")
@@ -225,9 +225,9 @@ def test_the_log_is_read_from_a_stored_state_or_else_from_the_first_commit(tmp_p
 @pytest.mark.parametrize("gone", [0, 2])
 def test_a_missing_commit_is_reported_and_its_number_is_not_used_again(tmp_path, gone):
     log = TableLog(tmp_path)
-    state = log.commit(log.load(), Commit(0, group="g", schema="{}"))
+    state = log.commit(log.load(), TableCommit(0, group="g", schema="{}"))
     for at in range(3):
-        state = log.commit(state, Commit(at, covering(at, at + 1), Piece(str(at), ("x.parquet",), 1)))
+        state = log.commit(state, TableCommit(at, covering(at, at + 1), Piece(str(at), ("x.parquet",), 1)))
     (tmp_path / commit_name(gone)).unlink()
     with pytest.raises(MalformedValue, match="missing"):
         TableLog(tmp_path).load()
@@ -252,9 +252,9 @@ def test_the_error_for_an_unreadable_commit_names_it(tmp_path, content):
 
 
 def test_commits_and_states_survive_a_round_trip():
-    commit = Commit(7, covering(0, 3), Piece("a", ("x", "y"), 3), covering(9, 10), "g", "{}")
-    assert Commit.decode(commit.encode(), "it") == commit
-    state = TableState().after(Commit(0, group="g", schema="{}")).after(commit)
+    commit = TableCommit(7, covering(0, 3), Piece("a", ("x", "y"), 3), covering(9, 10), "g", "{}")
+    assert TableCommit.decode(commit.encode(), "it") == commit
+    state = TableState().after(TableCommit(0, group="g", schema="{}")).after(commit)
     assert TableState.decode(state.encode(), "it") == state
     assert state.rows == 3
 

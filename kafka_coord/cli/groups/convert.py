@@ -17,7 +17,7 @@ from kafka_coord.errors import RequestRefused, SettingsError, Timeout
 from kafka_coord.model import NO_PARTITIONS, GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.names import legal
 from kafka_coord.monitor import operate
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import kind_of, snapshot_of
@@ -28,7 +28,7 @@ _MOVES, _GONE = "moves", "does not move, because the topic was deleted or recrea
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _ConvertedGroup:
     kind: GroupKind
     members: Sequence[str]
     members_rejoin: bool
@@ -93,10 +93,10 @@ def convert(
         # group's history begins with the conversion.
         if to is GroupKind.CLIENT_ASSIGNED:
             operate.record(instances.store, "convert to client-assigned", group, by=who(), reason=reason)
-    note(f"{answer['result']}: {answer['message']}")
+    note(f"{answer.result}: {answer.message}")
 
 
-def _read(instances: Instances, group: str) -> _Group:
+def _read(instances: AskedInstances, group: str) -> _ConvertedGroup:
     """Reads the group's kind, members and offsets. Raises :class:`NotFound`, :class:`RequestRefused`,
     :class:`BrokerError`."""
     store = instances.store
@@ -113,12 +113,12 @@ def _read(instances: Instances, group: str) -> _Group:
         members, offsets, earlier = [*snapshot.registrations], committed.offsets, committed.of_earlier_topic
         readable = snapshot.observation.members
         rejoin = all(one in readable and readable[one].protocol == "classic" for one in members)
-    return _Group(
+    return _ConvertedGroup(
         kind, members, rejoin, offsets, earlier | PartitionSet.of(tp for tp in offsets if tp.topic not in topics)
     )
 
 
-def _rows(group: str, found: _Group) -> list[dict[str, Any]]:
+def _rows(group: str, found: _ConvertedGroup) -> list[dict[str, Any]]:
     return [
         {
             "group": group,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -15,12 +15,14 @@ from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import ANSWER_TIMEOUT_S
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
+from kafka_coord.monitor.documents import Document
 from kafka_coord.settings import Settings
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from kafka_coord.monitor.copies.copying import GroupCopy
+    from kafka_coord.monitor.copies.copying import Row as CopyRow
     from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OwnOffsetStore
 
 _COLUMNS = columns("group topic #partition #source_offset=SOURCE #target_offset=TARGET verdict")
@@ -101,7 +103,7 @@ def _copy(
     timeout_s: float,
     output: Format,
 ) -> None:
-    from kafka_coord.monitor.copies.copying import Verdict, compare, copy
+    from kafka_coord.monitor.copies.copying import CopyVerdict, compare, copy
 
     if not chosen:
         raise SettingsError(f"add {place}, which is the only supported choice")
@@ -119,12 +121,12 @@ def _copy(
         problems = {one.group: one.problem for one in copies if one.problem and (one.rows or groups)}
         if execute:
             problems |= copy(target, copies, note)
-    documents = [row for one in copies for row in _documents(one)]
-    show(output, documents, [Section("offsets", _COLUMNS, documents)])
+    documents = [CopyDocument.of(one, row) for one in copies for row in one.rows]
+    show(output, documents, [Section("offsets", _COLUMNS, [one.row() for one in documents])])
     for one in copies:
         if one.warning and one.rows:
             note(f"group {one.group}: {one.warning}")
-    ahead = sum(row.verdict is Verdict.AHEAD for one in copies for row in one.rows)
+    ahead = sum(row.verdict is CopyVerdict.AHEAD for one in copies for row in one.rows)
     if ahead:
         note(f"skipped {counted(ahead, 'partition')}, because the target is ahead; --overwrite also copies these")
     if problems:
@@ -175,13 +177,25 @@ def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mappi
     return ",".join(addresses)
 
 
-def _documents(one: GroupCopy) -> Iterator[dict[str, Any]]:
-    for row in one.rows:
-        yield {
-            "group": one.group,
-            "topic": row.partition.topic,
-            "partition": row.partition.partition,
-            "source_offset": row.source.offset,
-            "target_offset": row.target.offset if row.target else None,
-            "verdict": "refused" if one.problem else str(row.verdict),
-        }
+class CopyDocument(Document, frozen=True):
+    """``kafka-coord groups import --from-kafka GROUP -o json``"""
+
+    group: str
+    topic: str
+    partition: int
+    source_offset: int
+    target_offset: int | None
+    """``null`` if none is stored there."""
+    verdict: str
+    """``copy``, ``same``, ``target is ahead``, ``no such partition`` or ``refused``."""
+
+    @classmethod
+    def of(cls, one: GroupCopy, row: CopyRow) -> Self:
+        return cls(
+            group=one.group,
+            topic=row.partition.topic,
+            partition=row.partition.partition,
+            source_offset=row.source.offset,
+            target_offset=row.target.offset if row.target else None,
+            verdict="refused" if one.problem else row.verdict,
+        )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.groups.show import report_unreadable
 from kafka_coord.cli.opening import open_instances, read_groups_log
 from kafka_coord.cli.options import any_group_argument, kind_option, output_option
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, show
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import Action, Decision, GroupKind
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.model import Decision, GroupKind
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
-from kafka_coord.monitor.documents import action_document, decision_document
+from kafka_coord.monitor.documents import ActionDocument, DecisionDocument
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.history import read_client_actions, read_trail
 
@@ -56,23 +59,24 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     kafka-coord groups history delays --actions -o json
     """
     with open_instances() as instances:
-        store, actions = instances.store, tuple[Action, ...]()
+        store = instances.store
         if kind_of(store, group, kind) is GroupKind.MANAGED:
-            decisions, actions = read_trail(store, group)
+            trail = read_trail(store, group)
         else:
-            decisions, actions = _of_client_group(instances, group), read_client_actions(store, group)
-    decisions, done = decisions[-last:], [action_document(one) for one in actions[-last:]]
+            trail = replace(read_client_actions(store, group), decisions=_of_client_group(instances, group))
+    report_unreadable(trail.unreadable)
+    decisions, done = trail.decisions[-last:], [ActionDocument.of(one) for one in trail.actions[-last:]]
+    shown = Section("actions", ACTIONS, [one.row() for one in done])
     if only_actions:
-        show(output, done, [Section("actions", ACTIONS, done)])
+        show(output, done, [shown])
         return
-    documents = [decision_document(decision) for decision in decisions]
+    documents = [DecisionDocument.of(decision) for decision in decisions]
     rows = [
-        document | {"stopped_after": duration(decision.stopped_ms), "settled_after": duration(decision.settled_ms)}
-        for document, decision in zip(documents, decisions, strict=True)
+        one.row(stopped_after=duration(one.stopped_ms), settled_after=duration(one.settled_ms)) for one in documents
     ]
     sections = [Section("decisions", _COLUMNS, rows)]
     if done and output is Format.TABLE:
-        sections.append(Section("actions", ACTIONS, done))
+        sections.append(shown)
     if verbose:
         moves = [
             {
@@ -88,7 +92,7 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     show(output, documents, sections)
 
 
-def _of_client_group(instances: Instances, group: str) -> tuple[Decision, ...]:
+def _of_client_group(instances: AskedInstances, group: str) -> tuple[Decision, ...]:
     _, records = read_groups_log(instances, partition_of(group), about_group(group, offsets=False))
     found = decisions_of(map(entry_of, records), group)
     if not found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -20,7 +20,8 @@ from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import NO_PARTITIONS, CommittedOffset
 from kafka_coord.monitor.client_groups.history import owned_in
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
-from kafka_coord.monitor.documents import iso_time
+from kafka_coord.monitor.documents import Document, Time
+from kafka_coord.monitor.moments import iso_time
 
 _COLUMNS = columns("#offset at kind group what")
 
@@ -72,8 +73,8 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     with open_instances() as instances:
         bounds, newest = read_groups_log(instances, chosen, selected, first=first, last=last)
     entries = [entry_of(record) for record in newest]
-    documents = [_document(entry) for entry in entries]
-    rows = [document | {"what": _what(entry)} for document, entry in zip(documents, entries, strict=True)]
+    documents = [LogEntryDocument.of(entry) for entry in entries]
+    rows = [document.row(what=_what(entry)) for document, entry in zip(documents, entries, strict=True)]
     summary = f"{TOPIC} partition {chosen}: offsets {bounds.first} to {bounds.end - 1}"
     show(output, documents, [Section("records", _COLUMNS, rows)], summary=[summary])
     if first is None:
@@ -82,15 +83,28 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
         note(f"earlier records are not shown: --from {bounds.first} --last 1000000 shows all")
 
 
-def _document(entry: LogEntry) -> dict[str, Any]:
-    return {
-        "offset": entry.offset,
-        "at": iso_time(entry.timestamp_ms),
-        "kind": str(entry.kind),
-        "group": entry.group,
-        "removed": isinstance(entry.entry, OffsetEntry | GroupEntry) and entry.entry.value is None,
-        "value": _value(entry),
-    }
+class LogEntryDocument(Document, frozen=True):
+    """``kafka-coord groups log dump -o json``"""
+
+    offset: int
+    at: Time | None
+    kind: EntryKind
+    """``claim``, ``group``, ``offset``, ``keep-alive``, ``heard``, ``gone``, ``unknown`` or ``unreadable``."""
+    group: str | None
+    removed: bool
+    value: dict[str, Any]
+    """Its shape depends on ``kind``."""
+
+    @classmethod
+    def of(cls, entry: LogEntry) -> Self:
+        return cls(
+            offset=entry.offset,
+            at=iso_time(entry.timestamp_ms),
+            kind=entry.kind,
+            group=entry.group,
+            removed=isinstance(entry.entry, OffsetEntry | GroupEntry) and entry.entry.value is None,
+            value=_value(entry),
+        )
 
 
 def _value(entry: LogEntry) -> dict[str, Any]:

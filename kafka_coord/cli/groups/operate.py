@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
 import click
+from msgspec import structs
 
 from kafka_coord.cli import candidates
 from kafka_coord.cli.connection import connection_options, open_store
@@ -30,18 +30,19 @@ from kafka_coord.coordinator.steps import AT_REST
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
 from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
 from kafka_coord.monitor.actions import evict as evict_consumers
 from kafka_coord.monitor.actions import rebalance as rebalance_group
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.changes import delete_group
 from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
 from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.documents import done_document
+from kafka_coord.monitor.documents import AnswerDocument
 from kafka_coord.monitor.groups import kind_of, snapshot_of
-from kafka_coord.monitor.offsets import offsets_change, read_committed
+from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk import layout
@@ -204,7 +205,7 @@ def settings(
     with open_store() as store:
         if changes or create:
             effective = operate.change_settings(
-                store, group, lambda old: dataclasses.replace(old, **changes), by=who(), reason=reason, create=create
+                store, group, lambda old: structs.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
             effective = _stored_settings(store, group)
@@ -212,10 +213,10 @@ def settings(
         data = store.get(path).data
         retention = read_retention(store)
     stored = fields.load(data, path) if data else {}
-    values = {"offsets_retention_ms": retention.in_force_ms} | effective.to_json() | {"assignor": effective.assignor}
-    del values["version"]
+    values = structs.asdict(effective)
     origin = {name: "znode" if name in stored else "default" for name in values}
     if effective.offsets_retention_ms is None:
+        values["offsets_retention_ms"] = retention.in_force_ms
         origin["offsets_retention_ms"] = "brokers"
     rows = [
         {"setting": name, "value": DEFAULT_ASSIGNOR if value is None else value, "origin": origin[name]}
@@ -254,7 +255,7 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
                 request = Request(RequestType.DELETE_GROUP, group=group, reason=reason, by=who())
                 answers.append(asked(store, request, timeout_s))
             else:
-                answers.append(done_document("delete-group", group, delete_group(instances, group, timeout_s)))
+                answers.append(AnswerDocument.done("delete-group", group, delete_group(instances, group, timeout_s)))
                 operate.record(store, "delete-group", group, by=who(), reason=reason)
     show_answers(output, answers)
 
@@ -305,7 +306,9 @@ def delete_offsets(
             )
             answer = asked(store, request, timeout_s)
         else:
-            answer = done_document("delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s))
+            answer = AnswerDocument.done(
+                "delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s)
+            )
             operate.record(store, f"delete-offsets {chosen}", group, by=who(), reason=reason)
     show_answers(output, [answer])
 
@@ -324,7 +327,7 @@ def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
     operate.wait_until(store, group, operate.settled, what="become stable", timeout_s=timeout_s)
 
 
-def _wait_client_group_settled(instances: Instances, group: str, timeout_s: float) -> None:
+def _wait_client_group_settled(instances: AskedInstances, group: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while (found := read_client_group(instances, group)).state not in AT_REST:
         if time.monotonic() >= deadline:

@@ -19,7 +19,7 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import is_client_group, list_client_groups
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import kind_of
@@ -29,7 +29,7 @@ from kafka_coord.monitor.requests import Acting
 from kafka_coord.monitor.reset import (
     FileOffsets,
     ResetRow,
-    Rule,
+    ResetRule,
     RuleKind,
     before_now_ms,
     compute,
@@ -38,7 +38,7 @@ from kafka_coord.monitor.reset import (
     time_ms,
     write_csv,
 )
-from kafka_coord.monitor.resetting import Plan, Resettable, read_resettable, reset, reset_documents
+from kafka_coord.monitor.resetting import Plan, ResetRowDocument, Resettable, read_resettable, reset
 from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk import layout
 
@@ -52,7 +52,7 @@ class _Choice:
     """Which partitions to reset, and by which rule. ``scope`` is ``None`` if ``file`` names the partitions. With
     ``of_all`` (--all-groups), only partitions that the group already uses are reset, which may be none."""
 
-    rule: Rule
+    rule: ResetRule
     scope: Scope | None
     file: FileOffsets
     of_all: bool
@@ -238,7 +238,7 @@ def _recorded(problems: dict[str, str], group: str, *, several: bool) -> Iterato
         problems[group] = str(error)
 
 
-def _every_group(instances: Instances, wanted: str | None) -> list[tuple[str, GroupKind]]:
+def _every_group(instances: AskedInstances, wanted: str | None) -> list[tuple[str, GroupKind]]:
     """Lists every group (of the ``wanted`` kind, unless that is ``None``), sorted by name. Prints a note about
     client-assigned groups that cannot be shown."""
     found = [(group, GroupKind.MANAGED) for group in read_cluster(instances.store).groups]
@@ -249,14 +249,14 @@ def _every_group(instances: Instances, wanted: str | None) -> list[tuple[str, Gr
     return sorted(one for one in found if wanted in {None, one[1]})
 
 
-def _create(instances: Instances, groups: Sequence[str], reason: str, *, allowed: bool) -> None:
+def _create(instances: AskedInstances, groups: Sequence[str], reason: str, *, allowed: bool) -> None:
     for group in groups:
         if not allowed:
             raise NotFound(f"no group {group!r}; to create it with these offsets: --execute --create")
         change_settings(instances.store, group, lambda found: found, by=who(), reason=reason, create=True)
 
 
-def _exists(instances: Instances, group: str, kind: str | None) -> bool:
+def _exists(instances: AskedInstances, group: str, kind: str | None) -> bool:
     """Returns whether a managed group with this name exists or, if ``kind`` is ``None``, a group of any kind. ``kind``
     must not be client-assigned."""
     if instances.store.exists(layout.group(group)) is not None:
@@ -264,7 +264,7 @@ def _exists(instances: Instances, group: str, kind: str | None) -> bool:
     return kind is None and instances.directory().is_used and is_client_group(instances, group)
 
 
-def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
+def _rule(given: Mapping[str, bool | int | str | None]) -> ResetRule:
     """Returns the one rule whose option is given, and notes its instant if it is a time. ``given`` contains the options
     of all rules."""
     chosen = [(name, value) for name, value in given.items() if value is not None and value is not False]
@@ -275,10 +275,10 @@ def _rule(given: Mapping[str, bool | int | str | None]) -> Rule:
         )
     ((name, value),) = chosen
     if name in {"by_duration", "to_datetime"}:
-        rule = Rule(RuleKind.TO_TIME, (before_now_ms if name == "by_duration" else time_ms)(str(value)))
+        rule = ResetRule(RuleKind.TO_TIME, (before_now_ms if name == "by_duration" else time_ms)(str(value)))
         note(f"rule: {rule} (UTC)")
         return rule
-    return Rule(RuleKind(name.replace("_", "-")), value if isinstance(value, int) and value is not True else 0)
+    return ResetRule(RuleKind(name.replace("_", "-")), value if isinstance(value, int) and value is not True else 0)
 
 
 def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:
@@ -299,5 +299,5 @@ def _show(output: Format, plans: Sequence[Plan], *, with_group: bool, export: bo
             group = (found.group,) if with_group else ()
             write_csv(((*group, row.topic, row.partition, row.new_offset) for row in rows), sys.stdout)
         return
-    documents = [document for found, rows in plans for document in reset_documents(found, rows)]
-    show(output, documents, [Section("offsets", _COLUMNS, documents)])
+    documents = [ResetRowDocument.of(found, row) for found, rows in plans for row in rows]
+    show(output, documents, [Section("offsets", _COLUMNS, [one.row() for one in documents])])

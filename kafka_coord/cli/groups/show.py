@@ -20,10 +20,10 @@ from kafka_coord.model import GroupKind, GroupSettings, Unreadable
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.documents import describe_document, group_document, iso_time
+from kafka_coord.monitor.documents import GroupDocument, GroupRowDocument, MemberDocument, RequestDocument
 from kafka_coord.monitor.groups import (
     GroupDescription,
     LogRanges,
@@ -33,7 +33,9 @@ from kafka_coord.monitor.groups import (
     describe_groups,
     kind_of,
 )
+from kafka_coord.monitor.moments import iso_time
 from kafka_coord.monitor.offsets import LagTotal, OffsetRow
+from kafka_coord.monitor.offsets import counted as counted_rows
 from kafka_coord.monitor.presence import read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.monitor.scope import Scope, parse_scope
@@ -94,8 +96,10 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     with open_cluster() as (instances, brokers):
         listing = list_all_groups(instances, brokers.known_ranges if with_lag else None)
     chosen = {state.lower() for state in states}
-    documents = [group_document(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
-    show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, documents)])
+    documents = [GroupRowDocument.of(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
+    show(
+        output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, [one.row() for one in documents])]
+    )
     if listing.lag_note:
         note(listing.lag_note)
     if not listing.cluster.initialised:
@@ -169,13 +173,14 @@ def describe(
         found = _within(found, scope, must_be_there=bool(groups))
     if by_lag:
         found = [replace(one, offsets=tuple(sorted(one.offsets, key=lambda row: -(row.lag or 0)))) for one in found]
-    documents = [describe_document(one, chosen, requests.get(one.group, ())) for one in found]
+    documents = [GroupDocument.of(one, requests.get(one.group, ())) for one in found]
     alone = len(groups) == 1
     parts = [_sections(one, document, chosen, verbose=verbose) for one, document in zip(found, documents, strict=True)]
     sections = parts[0] if alone else _together(found, parts)
     if by_lag and not alone:
         sections[-1] = replace(sections[-1], rows=sorted(sections[-1].rows, key=lambda row: -(row["lag"] or 0)))
-    show(output, documents[0] if alone else documents, sections)
+    shown = [one.only(chosen) for one in documents]
+    show(output, shown[0] if alone else shown, sections)
     if chosen["offsets"] and output is Format.TABLE:
         note(_total(found))
     for sentence in _notes(found, of_offsets=chosen["offsets"]):
@@ -203,7 +208,7 @@ def _waiting_requests(store: Store) -> dict[str, list[QueuedRequest]]:
 
 
 def _described(
-    instances: Instances,
+    instances: AskedInstances,
     groups: tuple[str, ...],
     kind: str | None,
     log_ranges: LogRanges | None,
@@ -278,23 +283,25 @@ def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Sectio
 
 
 def _total(found: Sequence[GroupDescription]) -> str:
-    total = LagTotal.of_rows(row for one in found for row in one.offsets)
-    partitions = counted(sum(len(one.offsets) for one in found), "partition")
+    rows = counted_rows(row for one in found for row in one.offsets)
+    total, partitions = LagTotal.of_rows(rows), counted(len(rows), "partition")
     unknown = f"; unknown for {total.unknown}" if total.unknown else ""
     gone = f"; {gone_text(total.gone)}" if total.gone else ""
     return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}{gone}"
 
 
-def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *, verbose: bool) -> list[Section]:
+def _sections(
+    found: GroupDescription, document: GroupDocument, chosen: dict[str, bool], *, verbose: bool
+) -> list[Section]:
     sections = []
     if chosen["state"]:
-        sections.append(Section("state", _FACTS, _facts(found, document["requests"])))
+        sections.append(Section("state", _FACTS, _facts(found, document.requests)))
     if chosen["members"]:
         columns = _MEMBERS_VERBOSE if verbose else _MEMBERS
-        rows = list(map(_member_cells, found.members, document["members"]))
+        rows = list(map(_member_cells, found.members, document.members))
         sections.append(Section("members", columns, rows))
     if chosen["offsets"]:
-        sections.append(Section("offsets", _OFFSETS, document["offsets"]))
+        sections.append(Section("offsets", _OFFSETS, [one.row() for one in document.offsets]))
     return sections
 
 
@@ -303,7 +310,7 @@ def _retention(settings: GroupSettings) -> str | None:
     return "as the brokers" if own_ms is None else duration(own_ms)
 
 
-def _facts(found: GroupDescription, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _facts(found: GroupDescription, requests: Sequence[RequestDocument]) -> list[dict[str, Any]]:
     facts = {
         "group": found.group,
         "kind": str(found.kind),
@@ -325,23 +332,23 @@ def _facts(found: GroupDescription, requests: Sequence[dict[str, Any]]) -> list[
         facts["paused"] = f"{where}, {paused_by(found.pause)}"
     if requests:
         facts["waiting requests"] = "; ".join(
-            f"{one['type']} by {one['by'] or 'unknown'} since {one['since']} ({one['request']})" for one in requests
+            f"{one.type} by {one.by or 'unknown'} since {one.since} ({one.request})" for one in requests
         )
     return [{"fact": name, "value": value} for name, value in facts.items()]
 
 
-def _member_cells(member: MemberRow, document: dict[str, Any]) -> dict[str, Any]:
+def _member_cells(member: MemberRow, document: MemberDocument) -> dict[str, Any]:
     pending = [f"{one.id.type.split('-')[0]} {one.partitions} since {iso_time(one.since_ms)}" for one in member.pending]
-    return document | {
-        "channel": channel(member),
-        "held": duration(member.held_ms),
-        "heard": f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
-        "since": document["since"] or (None if member.registered else "gone"),
-        "owned": str(member.owned),
-        "stopping": str(member.stopping) if member.stopping else None,
-        "target": str(member.target),
-        "pending": "; ".join(pending),
-    }
+    return document.row(
+        channel=channel(member),
+        held=duration(member.held_ms),
+        heard=f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
+        since=document.since or (None if member.registered else "gone"),
+        owned=str(member.owned),
+        stopping=str(member.stopping) if member.stopping else None,
+        target=str(member.target),
+        pending="; ".join(pending),
+    )
 
 
 def no_coordinator_warning(cluster: Cluster) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
-from kafka_coord.coordinator.plan.membership import Membership, is_dead, outstanding
+from kafka_coord.coordinator.plan.membership import GroupMembership, is_dead, outstanding
 from kafka_coord.coordinator.plan.sizes import MAX_PLACE_BYTES
 from kafka_coord.model import NO_PARTITIONS, CommandType, Ledger, Member, Observation
 from kafka_coord.model.json_fields import dump
@@ -44,7 +44,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
     return MemberUpdate(member, seen, ledger, released, (), stop, start, place_too_large=too_large)
 
 
-def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
+def member_updates(observation: Observation, membership: GroupMembership) -> dict[str, MemberUpdate]:
     """Returns the update for each live consumer (see :func:`member_update_of`), sorted by name. Leaves out consumers
     whose ledger cannot be read."""
     return {

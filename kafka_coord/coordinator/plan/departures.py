@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.member_update import only_held
-from kafka_coord.coordinator.plan.membership import Membership, outstanding
+from kafka_coord.coordinator.plan.membership import GroupMembership, outstanding
 from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedgerAndCommands
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, PartitionSet
 from kafka_coord.zk.store import ANY_VERSION
 
 
 def forget(
-    observation: Observation, membership: Membership, evictions: Evictions
+    observation: Observation, membership: GroupMembership, evictions: Evictions
 ) -> tuple[dict[str, PartitionSet], list[Step]]:
     """Returns the released partitions by consumer, and the steps that remove consumers whose place is not kept.
 
@@ -42,7 +42,7 @@ def forget(
 
 
 def cut_down(
-    observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
+    observation: Observation, membership: GroupMembership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
     """Returns the ledgers of consumers in grace, reduced where necessary, and the writes that store the reduced
     ledgers.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
-from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.membership import GroupMembership
 from kafka_coord.coordinator.plan.operator_requests import done, pending, refused
 from kafka_coord.coordinator.steps import AnswerRequest, EvictUnledgered, Step, WriteLedgerAndCommands
 from kafka_coord.model import CommandType, Observation, RequestType
@@ -23,7 +23,7 @@ class Evictions:
     answers: dict[str, list[AnswerRequest]] = field(default_factory=dict)
 
     def steps(
-        self, updates: Mapping[str, MemberUpdate], observation: Observation, membership: Membership
+        self, updates: Mapping[str, MemberUpdate], observation: Observation, membership: GroupMembership
     ) -> list[Step]:
         steps: list[Step] = []
         for consumer in sorted(self.reasons):
@@ -41,7 +41,7 @@ class Evictions:
         return [*steps, *(answer for consumer in strangers for answer in self.answers[consumer])]
 
 
-def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
+def decide_evictions(observation: Observation, membership: GroupMembership) -> Evictions:
     """Returns the evictions of consumers that an operator named and, unless the group is paused, of those that did not
     acknowledge in time."""
     found = Evictions()
@@ -51,7 +51,7 @@ def decide_evictions(observation: Observation, membership: Membership) -> Evicti
     return found
 
 
-def _asked_for(observation: Observation, membership: Membership, found: Evictions) -> None:
+def _asked_for(observation: Observation, membership: GroupMembership, found: Evictions) -> None:
     for request in pending(observation):
         if request.type is not RequestType.EVICT:
             continue
@@ -70,7 +70,7 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
             answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
 
 
-def _overdue(observation: Observation, membership: Membership, found: Evictions) -> None:
+def _overdue(observation: Observation, membership: GroupMembership, found: Evictions) -> None:
     for consumer in sorted(observation.overdue & membership.live.keys() - found.reasons.keys()):
         ledger = observation.ledgers.get(consumer)
         channel = observation.channels.get(consumer)

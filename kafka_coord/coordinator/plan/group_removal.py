@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.membership import GroupMembership
 from kafka_coord.coordinator.plan.operator_requests import done, outdated, pending, refused
 from kafka_coord.coordinator.steps import GroupState, Plan, RemoveGroup, Step
 from kafka_coord.model import Observation, RequestType
 
 
-def group_removal(observation: Observation, membership: Membership) -> Plan | None:
+def group_removal(observation: Observation, membership: GroupMembership) -> Plan | None:
     """Returns the plan that removes the group, or ``None`` if the group must be kept."""
     answers = _asked_for(observation, membership)
     if answers is not None:
@@ -26,13 +26,13 @@ def _plan(observation: Observation, why: str, answers: list[Step], removal: Remo
     return Plan(observation.group, GroupState.DEAD, f"group removed: {why}", steps)
 
 
-def _is_empty(observation: Observation, membership: Membership) -> bool:
+def _is_empty(observation: Observation, membership: GroupMembership) -> bool:
     """Returns whether the group has no members and is not paused."""
     has_members = membership.effective or membership.any_registration_unreadable
     return not has_members and observation.pause is None
 
 
-def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
+def _asked_for(observation: Observation, membership: GroupMembership) -> list[Step] | None:
     """Returns the responses if an operator's delete-group request is granted. Returns ``None`` if there is no such
     request, or if it is refused."""
     deletions = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP and not outdated(observation, r)]
@@ -47,7 +47,7 @@ def _asked_for(observation: Observation, membership: Membership) -> list[Step] |
     return steps
 
 
-def _answers_if_expired(observation: Observation, membership: Membership) -> list[Step] | None:
+def _answers_if_expired(observation: Observation, membership: GroupMembership) -> list[Step] | None:
     """Returns the responses to pending requests if the group is to be removed because its offsets have expired,
     otherwise ``None``.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor
-from kafka_coord.coordinator.plan.membership import Membership, is_dead
+from kafka_coord.coordinator.plan.membership import GroupMembership, is_dead
 from kafka_coord.model import NO_PARTITIONS, Member, Observation, PartitionSet, TopicInfo
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.partitions import ranges
@@ -72,7 +72,7 @@ def choose_assignor(
 
 
 def assignment_inputs(
-    observation: Observation, membership: Membership, effective: Mapping[str, Member]
+    observation: Observation, membership: GroupMembership, effective: Mapping[str, Member]
 ) -> AssignmentInputs:
     subscriptions = resolve(effective, observation.topics)
     for consumer, chosen in subscriptions.items():
@@ -85,7 +85,7 @@ def assignment_inputs(
 
 
 def _current(
-    observation: Observation, membership: Membership, effective: Mapping[str, Member]
+    observation: Observation, membership: GroupMembership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
     """Returns the current partitions of each member. A partition belongs to the member that owns it, or else to the one
     that the stored target names, or else to the one that is stopping it."""

@@ -77,7 +77,8 @@ class MemberUpdate:
                 commands.append(StopFetcher(*envelope, self.stop, target.reason))
             if self.start:
                 starts = self._start_points(target, decides_streams=decides_streams)
-                commands.append(StartFetcher(*envelope, starts, target.reason))
+                other = target.assignor if self.member.assignor not in {None, target.assignor} else ""
+                commands.append(StartFetcher(*envelope, starts, target.reason, other))
                 streams = {**streams, **{partition: point.stream for partition, point in starts.items()}}
                 topic_ids = {**topic_ids, **{t: observation.topics[t].identity for t in self.start.topics}}
             in_line = owned == target.members.get(self.consumer, NO_PARTITIONS) and not before.stopping

@@ -11,7 +11,7 @@ NO_CHANNEL = Channel()
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class GroupMembership:
     """A group's consumers, classified by what may be done with them. Mappings are keyed by consumer name.
 
     Consumers in ``live`` have a readable registration. Those in ``in_grace`` are gone, but their place is kept. Those
@@ -45,7 +45,7 @@ class Membership:
         return {consumer: both[consumer] for consumer in sorted(both)}
 
 
-def membership_of(observation: Observation) -> Membership:
+def membership_of(observation: Observation) -> GroupMembership:
     """Classifies a group's consumers. No other code decides which consumers are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
@@ -74,7 +74,7 @@ def membership_of(observation: Observation) -> Membership:
     # channel can stay: its first update drops them once the registration is readable (see member_update_of).
     gone -= {consumer for consumer in unread_ids if consumer not in observation.ledgers}
     ledger_unreadable = {consumer for consumer in unread_ledgers if consumer in live or consumer in unread_ids}
-    return Membership(
+    return GroupMembership(
         live=live,
         in_grace=in_grace,
         gone=tuple(sorted(gone)),

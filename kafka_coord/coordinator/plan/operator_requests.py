@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.membership import GroupMembership
 from kafka_coord.coordinator.plan.reasons import counted, names
 from kafka_coord.coordinator.steps import AnswerRequest, DeleteOffsets, Step, WriteOffsets
 from kafka_coord.model import Ledger, Observation, PartitionSet, Request, RequestType
@@ -31,7 +31,7 @@ def outdated(observation: Observation, request: Request) -> bool:
     return 0 < request.unchanged_since < (observation.offsets_zxid or 0)
 
 
-def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
+def offset_steps(observation: Observation, membership: GroupMembership, holders: Iterable[Ledger]) -> list[Step]:
     """Returns the steps that carry out or refuse requests to reset or delete offsets. ``holders`` contains the ledgers
     whose partitions count as held.
 
@@ -54,7 +54,12 @@ def offset_steps(observation: Observation, membership: Membership, holders: Iter
 
 
 def _fault(
-    observation: Observation, membership: Membership, partitions: PartitionSet, ledgers: list[Ledger], *, reset: bool
+    observation: Observation,
+    membership: GroupMembership,
+    partitions: PartitionSet,
+    ledgers: list[Ledger],
+    *,
+    reset: bool,
 ) -> str:
     if not partitions:
         return "the request does not name any partition"
@@ -75,7 +80,7 @@ def _fault(
     return ""
 
 
-def other_answers(observation: Observation, membership: Membership) -> list[Step]:
+def other_answers(observation: Observation, membership: GroupMembership) -> list[Step]:
     """Returns the responses to the requests that do not change the group."""
     steps: list[Step] = []
     members = {*membership.live, *membership.any_registration_unreadable}

@@ -9,7 +9,7 @@ from kafka_coord.coordinator.plan.acknowledged_stops import member_updates
 from kafka_coord.coordinator.plan.departures import cut_down, forget
 from kafka_coord.coordinator.plan.evictions import Evictions, decide_evictions
 from kafka_coord.coordinator.plan.group_removal import group_removal
-from kafka_coord.coordinator.plan.membership import Membership, membership_of
+from kafka_coord.coordinator.plan.membership import GroupMembership, membership_of
 from kafka_coord.coordinator.plan.operator_requests import offset_steps, other_answers
 from kafka_coord.coordinator.plan.reconcile import reconcile
 from kafka_coord.coordinator.plan.summary import state_of, summary_of
@@ -40,7 +40,7 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
 
 def _write(
     observation: Observation,
-    membership: Membership,
+    membership: GroupMembership,
     evictions: Evictions,
     decided: TargetDecision,
     assignors: Mapping[str, Assignor],

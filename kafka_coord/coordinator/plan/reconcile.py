@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate, stale_topics
-from kafka_coord.coordinator.plan.membership import Membership, unreadable_offsets
+from kafka_coord.coordinator.plan.membership import GroupMembership, unreadable_offsets
 from kafka_coord.coordinator.plan.sizes import MAX_WRITE_BYTES, ledger_bytes, start_fits, stop_fits
 from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Mode, Observation, PartitionSet, TopicPartition
@@ -38,7 +38,7 @@ class Reconciliation:
 
 def reconcile(
     observation: Observation,
-    membership: Membership,
+    membership: GroupMembership,
     updates: Mapping[str, MemberUpdate],
     others: Iterable[Ledger],
     target: Assignment | None,
@@ -136,7 +136,7 @@ def _decide_starts(
     wanted: Mapping[str, PartitionSet],
     holders: Iterable[Ledger],
     observation: Observation,
-    membership: Membership,
+    membership: GroupMembership,
     reconciled: Reconciliation,
 ) -> None:
     if not wanted:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.plan.evictions import Evictions
-from kafka_coord.coordinator.plan.membership import Membership, outstanding, unreadable_commands, unreadable_offsets
+from kafka_coord.coordinator.plan.membership import (
+    GroupMembership,
+    outstanding,
+    unreadable_commands,
+    unreadable_offsets,
+)
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, partitions_text, per_consumer
 from kafka_coord.coordinator.plan.reconcile import Reconciliation
 from kafka_coord.coordinator.plan.target_decision import TargetDecision
@@ -17,7 +22,7 @@ from kafka_coord.zk import layout
 
 def state_of(
     observation: Observation,
-    membership: Membership,
+    membership: GroupMembership,
     evictions: Evictions,
     decided: TargetDecision,
     reconciled: Reconciliation,
@@ -34,7 +39,7 @@ def state_of(
 
 def summary_of(
     observation: Observation,
-    membership: Membership,
+    membership: GroupMembership,
     evictions: Evictions,
     decided: TargetDecision,
     reconciled: Reconciliation,
@@ -87,7 +92,7 @@ def _paused(observation: Observation) -> str:
     return f"paused{by}{why}: nothing is moved, started or evicted"
 
 
-def _at_rest(observation: Observation, membership: Membership, decided: TargetDecision, state: GroupState) -> str:
+def _at_rest(observation: Observation, membership: GroupMembership, decided: TargetDecision, state: GroupState) -> str:
     target = decided.target
     if state is GroupState.EMPTY:
         return "no members"
@@ -104,7 +109,7 @@ def _at_rest(observation: Observation, membership: Membership, decided: TargetDe
 
 
 def _warnings(
-    observation: Observation, membership: Membership, decided: TargetDecision, reconciled: Reconciliation
+    observation: Observation, membership: GroupMembership, decided: TargetDecision, reconciled: Reconciliation
 ) -> list[str]:
     warnings = []
     if membership.in_grace:

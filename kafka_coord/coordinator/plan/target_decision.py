@@ -9,7 +9,7 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest, unread_topics
 from kafka_coord.coordinator.plan.member_update import stale_topics
-from kafka_coord.coordinator.plan.membership import Membership, target_is_unreadable
+from kafka_coord.coordinator.plan.membership import GroupMembership, target_is_unreadable
 from kafka_coord.coordinator.plan.operator_requests import done, pending
 from kafka_coord.coordinator.plan.reasons import (
     MAX_REASON_CHARS,
@@ -39,7 +39,7 @@ class TargetDecision:
 
 
 def decide_target(
-    observation: Observation, membership: Membership, evictions: Evictions, assignors: Mapping[str, Assignor]
+    observation: Observation, membership: GroupMembership, evictions: Evictions, assignors: Mapping[str, Assignor]
 ) -> TargetDecision:
     stored = observation.assignment
     requests = [r for r in pending(observation) if r.type is RequestType.REBALANCE]

@@ -9,7 +9,7 @@ from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
 from kafka_coord.classic_groups.heartbeat_hold import LIBRDKAFKA
 from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata
 from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.messages import message
@@ -207,11 +207,11 @@ def described(group_id: str, error: Error, group: Group | None, operations: int 
     form = message("DescribeGroupsResponse")
     of_group = form.struct("DescribedGroup")
     if error is not Error.NONE or group is None:
-        state = GroupState.DEAD.value if error is Error.NONE else ""
+        state = ClassicState.DEAD.value if error is Error.NONE else ""
         allowed = OPERATIONS_NOT_ASKED if error else operations
         return of_group(error_code=error, group_id=group_id, group_state=state, authorized_operations=allowed)
     metadata = group.metadata
-    stable = metadata.state is GroupState.STABLE
+    stable = metadata.state is ClassicState.STABLE
     return of_group(
         authorized_operations=operations,
         group_id=group_id,

@@ -23,7 +23,7 @@ _LENGTH = 4
 
 
 @dataclass(slots=True, eq=False)
-class _Question:
+class _ForwardedRequest:
     answer: Message
     version: int
     found: asyncio.Future[Any]
@@ -42,7 +42,7 @@ class BrokerEnd(asyncio.Protocol):
         self._left = 0
         """The number of bytes still missing from the response that is being passed on."""
         self._paused = False
-        self._questions: deque[_Question] = deque()
+        self._questions: deque[_ForwardedRequest] = deque()
         self.is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,7 +114,7 @@ class BrokerEnd(asyncio.Protocol):
         :class:`BadMessage` if the response cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
-        question = _Question(answer, version, asyncio.get_running_loop().create_future())
+        question = _ForwardedRequest(answer, version, asyncio.get_running_loop().create_future())
         if self._transport is None:
             raise ConnectionError("the broker closed the connection")
         self._questions.append(question)

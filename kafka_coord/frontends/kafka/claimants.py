@@ -13,7 +13,8 @@ from kafka_coord.zk.store import SessionState, Store
 log = logging.getLogger(__name__)
 
 _FRESH_FOR_S = 0.05
-_WITHIN_S = 1.0
+WITHIN_S = 1.0
+"""How long to wait for ZooKeeper, in seconds."""
 
 
 class Claimants:
@@ -32,7 +33,7 @@ class Claimants:
         if task is None or now - began > _FRESH_FOR_S:
             task = asyncio.create_task(self._read(partition))
             self._reads[partition] = now, task
-        await asyncio.wait([task], timeout=_WITHIN_S)
+        await asyncio.wait([task], timeout=WITHIN_S)
         return task.result() if task.done() and not task.cancelled() else None
 
     async def _read(self, partition: int) -> int | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.metadata import CONSUMER, GroupState
+from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.kafka.instances import Instances
@@ -120,7 +120,7 @@ class GroupKinds:
 
     def has_classic_members(self, group_id: str) -> bool:
         group = self._manager.group(group_id)
-        return group is not None and group.metadata.state not in {GroupState.EMPTY, GroupState.DEAD}
+        return group is not None and group.metadata.state not in {ClassicState.EMPTY, ClassicState.DEAD}
 
     def managed_here(self) -> list[str]:
         """Returns the managed groups that this instance coordinates."""
@@ -166,7 +166,7 @@ class GroupKinds:
             return
         for group_id, group in list(self._manager.groups_cache.items()):
             metadata = group.metadata
-            is_empty = metadata.state is GroupState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
+            is_empty = metadata.state is ClassicState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
             if not is_empty or not self._matches(group_id) or self._manager.is_writing(group_id):
                 continue
             if self.availability(group_id) is not Error.NONE:
@@ -186,7 +186,7 @@ class GroupKinds:
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         with self._change(group_id):
             await self._manager.topics.learn({topic for topic, _ in self._manager.offsets_cache.get(group_id, {})})
-            error = await self._manager.prove(group_id)
+            error = await self._manager.prove(group_id) or await self._manager.store_emptiness(group_id)
             term = self._manager.terms.get(partition_of(group_id))
             if error is not Error.NONE or term is None:
                 return error or Error.NOT_COORDINATOR

@@ -24,14 +24,14 @@ from kafka_coord.classic_groups.events import (
     Leave,
     Left,
     Released,
-    Store,
     Stored,
+    StoreGroup,
     Sync,
     Synced,
     TopicsReplaced,
 )
 from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import CONSUMER, GroupState, Protocol
+from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState, Protocol
 from kafka_coord.errors import BrokerError, StoreError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
@@ -44,9 +44,12 @@ from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, invalid, refused
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
+from kafka_coord.frontends.kafka.tool_commits import ToolCommits
+from kafka_coord.grouplog.line import CLIENT_ID
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets
 from kafka_coord.model import CommittedOffset, Request, TopicPartition
+from kafka_coord.model.action import offsets_change
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import answer_frame, read_header
@@ -94,6 +97,7 @@ class GroupCoordinator:
         self._on_elsewhere = on_elsewhere
         self.kinds = GroupKinds(manager, instances, managed, is_managed_by_name, on_elsewhere)
         views = GroupViews(manager, self.kinds)
+        self._tool_commits = ToolCommits()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
@@ -320,8 +324,29 @@ class GroupCoordinator:
             error = self._of_its_topics(request, offsets)
         if error is Error.NONE:
             errors |= _take_out_large(offsets, self._manager.limits.offset_metadata_chars)
+            before = dict(self._manager.offsets_cache.get(request.group_id, {}))
             error = await self._manager.store_offsets(request.group_id, offsets)
+            if error is Error.NONE:
+                self._record_commit(call, before, offsets)
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
+
+    def _record_commit(self, call: Call, before: Offsets, offsets: Offsets) -> None:
+        """Has the cluster's history record a commit by a tool."""
+        request, group = call.request, self._manager.group(call.request.group_id)
+        if request.generation_id_or_member_epoch >= 0 or request.member_id or group is None:
+            return
+        old = {TopicPartition(*where): one.offset for where, one in before.items()}
+        new = {TopicPartition(*where): one.offset for where, one in offsets.items()}
+        pairs = [(old.get(tp), offset) for tp, offset in new.items()]
+        now = self._manager.now(request.group_id)
+        if self._tool_commits.is_news(call.client.number, group.metadata, pairs, now):
+            self._record(call, "reset-offsets", request.group_id, offsets_change(old, new))
+
+    def _record(self, call: Call, kind: str, group_id: str, change: str = "") -> None:
+        """Has the cluster's history record what a tool has done to a client-assigned group. This project's own commands
+        have that done themselves, with the operator's name and reason."""
+        if self._managed is not None and call.header.client_id != CLIENT_ID:
+            self._run(self._managed.administration.record(kind, group_id, call.sender, change))
 
     async def _learn(self, topics: Any) -> bool:
         """Asks the broker about topics whose partitions are unknown. Returns false if the broker cannot be asked."""
@@ -445,7 +470,7 @@ class GroupCoordinator:
             error = Error.INVALID_GROUP_ID
         managed = self.kinds.managed(group_id)
         subscribed: frozenset[str] = frozenset()
-        if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:
+        if error is Error.NONE and group is not None and group.metadata.state is not ClassicState.EMPTY:
             metadata = group.metadata
             if metadata.protocol_type != CONSUMER:
                 error = Error.NON_EMPTY_GROUP
@@ -466,14 +491,20 @@ class GroupCoordinator:
         if managed is not None:
             partitions = [TopicPartition(*where) for where in asked if where not in errors]
             error = (
-                await managed.administration.delete_offsets(group_id, partitions, call.sender)
+                await managed.administration.delete_offsets(
+                    group_id, partitions, call.sender, await managed.offsets_before(group_id)
+                )
                 if partitions
                 else Error.NONE
             )
             return answers.per_partition("OffsetDelete", request.topics, error, errors)
+        stored = self._manager.offsets_cache.get(group_id, {})
+        before = {TopicPartition(*at): stored[at].offset for at in asked if at not in errors and at in stored}
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
+        if deleted is Error.NONE and before:
+            self._record(call, "delete-offsets", group_id, offsets_change(before, dict.fromkeys(before)))
         if deleted is Error.NONE and not self._manager.has_offsets(group_id):
-            await self._delete(group_id, call.sender)
+            await self._delete(call, group_id)
         return answers.per_partition("OffsetDelete", request.topics, deleted, errors)
 
     def _undeletable(self, topic: str, partition: int, denied: frozenset[str], subscribed: frozenset[str]) -> Error:
@@ -504,7 +535,7 @@ class GroupCoordinator:
         form = message("DeleteGroupsResponse")
         one = form.struct("DeletableGroupResult")
         results = [
-            one(group_id=name, error_code=await self._may_delete(call, name) or await self._delete(name, call.sender))
+            one(group_id=name, error_code=await self._may_delete(call, name) or await self._delete(call, name))
             for name in groups
         ]
         return form(results=results)
@@ -514,17 +545,18 @@ class GroupCoordinator:
         error = await self._denied(call, Operation.DELETE, group_id) or await self._manager.vouch(group_id)
         return error or self._existing(group_id)[0]
 
-    async def _delete(self, group_id: str, by: str) -> Error:
+    async def _delete(self, call: Call, group_id: str) -> Error:
         error, group = self._existing(group_id)
         managed = self.kinds.managed(group_id)
         if error is Error.NONE and managed is not None:
-            return await managed.administration.delete(group_id, by)
+            return await managed.administration.delete(group_id, call.sender)
         if error is not Error.NONE or group is None:
             return error
-        if group.metadata.state is not GroupState.EMPTY:
+        if group.metadata.state is not ClassicState.EMPTY:
             return Error.NON_EMPTY_GROUP
         error = await self._manager.delete_group(group_id)
         if error is Error.NONE:
+            self._record(call, "delete-group", group_id)
             self._carry_out(group_id, group, group.end(Error.COORDINATOR_NOT_AVAILABLE))
         else:
             self._set_timer(group_id, group)
@@ -562,7 +594,7 @@ class GroupCoordinator:
 
     def _existing(self, group_id: str) -> tuple[Error, Group | None]:
         error, group = self.kinds.availability(group_id), self._manager.group(group_id)
-        gone = group is None or group.metadata.state is GroupState.DEAD
+        gone = group is None or group.metadata.state is ClassicState.DEAD
         gone = gone and self.kinds.managed(group_id) is None
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
@@ -606,7 +638,7 @@ class GroupCoordinator:
 
     def _carry_out(self, group_id: str, group: Group, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
-            if isinstance(one, Store):
+            if isinstance(one, StoreGroup):
                 self._run(self._store(group_id, group, one))
             elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
@@ -619,7 +651,7 @@ class GroupCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _store(self, group_id: str, group: Group, store: Store) -> None:
+    async def _store(self, group_id: str, group: Group, store: StoreGroup) -> None:
         group.metadata.state_since_ms = self._manager.now_ms()
         error = await self._manager.store_group(group.metadata, store.assignments, store.topic_ids)
         self._carry_out(group_id, group, group.handle(Stored(store, error), self._manager.now(group_id)))

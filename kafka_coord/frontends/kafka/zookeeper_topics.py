@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue, StoreError
-from kafka_coord.grouplog.topics import Topics
+from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, SessionState, Store
@@ -18,7 +18,7 @@ from kafka_coord.zk.store import GetData, Node, SessionState, Store
 log = logging.getLogger(__name__)
 
 
-class ZooKeeperTopics(Topics):
+class ZooKeeperTopics(LogTopics):
     """The topics as ZooKeeper has them. ``watch`` makes another thread call back once now and after each change of a
     topic's znode. A topic is gone only if its znode is missing in a readable tree; a znode that cannot be read says
     nothing.

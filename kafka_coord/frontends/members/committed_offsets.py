@@ -16,7 +16,7 @@ MAX_READS = 2_000
 
 
 @dataclass(slots=True, eq=False)
-class _Question(Generic[T]):
+class _OffsetsQuestion(Generic[T]):
     group: str
     wanted: Callable[[], Sequence[TopicPartition]]
     then: Callable[[Mapping[TopicPartition, T] | StoreError | MalformedValue], None]
@@ -30,7 +30,7 @@ class CommittedReader(Generic[T]):
     def __init__(self, read: Callable[[str, Sequence[TopicPartition]], Mapping[TopicPartition, T]]) -> None:
         """``read`` reads the offsets of a group. It may raise :class:`StoreError` and :class:`MalformedValue`."""
         self._read = read
-        self._questions: deque[_Question[T]] = deque()
+        self._questions: deque[_OffsetsQuestion[T]] = deque()
 
     def ask(
         self,
@@ -40,7 +40,7 @@ class CommittedReader(Generic[T]):
     ) -> None:
         """Queues a request. ``wanted`` is called when the request's turn comes, and returns the partitions. ``then``
         gets the offsets, or the :class:`StoreError` or :class:`MalformedValue` that ``wanted`` or the read raised."""
-        self._questions.append(_Question(group, wanted, then))
+        self._questions.append(_OffsetsQuestion(group, wanted, then))
 
     def close(self, why: StoreError) -> None:
         """Answers all queued requests with ``why``."""

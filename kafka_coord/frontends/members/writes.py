@@ -82,7 +82,9 @@ class Write:
             return znodes.channel.acknowledge(znodes.registration, wanted.acknowledges, wanted.offsets)
         if wanted.leaves:
             self._write_details(store)
-            return znodes.channel.leave(znodes.registration, wanted.offsets, self.also, wanted.departure)
+            return znodes.channel.leave(
+                znodes.registration, wanted.offsets, for_good=wanted.for_good, departure=wanted.departure
+            )
         gone = znodes.channel.commit(znodes.registration, wanted.offsets)
         self._write_details(store)
         return gone

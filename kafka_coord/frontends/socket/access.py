@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.channel.messages import Code
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import InvalidPattern, SettingsError
 from kafka_coord.frontends.members.registering import Refusal
+from kafka_coord.model.pattern import group_pattern, topic_pattern
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import parse_toml
 
@@ -38,13 +39,13 @@ _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user's credentials, and regular expressions for the groups that the user may join. An expression must match
-    the group's entire name."""
+    """A user's credentials, and regular expressions (RE2) for the groups that the user may join. An expression must
+    match the group's entire name."""
 
     name: str
     secret_sha256: str | None
     certificate: str | None
-    groups: tuple[re.Pattern[str], ...]
+    groups: tuple[str, ...]
 
     def is_proven(self, secret: str | None, certificate: str | None) -> bool:
         """Returns whether the secret or the certificate authenticates the client as the user."""
@@ -56,17 +57,17 @@ class User:
 
     def may(self, group: str) -> bool:
         """Returns whether the user may join the group."""
-        return any(pattern.fullmatch(group) for pattern in self.groups)
+        return any(topic_pattern(pattern).fits(group) for pattern in self.groups)
 
 
-class Access:
+class SocketAccess:
     """The users listed in a file."""
 
     def __init__(self, users: Mapping[str, User]) -> None:
         self._users = dict(users)
 
     @classmethod
-    def load(cls, path: Path, table: str = "users") -> Access:
+    def load(cls, path: Path, table: str = "users") -> SocketAccess:
         """Reads the users from the tables ``[<table>.<name>]`` of a file. Raises :class:`SettingsError`."""
         try:
             raw = path.read_bytes()
@@ -97,14 +98,14 @@ class Access:
         return None
 
 
-class UsersFile(Renewed[Access]):
+class UsersFile(Renewed[SocketAccess]):
     """The users in a file, read again when it changes. The constructor raises :class:`SettingsError`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"users file {path}", (path,), lambda: Access.load(path))
+        super().__init__(f"users file {path}", (path,), lambda: SocketAccess.load(path))
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """See :meth:`Access.why_not`."""
+        """See :meth:`SocketAccess.why_not`."""
         return self.newest().why_not(group, secret, certificate)
 
 
@@ -149,6 +150,8 @@ def _user(name: str, value: Any, where: str) -> User:
     if not isinstance(groups, list) or not groups or not all(isinstance(group, str) for group in groups):
         raise SettingsError(f"{where}.groups must be an array of regular expressions for group names")
     try:
-        return User(name, secret, certificate, tuple(re.compile(group) for group in groups))
-    except re.error as error:
+        for group in groups:
+            group_pattern(group, f"an expression in {where}.groups")
+    except InvalidPattern as error:
         raise SettingsError(f"{where}.groups: {error}") from None
+    return User(name, secret, certificate, tuple(groups))

@@ -101,7 +101,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class SocketPresence:
     """The state of one consumer. ``address`` is ``None`` while the consumer has no connection. ``heard_ms_ago`` is the
     time since the consumer last sent a frame or since its coordinator was elected, whichever was later."""
 

@@ -24,7 +24,7 @@ from kafka_coord.channel.messages import (
     read_unresolved,
     write_offsets,
 )
-from kafka_coord.channel.rpc import Answered, Asked, Refused
+from kafka_coord.channel.rpc import AnsweredRequest, Asked, RefusedRequest
 from kafka_coord.channel.zookeeper import stored_offsets
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed_offsets import CommittedReader
@@ -34,8 +34,8 @@ from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
-from kafka_coord.frontends.socket.access import Access, DenialLog, UsersFile
-from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
+from kafka_coord.frontends.socket.access import DenialLog, SocketAccess, UsersFile
+from kafka_coord.frontends.socket.connection import Connection, Peer, SocketPresence
 from kafka_coord.frontends.socket.heard import HeardNote
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
@@ -53,7 +53,7 @@ _OF_MEMBERS = (MessageType.COMMIT, MessageType.COMMITTED, MessageType.UNRESOLVED
 
 
 @dataclass(slots=True)
-class Statistics:
+class GatewayStatistics:
     """Counters since the process started. Only one thread writes them, but any thread may read them."""
 
     registered: int = 0
@@ -75,7 +75,7 @@ class Gateway:
         leadership_view: LeadershipView,
         wake: Callable[[], None],
         options: GatewayOptions | None = None,
-        access: Access | UsersFile | None = None,
+        access: SocketAccess | UsersFile | None = None,
         nonce: Callable[[], str] | None = None,
     ) -> None:
         """``nonce`` returns a unique value for each registration."""
@@ -98,7 +98,7 @@ class Gateway:
         self._heard: HeardNote | None = None
         self._returning: list[stimuli.ResumeWanted] = []
         """The requests to resume of members that the note still calls silent."""
-        self.statistics = Statistics()
+        self.statistics = GatewayStatistics()
 
     # --- safe to call from any thread --------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Gateway:
         healthy gateway completes several steps a second."""
         return self._store.clock.monotonic() - self._completed_at
 
-    def presences(self) -> tuple[Presence, ...]:
+    def presences(self) -> tuple[SocketPresence, ...]:
         """Returns the consumers that this instance serves."""
         term = self.term
         if term is None:
@@ -129,7 +129,7 @@ class Gateway:
         for member in list(term.machine.members.values()):
             connection = self._connections.get(member.connection or 0)
             address = connection.peer.address if connection is not None else None
-            presences.append(Presence(*member.key, address, term.machine.heard_ms_ago(member, now)))
+            presences.append(SocketPresence(*member.key, address, term.machine.heard_ms_ago(member, now)))
         return tuple(presences)
 
     # --- on the gateway's thread -------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ class Gateway:
         try:
             event = connection.rpc.take(frame)
             if connection.member is not None and self.term is not None:
-                self.term.arrived(stimuli.Heard(connection.number))
+                self.term.arrived(stimuli.HeardFrom(connection.number))
             if isinstance(event, Asked):
                 self._dispatch(connection, event)
-            elif isinstance(event, Answered):
+            elif isinstance(event, AnsweredRequest):
                 self._receive_answer(connection, event)
             else:
                 self._refused(connection, event)
@@ -315,7 +315,7 @@ class Gateway:
 
         self._committed.ask(member.group, lambda: list(read_offsets(asked.frame, asked.type)), then)
 
-    def _receive_answer(self, connection: Connection, answered: Answered) -> None:
+    def _receive_answer(self, connection: Connection, answered: AnsweredRequest) -> None:
         term, pending = self.term, connection.take_pending(answered.id)
         if connection.member is None or term is None or pending is None:
             return  # the client is no longer a member, and a message that says so is in flight
@@ -327,7 +327,7 @@ class Gateway:
         else:
             term.arrived(stimuli.CommandAcknowledged(connection.number, asked, offsets))
 
-    def _refused(self, connection: Connection, refused: Refused) -> None:
+    def _refused(self, connection: Connection, refused: RefusedRequest) -> None:
         log.warning(
             "a socket consumer refused a request address=%s request=%s code=%s: %s",
             connection.peer.address,

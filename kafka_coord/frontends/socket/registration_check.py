@@ -10,7 +10,7 @@ from kafka_coord.channel.messages import Code, MessageType, Register
 from kafka_coord.errors import InvalidName, MalformedValue
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
 from kafka_coord.frontends.members.registering import Refusal, made_id, registration_value, too_large
-from kafka_coord.frontends.socket.access import Access, UsersFile
+from kafka_coord.frontends.socket.access import SocketAccess, UsersFile
 from kafka_coord.frontends.socket.admission import Admission
 from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.options import GatewayOptions
@@ -36,7 +36,7 @@ class RegistrationCheck:
         clock: Clock,
         instance: int,
         options: GatewayOptions,
-        access: Access | UsersFile | None,
+        access: SocketAccess | UsersFile | None,
         nonce: Callable[[], str] | None = None,
     ) -> None:
         self._clock = clock

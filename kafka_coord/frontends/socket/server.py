@@ -14,7 +14,7 @@ from kafka_coord.channel.rpc import Rpc
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from kafka_coord.frontends.handshakes import Handshakes
-from kafka_coord.frontends.socket.access import Access, UsersFile
+from kafka_coord.frontends.socket.access import SocketAccess, UsersFile
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
@@ -52,7 +52,7 @@ class GatewayServer:
         *,
         options: GatewayOptions | None = None,
         tls: ssl.SSLContext | None = None,
-        access: Access | UsersFile | None = None,
+        access: SocketAccess | UsersFile | None = None,
     ) -> None:
         self._clock = store.clock
         self._options = options or GatewayOptions()

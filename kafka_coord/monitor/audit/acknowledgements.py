@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafka_coord.monitor.audit.report import Fault, Rule
-from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
+from kafka_coord.monitor.audit.report import AuditRule, Fault
+from kafka_coord.monitor.audit.state import AuditedGroup, Outstanding, StepContext
 from kafka_coord.zk import layout
 
 
 def acknowledgement_faults(
-    context: StepContext, group: GroupState, consumer: str, removed: Outstanding
+    context: StepContext, group: AuditedGroup, consumer: str, removed: Outstanding
 ) -> Iterator[Fault]:
     """Checks that a command was removed legally. There are four legal cases:
 
@@ -26,10 +26,10 @@ def acknowledgement_faults(
         lives = registered is not None and (group.name, consumer) not in context.gone
         if lives and command is not None and registered is not None and command.incarnation == registered.incarnation:
             what = f"an instance removed {name} of {consumer}, which is alive and has not acknowledged it"
-            yield Rule.ACK_BY_ANOTHER, what
+            yield AuditRule.ACK_BY_ANOTHER, what
         return
     if command is None:
-        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed, although it cannot be read"
+        yield AuditRule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed, although it cannot be read"
         return
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
@@ -37,16 +37,16 @@ def acknowledgement_faults(
             return  # the incarnation that dropped the command has been evicted, so nobody is waiting for it any longer
         owner = context.state.names.of(registered.session_id) if registered is not None else ""
         why = f"is registered by {owner}" if owner else "is not registered"
-        yield Rule.ACK_BY_ANOTHER, f"a session other than the consumer's removed {name} of {consumer}, which {why}"
+        yield AuditRule.ACK_BY_ANOTHER, f"a session other than the consumer's removed {name} of {consumer}, which {why}"
         return
     if command.incarnation < registered.incarnation:
         return
     if command.incarnation > registered.incarnation:
         what = f"{name} is for incarnation {command.incarnation} of {consumer}"
-        yield Rule.ACK_BY_ANOTHER, f"{what}, but incarnation {registered.incarnation} removed it"
+        yield AuditRule.ACK_BY_ANOTHER, f"{what}, but incarnation {registered.incarnation} removed it"
         return
     if not context.fenced_as(group.name, consumer):
-        yield Rule.ACK_UNFENCED, f"{consumer} acknowledged {name} without checking its registration and its token"
+        yield AuditRule.ACK_UNFENCED, f"{consumer} acknowledged {name} without checking its registration and its token"
     waiting = [
         other.id.name
         for other in group.outstanding(consumer)
@@ -55,4 +55,4 @@ def acknowledgement_faults(
     ]
     if waiting:
         what = f"{consumer} acknowledged {name} while {', '.join(sorted(waiting))} was outstanding"
-        yield Rule.ACK_OUT_OF_ORDER, what
+        yield AuditRule.ACK_OUT_OF_ORDER, what

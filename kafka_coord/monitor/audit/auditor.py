@@ -21,7 +21,7 @@ from kafka_coord.monitor.audit.coordinator_offsets import (
 from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, was_unreadable
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
-from kafka_coord.monitor.audit.report import AuditFinding, Fault, Report, Rule
+from kafka_coord.monitor.audit.report import AuditFinding, AuditRule, Fault, Report
 from kafka_coord.monitor.audit.rule_context import (
     note_group,
     note_instance,
@@ -31,7 +31,14 @@ from kafka_coord.monitor.audit.rule_context import (
     note_retention,
     note_topic,
 )
-from kafka_coord.monitor.audit.state import Evicted, GroupState, Outstanding, Registered, StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import (
+    AuditedGroup,
+    AuditedRegistration,
+    Evicted,
+    Outstanding,
+    StepContext,
+    ZooKeeperState,
+)
 from kafka_coord.monitor.audit.tree import Change, Step
 from kafka_coord.zk import layout
 
@@ -141,26 +148,26 @@ class Auditor:
         znode, change = own[0] if own else znodes[0]
         what = change.path + (f" and {len(own) - 1} more" if len(own) > 1 else "")
         if context.fence is None:
-            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{what} was written without checking the epoch")
+            self._violation(AuditRule.UNFENCED_WRITE, znode.group, f"{what} was written without checking the epoch")
             return
         state = self.state
         self._report.count("coordinator_writes")
         if context.fence.version != state.epoch_version:
             what = f"{what} was written under version {context.fence.version} of the epoch znode"
-            self._violation(Rule.STALE_EPOCH, znode.group, f"{what}, which is at version {state.epoch_version}")
+            self._violation(AuditRule.STALE_EPOCH, znode.group, f"{what}, which is at version {state.epoch_version}")
         elif state.epoch_session is not None and context.step.session_id != state.epoch_session:
             winner = f"the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}"
-            self._violation(Rule.STALE_EPOCH, znode.group, f"{what} was not written by {winner}")
+            self._violation(AuditRule.STALE_EPOCH, znode.group, f"{what} was not written by {winner}")
 
     def _epoch(self, _: Znode, change: Change) -> None:
         state, node = self.state, change.new
         if node is None:
-            self._warning(Rule.BY_HAND, "", "the epoch znode was deleted")
+            self._warning(AuditRule.BY_HAND, "", "the epoch znode was deleted")
             return
         state.epoch_version = node.version
         written = node.data.decode("ascii", "replace").strip()
         if not (written.isascii() and written.isdigit() and len(written) <= 10):
-            self._warning(Rule.UNREADABLE, "", f"{change.path} holds {written[:40]!r}, not an epoch")
+            self._warning(AuditRule.UNREADABLE, "", f"{change.path} holds {written[:40]!r}, not an epoch")
             state.epoch_session = None
             return
         epoch = int(written)
@@ -168,18 +175,20 @@ class Auditor:
             self._report.count("elections")
             state.epoch_session = self._context.step.session_id
             if epoch <= state.epoch:
-                self._violation(Rule.EPOCH_BACK, "", f"epoch {epoch} was won after epoch {state.epoch}")
+                self._violation(AuditRule.EPOCH_BACK, "", f"epoch {epoch} was won after epoch {state.epoch}")
             elif self._judging and state.epoch_known and epoch != state.epoch + 1:
-                self._violation(Rule.EPOCH_SKIPPED, "", f"epoch {epoch} was won after epoch {state.epoch}")
+                self._violation(AuditRule.EPOCH_SKIPPED, "", f"epoch {epoch} was won after epoch {state.epoch}")
         elif change.old is not None and self._judging:
             state.epoch_session = None
             if state.names.is_instance(self._context.step.session_id):
                 what = f"epoch {epoch} was not written together with the coordinator's znode"
-                self._violation(Rule.SPLIT_ELECTION, "", what)
+                self._violation(AuditRule.SPLIT_ELECTION, "", what)
             if epoch < state.epoch:
-                self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {state.epoch}")
+                self._violation(
+                    AuditRule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {state.epoch}"
+                )
             else:
-                self._warning(Rule.BY_HAND, "", f"the epoch was set to {epoch} without an election")
+                self._warning(AuditRule.BY_HAND, "", f"the epoch was set to {epoch} without an election")
         state.epoch, state.epoch_known = max(state.epoch, epoch), True
 
     def _coordinator(self, _: Znode, change: Change) -> None:
@@ -190,7 +199,9 @@ class Auditor:
             self.state.epoch_session = change.new.session_id
         elif not any(other.path == layout.COORDINATOR_EPOCH for other in self._context.step.changes):
             who = self.state.names.of(session)
-            self._violation(Rule.SPLIT_ELECTION, "", f"{who} made itself the coordinator without raising the epoch")
+            self._violation(
+                AuditRule.SPLIT_ELECTION, "", f"{who} made itself the coordinator without raising the epoch"
+            )
 
     def _note(self, note: Callable[[StepContext, Znode, Change], None], znode: Znode, change: Change) -> None:
         if znode.kind is Kind.REQUEST and change.new is not None and change.old is None and self._judging:
@@ -198,7 +209,7 @@ class Auditor:
         try:
             note(self._context, znode, change)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, znode.group, str(error))
+            self._warning(AuditRule.UNREADABLE, znode.group, str(error))
 
     def _members(self, znode: Znode, change: Change) -> None:
         group = self.state.group(znode.group)
@@ -215,7 +226,7 @@ class Auditor:
             self._departed(group, consumer)
             step, owner = self._context.step, change.old.session_id if change.old is not None else 0
             if self._context.fence is None and not step.session_ended and owner not in {0, step.session_id}:
-                self._warning(Rule.BY_HAND, znode.group, f"someone deleted the registration of {consumer}")
+                self._warning(AuditRule.BY_HAND, znode.group, f"someone deleted the registration of {consumer}")
             return
         if not any(request.consumer == consumer for request in self._context.asked(group.name, RequestType.EVICT)):
             group.given_up.discard(consumer)
@@ -224,8 +235,8 @@ class Auditor:
         try:
             member = Member.from_json(fields.load(node.data, change.path), consumer, node.czxid, change.path)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, znode.group, str(error))
-        group.registrations[consumer] = Registered(node.czxid, node.session_id, member)
+            self._warning(AuditRule.UNREADABLE, znode.group, str(error))
+        group.registrations[consumer] = AuditedRegistration(node.czxid, node.session_id, member)
         if member is not None and member.rebalance_timeout_ms:
             group.shortest_timeout_ms = min(group.shortest_timeout_ms, member.rebalance_timeout_ms)
         self.state.names.learn(node.session_id, f"{consumer} of {znode.group}")
@@ -234,14 +245,14 @@ class Auditor:
             return
         if change.old is not None:  # the instance of a member without a session may change its subscription
             if node.session_id or not self._context.fenced_as(group.name, consumer):
-                self._warning(Rule.BY_HAND, znode.group, f"the registration of {consumer} was overwritten")
+                self._warning(AuditRule.BY_HAND, znode.group, f"the registration of {consumer} was overwritten")
             return
         self._report.count("registrations")
         channel = change.path.replace("/ids/", "/channel/", 1)
         if not any(other.path == channel and other.old is not None for other in self._context.step.changes):
-            self._warning(Rule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
+            self._warning(AuditRule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
 
-    def _departed(self, group: GroupState, consumer: str) -> None:
+    def _departed(self, group: AuditedGroup, consumer: str) -> None:
         """Handles the removal of a registration. Uses the member's state before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
@@ -266,7 +277,7 @@ class Auditor:
             oldest = min((one.since for one in commands), default=context.instant)
         context.evicted[key] = Evicted(registered.incarnation, before if lived else None, oldest)
 
-    def _was_unreadable(self, group: GroupState, consumer: str) -> None:
+    def _was_unreadable(self, group: AuditedGroup, consumer: str) -> None:
         """If the consumer's registration was unreadable, records that this step repairs or removes it."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
@@ -276,7 +287,9 @@ class Auditor:
         if change.new is None:
             group = self.state.group(znode.group)
             if znode.name in group.registrations and self._judging:
-                self._warning(Rule.BY_HAND, znode.group, f"the channel of {znode.name}, which is alive, was deleted")
+                self._warning(
+                    AuditRule.BY_HAND, znode.group, f"the channel of {znode.name}, which is alive, was deleted"
+                )
             group.commands.pop(znode.name, None)
 
     def _ledger(self, znode: Znode, change: Change) -> None:
@@ -288,7 +301,7 @@ class Auditor:
                 value = fields.load(change.new.data, change.path)
                 ledger = Ledger.from_json(value, consumer, change.new.version, change.path)
             except MalformedValue as error:
-                self._warning(Rule.UNREADABLE, znode.group, str(error))
+                self._warning(AuditRule.UNREADABLE, znode.group, str(error))
                 group.unreadable_ledgers.add(consumer)
                 return
         was = group.ledgers.get(consumer)
@@ -335,10 +348,10 @@ class Auditor:
         try:
             command = decode_command(change.new.data, change.path)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, znode.group, str(error))
+            self._warning(AuditRule.UNREADABLE, znode.group, str(error))
             command = None
         if change.old is not None:  # a consumer that has already read the command executes the old value
-            self._warning(Rule.BY_HAND, znode.group, f"{name} of {consumer} was overwritten")
+            self._warning(AuditRule.BY_HAND, znode.group, f"{name} of {consumer} was overwritten")
             return
         outstanding = Outstanding(command_id, command, self._context.instant)
         group.commands.setdefault(consumer, {})[name] = outstanding
@@ -348,15 +361,15 @@ class Auditor:
             self._report.count("commands")
             if command.epoch != self.state.epoch:
                 what = f"{name} for {consumer} carries epoch {command.epoch}; the newest epoch is {self.state.epoch}"
-                self._violation(Rule.STALE_EPOCH, znode.group, what)
+                self._violation(AuditRule.STALE_EPOCH, znode.group, what)
             highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
             if command.generation < highest:
                 what = f"{name} for {consumer} has generation {command.generation}; an earlier command had {highest}"
-                self._violation(Rule.GENERATION_BACK, znode.group, what)
+                self._violation(AuditRule.GENERATION_BACK, znode.group, what)
             self._context.commanded.append((znode.group, consumer, outstanding))
         group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
 
-    def _removed(self, group: GroupState, consumer: str, removed: Outstanding) -> None:
+    def _removed(self, group: AuditedGroup, consumer: str, removed: Outstanding) -> None:
         context, key = self._context, (group.name, consumer)
         del group.commands[consumer][removed.id.name]
         if context.by_instance and not context.fenced_as(*key):
@@ -373,22 +386,22 @@ class Auditor:
         try:
             target = Assignment.from_json(fields.load(change.new.data, change.path), change.new.version, change.path)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, znode.group, str(error))
+            self._warning(AuditRule.UNREADABLE, znode.group, str(error))
             group.target = None
             return
         if self._judging:
             self._report.count("targets")
             if target.generation <= group.generation:
                 what = f"a target of generation {target.generation} was written after generation {group.generation}"
-                self._violation(Rule.GENERATION_BACK, znode.group, what)
+                self._violation(AuditRule.GENERATION_BACK, znode.group, what)
             if target.epoch != self.state.epoch:
                 what = f"the target of generation {target.generation} carries epoch {target.epoch}"
-                self._violation(Rule.STALE_EPOCH, znode.group, f"{what}; the newest epoch is {self.state.epoch}")
+                self._violation(AuditRule.STALE_EPOCH, znode.group, f"{what}; the newest epoch is {self.state.epoch}")
             self._aimed(group, target)
         group.target, group.target_since = target, self._context.instant
         group.generation = max(group.generation, target.generation)
 
-    def _aimed(self, group: GroupState, target: Assignment) -> None:
+    def _aimed(self, group: AuditedGroup, target: Assignment) -> None:
         """Checks that the coordinator may write a target now, and that the target keeps every reserved place until its
         grace period ends."""
         group.removing = False
@@ -407,7 +420,7 @@ class Auditor:
         newest = max((group.registrations[consumer].incarnation for consumer in joined), default=0)
         if newest > since.zxid or self._context.must_have_seen(since):
             what = f"a target of generation {target.generation} was written while the group was paused"
-            self._violation(Rule.PAUSE_IGNORED, group.name, what)
+            self._violation(AuditRule.PAUSE_IGNORED, group.name, what)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -417,7 +430,7 @@ class Auditor:
         try:
             after = decode_offset(node.data, change.path) if node is not None else None
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, znode.group, str(error))
+            self._warning(AuditRule.UNREADABLE, znode.group, str(error))
             after = None
         before = group.offsets.get(tp) if tp is not None else None
         if tp is not None:
@@ -435,11 +448,13 @@ class Auditor:
                     self._violations(znode.group, offset_set_faults(context, group, tp, after))
             return
         if node is None:
-            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without checking the epoch")
+            self._violation(
+                AuditRule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without checking the epoch"
+            )
         elif tp is not None and after is not None:
             self._commit(group, tp, before, after)
 
-    def _commit(self, group: GroupState, tp: TopicPartition, before: int | None, after: int) -> None:
+    def _commit(self, group: AuditedGroup, tp: TopicPartition, before: int | None, after: int) -> None:
         self._report.count("commits")
         committers = self._committers(group)
         back = before is not None and after < before
@@ -447,18 +462,20 @@ class Auditor:
             ledger = group.live(committer)
             if ledger is not None and (tp in ledger.owned or tp in ledger.stopping):
                 if back:
-                    self._warning(Rule.SEEK_BACK, group.name, f"{committer} set {tp} back from {before} to {after}")
+                    self._warning(
+                        AuditRule.SEEK_BACK, group.name, f"{committer} set {tp} back from {before} to {after}"
+                    )
                 return
         if back:
-            self._violation(Rule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
+            self._violation(AuditRule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
         if not committers:
             what = f"{tp} was set to {after} without checking a member's registration and token"
-            self._violation(Rule.UNFENCED_COMMIT, group.name, what)
+            self._violation(AuditRule.UNFENCED_COMMIT, group.name, what)
         else:
             named = " or ".join(committers)
-            self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
+            self._violation(AuditRule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
-    def _committers(self, group: GroupState) -> tuple[str, ...]:
+    def _committers(self, group: AuditedGroup) -> tuple[str, ...]:
         """Returns the members whose registration and token the step checks. There may be several, because an instance
         may commit for several members in one step."""
         cached = self._context.committers
@@ -466,7 +483,7 @@ class Auditor:
             cached[group.name] = tuple(self._find_committers(group))
         return cached[group.name]
 
-    def _find_committers(self, group: GroupState) -> Iterator[str]:
+    def _find_committers(self, group: AuditedGroup) -> Iterator[str]:
         for path in self._context.checked:
             znode = self.znodes.of(path)
             if znode.kind is Kind.REGISTRATION and znode.group == group.name:
@@ -480,7 +497,7 @@ class Auditor:
 
     # --- findings ----------------------------------------------------------------------------------------------------
 
-    def _violation(self, rule: Rule, group: str, what: str) -> None:
+    def _violation(self, rule: AuditRule, group: str, what: str) -> None:
         if self._judging:
             self._report.violation(self._finding(rule, group, what))
 
@@ -488,11 +505,11 @@ class Auditor:
         for rule, what in faults:
             self._violation(rule, group, what)
 
-    def _warning(self, rule: Rule, group: str, what: str) -> None:
+    def _warning(self, rule: AuditRule, group: str, what: str) -> None:
         if self._judging:
             self._report.warning(self._finding(rule, group, what))
 
-    def _finding(self, rule: Rule, group: str, what: str) -> AuditFinding:
+    def _finding(self, rule: AuditRule, group: str, what: str) -> AuditFinding:
         step = self._context.step
         return AuditFinding(rule, what, group, step.zxid, step.time_ms, self.state.names.of(step.session_id))
 

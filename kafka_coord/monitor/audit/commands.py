@@ -16,22 +16,22 @@ from kafka_coord.model import (
     is_identity,
     same_topic,
 )
-from kafka_coord.monitor.audit.report import Fault, Rule
-from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
+from kafka_coord.monitor.audit.report import AuditRule, Fault
+from kafka_coord.monitor.audit.state import AuditedGroup, Outstanding, StepContext
 
 
-def command_faults(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
+def command_faults(context: StepContext, group: AuditedGroup, consumer: str, written: Outstanding) -> Iterator[Fault]:
     """Checks a new command against the state after the step."""
     command, name = written.command, written.id.name
     if command is None:
         return
     key = (group.name, consumer)
     if key not in context.ledgers_before:
-        yield Rule.SPLIT_UNIT, f"{name} was written without a change to the ledger of {consumer}"
+        yield AuditRule.SPLIT_UNIT, f"{name} was written without a change to the ledger of {consumer}"
     for other in group.outstanding(consumer):
         twice = other.id.type is written.id.type and other.id.name != name
         if twice and other.command is not None and other.command.incarnation == command.incarnation:
-            yield Rule.TWO_COMMANDS, f"{name} was written for {consumer} while {other.id.name} is outstanding"
+            yield AuditRule.TWO_COMMANDS, f"{name} was written for {consumer} while {other.id.name} is outstanding"
     yield from _paused(context, group, consumer, written)
     if isinstance(command, StartFetcher):
         yield from _eager_order(group, consumer, name)
@@ -41,7 +41,7 @@ def command_faults(context: StepContext, group: GroupState, consumer: str, writt
         yield from _needless_stop(context, group, consumer, name, command, context.ledgers_before.get(key))
 
 
-def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
+def ledger_faults(context: StepContext, group: AuditedGroup, consumer: str, before: Ledger | None) -> Iterator[Fault]:
     """Yields a violation if the ledger changed without the matching command in the same step, or if its generation went
     back."""
     after = group.ledgers.get(consumer)
@@ -55,17 +55,17 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
     started = after.owned - owned - context.told(group.name, consumer, StartFetcher)
     if started:
         what = f"the ledger of {consumer} gained {started} without a start-fetcher in the same transaction"
-        yield Rule.SPLIT_UNIT, what
+        yield AuditRule.SPLIT_UNIT, what
     stopped = after.stopping - stopping - context.told(group.name, consumer, StopFetcher)
     if stopped:
         what = f"the ledger of {consumer} stops {stopped} without a stop-fetcher in the same transaction"
-        yield Rule.SPLIT_UNIT, what
+        yield AuditRule.SPLIT_UNIT, what
     if before is not None and after.generation < before.generation:
         what = f"the generation of the ledger of {consumer} went back from {before.generation} to {after.generation}"
-        yield Rule.GENERATION_BACK, what
+        yield AuditRule.GENERATION_BACK, what
 
 
-def _paused(context: StepContext, group: GroupState, consumer: str, written: Outstanding) -> Iterator[Fault]:
+def _paused(context: StepContext, group: AuditedGroup, consumer: str, written: Outstanding) -> Iterator[Fault]:
     """Reports a command for a paused group, unless the pass that wrote it may have read the group before the pause.
 
     It cannot have done so if the pause began too long ago, or if the command responds to something that happened after
@@ -80,10 +80,10 @@ def _paused(context: StepContext, group: GroupState, consumer: str, written: Out
     freed = starts and any(group.freed.get(tp, 0) > since.zxid for tp in command.partitions)
     if command.incarnation > since.zxid or freed or context.must_have_seen(since):
         verb = "start" if isinstance(command, StartFetcher) else "stop"
-        yield Rule.PAUSE_IGNORED, f"{consumer} was told to {verb} {command.partitions} while the group was paused"
+        yield AuditRule.PAUSE_IGNORED, f"{consumer} was told to {verb} {command.partitions} while the group was paused"
 
 
-def _eager_order(group: GroupState, consumer: str, name: str) -> Iterator[Fault]:
+def _eager_order(group: AuditedGroup, consumer: str, name: str) -> Iterator[Fault]:
     if not _is_eager(group, consumer):
         return
     generation = group.target.generation if group.target is not None else 0
@@ -95,19 +95,19 @@ def _eager_order(group: GroupState, consumer: str, name: str) -> Iterator[Fault]
             command = outstanding.command
             if isinstance(command, StopFetcher) and command.incarnation == registered.incarnation:
                 what = f"{name} starts partitions on {consumer} before {other} has acknowledged {outstanding.id.name}"
-                yield Rule.EAGER_ORDER, what
+                yield AuditRule.EAGER_ORDER, what
         if other != consumer and ledger.owned and ledger.generation < generation:
             what = f"{name} starts partitions on {consumer} while {other} still owns {ledger.owned}"
-            yield Rule.EAGER_ORDER, f"{what} of generation {ledger.generation}"
+            yield AuditRule.EAGER_ORDER, f"{what} of generation {ledger.generation}"
 
 
-def _is_eager(group: GroupState, consumer: str) -> bool:
+def _is_eager(group: AuditedGroup, consumer: str) -> bool:
     registered = group.registrations.get(consumer)
     return registered is not None and registered.member is not None and registered.member.mode is Mode.EAGER
 
 
 def _needless_stop(
-    context: StepContext, group: GroupState, consumer: str, name: str, command: Command, before: Ledger | None
+    context: StepContext, group: AuditedGroup, consumer: str, name: str, command: Command, before: Ledger | None
 ) -> Iterator[Fault]:
     target, registered = group.target, group.registrations.get(consumer)
     if target is None or before is None or registered is None or registered.member is None:
@@ -118,7 +118,7 @@ def _needless_stop(
     stays = stays.filter(lambda topic: not _recreated(context, before, topic))
     if stays:
         what = f"{name} stops {stays} on {consumer}, which keeps it under the target of generation {target.generation}"
-        yield Rule.NEEDLESS_STOP, what
+        yield AuditRule.NEEDLESS_STOP, what
 
 
 def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
@@ -129,7 +129,7 @@ def _recreated(context: StepContext, ledger: Ledger, topic: str) -> bool:
 
 def _start_point(
     context: StepContext,
-    group: GroupState,
+    group: AuditedGroup,
     consumer: str,
     name: str,
     command: StartFetcher,
@@ -137,7 +137,7 @@ def _start_point(
 ) -> Iterator[Fault]:
     since = group.unreadable_offsets.get(tp)
     if since is not None and (command.incarnation > since.zxid or context.must_have_seen(since)):
-        yield Rule.UNREADABLE_START, f"{name} starts {tp} on {consumer}, but the stored offset cannot be read"
+        yield AuditRule.UNREADABLE_START, f"{name} starts {tp} on {consumer}, but the stored offset cannot be read"
     if command.starts[tp].offset < 0:
         return
     ledger = group.ledgers.get(consumer)
@@ -145,15 +145,15 @@ def _start_point(
     stored = group.identities.get(tp.topic, "")
     if tp in group.earlier_offsets or (meant and is_identity(stored) and not same_topic(stored, meant)):
         what = f"{name} starts {tp} on {consumer} at offset {command.starts[tp].offset}"
-        yield Rule.EARLIER_TOPIC, f"{what}, which belongs to a deleted topic of the same name"
+        yield AuditRule.EARLIER_TOPIC, f"{what}, which belongs to a deleted topic of the same name"
         return
     now, created = context.state.topics.get(tp.topic), context.state.topics_since.get(tp.topic)
     recreated = now is not None and meant and not now.is_same(meant)
     if recreated and created is not None and context.must_have_seen(created):
-        yield Rule.EARLIER_TOPIC, f"{name} starts {tp} on {consumer}, although its topic has been recreated"
+        yield AuditRule.EARLIER_TOPIC, f"{name} starts {tp} on {consumer}, although its topic has been recreated"
 
 
-def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
+def held_by_anybody(group: AuditedGroup, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
     """Yields each live consumer that holds some of ``partitions``, with those partitions. A partition whose stop has
     been acknowledged counts as released."""
     for consumer in group.ledgers:

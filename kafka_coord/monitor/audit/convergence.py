@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from kafka_coord.coordinator.plan.inputs import resolve
 from kafka_coord.model import NO_PARTITIONS, Assignment, PartitionSet, TopicInfo
-from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
+from kafka_coord.monitor.audit.state import AuditedGroup, ZooKeeperState
 
 
 def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
@@ -21,7 +21,7 @@ def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
             yield name, "; ".join(reasons[:5]) + more
 
 
-def _of_group(group: GroupState, topics: Mapping[str, TopicInfo]) -> Iterator[str]:
+def _of_group(group: AuditedGroup, topics: Mapping[str, TopicInfo]) -> Iterator[str]:
     target = group.target
     if target is None:
         yield f"{len(group.registrations)} members, but no target"
@@ -45,7 +45,7 @@ def _of_group(group: GroupState, topics: Mapping[str, TopicInfo]) -> Iterator[st
         yield f"{left_out} has subscribers, but no owner in the target"
 
 
-def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator[str]:
+def _of_member(group: AuditedGroup, target: Assignment, consumer: str) -> Iterator[str]:
     wanted, ledger = target.members[consumer], group.live(consumer)
     owned = ledger.owned if ledger is not None else NO_PARTITIONS
     if ledger is not None and ledger.stopping:
@@ -56,7 +56,7 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
         yield f"{consumer} still owns {owned - wanted}"
 
 
-def _subscribed(group: GroupState, topics: Mapping[str, TopicInfo]) -> PartitionSet:
+def _subscribed(group: AuditedGroup, topics: Mapping[str, TopicInfo]) -> PartitionSet:
     """Returns the subscribed partitions. Members with an unreadable registration do not count as subscribers."""
     members = {
         consumer: registered.member

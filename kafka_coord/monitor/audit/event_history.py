@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kafka_coord.channel.operations import decode_command
 from kafka_coord.errors import MalformedValue, SettingsError
@@ -24,9 +23,9 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import Kind, Znode
-from kafka_coord.monitor.audit.report import clock_time
+from kafka_coord.monitor.audit.report import EventDocument, clock_time
 from kafka_coord.monitor.audit.state import StepContext
-from kafka_coord.monitor.audit.tree import Change, Node, Step
+from kafka_coord.monitor.audit.tree import Change, Step, TreeNode
 from kafka_coord.zk import layout
 
 MAX_EVENTS = 100_000
@@ -51,7 +50,7 @@ def parse_partition(written: str) -> TopicPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class GroupEvent:
     """One event in a history. ``who`` wrote it, and ``why`` is the reason ("" if unknown)."""
 
     zxid: int
@@ -61,15 +60,15 @@ class Event:
     why: str
     who: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "when": clock_time(self.time_ms),
-            "zxid": f"{self.zxid:#x}",
-            "group": self.group,
-            "what": self.what,
-            "why": self.why,
-            "who": self.who,
-        }
+    def document(self) -> EventDocument:
+        return EventDocument(
+            when=clock_time(self.time_ms),
+            zxid=f"{self.zxid:#x}",
+            group=self.group,
+            what=self.what,
+            why=self.why,
+            who=self.who,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class EventHistory:
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.events: deque[GroupEvent] = deque(maxlen=MAX_EVENTS)
         self._tellers: dict[Kind, Callable[[Scene], Iterator[Told]]] = {
             Kind.COORDINATOR: self._coordinator,
             Kind.REGISTRATION: self._registration,
@@ -119,7 +118,7 @@ class EventHistory:
                 who = auditor.state.names.of(step.session_id)
                 if znode.kind is Kind.REGISTRATION and change.old is None:
                     who = f"{znode.name} of {znode.group}, session {step.session_id:#x}"
-                self.events.append(Event(step.zxid, step.time_ms, znode.group, what, why, who))
+                self.events.append(GroupEvent(step.zxid, step.time_ms, znode.group, what, why, who))
 
     # --- the selection -----------------------------------------------------------------------------------------------
 
@@ -167,7 +166,7 @@ class EventHistory:
                 why = self._departure(at.context, at.change.old)
             yield f"{consumer} is gone{holding}", why
 
-    def _departure(self, context: StepContext, old: Node) -> str:
+    def _departure(self, context: StepContext, old: TreeNode) -> str:
         if context.step.session_ended:
             return "its session ended"
         if context.fence is not None:
@@ -269,7 +268,7 @@ class EventHistory:
     def _request(self, at: Scene) -> Iterator[Told]:
         if at.change.new is None:
             return
-        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.znode.name, at.change.path)
+        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.change.path)
         selection = self._selection
         if selection.group and request.group != selection.group:
             return
@@ -286,11 +285,11 @@ class EventHistory:
             yield f"{at.znode.name}: {request.type} {about} is requested", by
 
 
-def _assignment(path: str, node: Node) -> Assignment:
+def _assignment(path: str, node: TreeNode) -> Assignment:
     return Assignment.from_json(fields.load(node.data, path), node.version, path)
 
 
-def _number(node: Node | None) -> int | None:
+def _number(node: TreeNode | None) -> int | None:
     if node is None or not node.data.strip().isdigit():
         return None
     return int(node.data)

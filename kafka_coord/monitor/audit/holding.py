@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, PartitionSet, StartFetcher, StopFetcher
-from kafka_coord.monitor.audit.report import Fault, Rule
-from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
+from kafka_coord.monitor.audit.report import AuditRule, Fault
+from kafka_coord.monitor.audit.state import AuditedGroup, Outstanding, StepContext
 
 
-def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
+def granted_faults(group: AuditedGroup, consumer: str, added: PartitionSet) -> Iterator[Fault]:
     """Checks ``added``, the partitions that the consumer's ledger gained, against the group's state after the step."""
     for tp in added:
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]
         if others:
-            yield Rule.TWO_HOLDERS, f"{tp} was given to {consumer} while held by {others}"
+            yield AuditRule.TWO_HOLDERS, f"{tp} was given to {consumer} while held by {others}"
         elif dead:
             kept = any(group.ledgers[name].place is not None for name in dead)
             what = (
                 f"{tp} was given to {consumer} while the ledger of {' and '.join(dead)}, which is gone, still lists it"
             )
-            yield Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS, what
+            yield AuditRule.GRACE_BROKEN if kept else AuditRule.TWO_LEDGERS, what
 
 
 def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:
@@ -30,21 +30,21 @@ def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:
     return before.held - kept
 
 
-def released_faults(group: GroupState, consumer: str, before: Ledger, released: PartitionSet) -> Iterator[Fault]:
+def released_faults(group: AuditedGroup, consumer: str, before: Ledger, released: PartitionSet) -> Iterator[Fault]:
     """Checks that a live member loses only partitions whose stop it has acknowledged."""
     unstopped = released - before.stopping
     if unstopped:
-        yield Rule.RELEASED_EARLY, f"{consumer} is alive and lost {unstopped}, which it was never told to stop"
+        yield AuditRule.RELEASED_EARLY, f"{consumer} is alive and lost {unstopped}, which it was never told to stop"
     for outstanding in group.outstanding(consumer):
         command = outstanding.command
         if isinstance(command, StopFetcher) and command.incarnation == before.incarnation:
             early = released & command.partitions
             if early:
                 what = f"{early} was taken from {consumer} before it acknowledged {outstanding.id.name}"
-                yield Rule.RELEASED_EARLY, what
+                yield AuditRule.RELEASED_EARLY, what
 
 
-def start_faults(context: StepContext, group: GroupState, consumer: str, started: Outstanding) -> Iterator[Fault]:
+def start_faults(context: StepContext, group: AuditedGroup, consumer: str, started: Outstanding) -> Iterator[Fault]:
     """Checks that a start-fetcher lists only partitions that are in its consumer's ledger and that no other live
     consumer holds, and that it starts free partitions at their stored offsets."""
     command, name = started.command, started.id.name
@@ -54,7 +54,7 @@ def start_faults(context: StepContext, group: GroupState, consumer: str, started
     mine = ledger is not None and ledger.incarnation == command.incarnation
     unledgered = command.partitions - (ledger.owned if ledger is not None and mine else NO_PARTITIONS)
     if unledgered:
-        yield Rule.START_WITHOUT_LEDGER, f"{name} starts {unledgered} on {consumer}, whose ledger does not list it"
+        yield AuditRule.START_WITHOUT_LEDGER, f"{name} starts {unledgered} on {consumer}, whose ledger does not list it"
     for tp, point in command.starts.items():
         stored = group.offsets.get(tp, NO_OFFSET)
         was_free = tp not in group.unreadable_offsets and (group.name, tp) in context.freed
@@ -62,7 +62,7 @@ def start_faults(context: StepContext, group: GroupState, consumer: str, started
         just_listed = point.offset == NO_OFFSET and tp in group.first_ends
         if was_free and point.offset != stored and not just_listed:
             what = f"{name} starts {tp} on {consumer} at offset {point.offset}, but the stored offset is {stored}"
-            yield Rule.START_ELSEWHERE, what
+            yield AuditRule.START_ELSEWHERE, what
         others = [other for other in group.live_holders(tp) if other != consumer]
         if others:
-            yield Rule.START_WHILE_HELD, f"{name} starts {tp} on {consumer} while held by {' and '.join(others)}"
+            yield AuditRule.START_WHILE_HELD, f"{name} starts {tp} on {consumer} while held by {' and '.join(others)}"

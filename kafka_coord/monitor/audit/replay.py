@@ -9,7 +9,7 @@ from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.convergence import unsettled
 from kafka_coord.monitor.audit.paths import ROOTS
-from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
+from kafka_coord.monitor.audit.report import AuditFinding, AuditRule, Report
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.sources import begins_everything, find_files, in_order, missing_between
 from kafka_coord.monitor.audit.tree import Step, ZnodeTree
@@ -64,7 +64,7 @@ class _Audit:
             self._take(txn)
             last = txn
         for what in torn:
-            self._report.warning(AuditFinding(Rule.INCOMPLETE, what))
+            self._report.warning(AuditFinding(AuditRule.INCOMPLETE, what))
         self._end(last)
         return self._report
 
@@ -116,7 +116,7 @@ class _Audit:
             self._learned_to = learned_to
             self._auditor = Auditor(self._report)
             what = f"{why}, so the audit begins with {path.name} and checks from zxid {learned_to:#x} on"
-            self._report.warning(AuditFinding(Rule.INCOMPLETE, what))
+            self._report.warning(AuditFinding(AuditRule.INCOMPLETE, what))
             return
         details = f" ({'; '.join(problems)})" if problems else ""
         raise MalformedValue(
@@ -147,7 +147,7 @@ class _Audit:
         self._report.count("log_files", sum(len(files.logs) for files in self._sources))
         at = (last.zxid, last.time_ms) if last is not None else (0, 0)
         for group, what in unsettled(state):
-            finding = AuditFinding(Rule.NOT_CONVERGED, f"at the end of the log, {what}", group, *at)
+            finding = AuditFinding(AuditRule.NOT_CONVERGED, f"at the end of the log, {what}", group, *at)
             if self._running:
                 self._report.warning(finding)
             else:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from kafka_coord.monitor.documents import iso_time
+from msgspec import UNSET, UnsetType
+
+from kafka_coord.monitor.documents import Document
+from kafka_coord.monitor.moments import iso_time
 
 MAX_FINDINGS = 1_000
 """A report keeps at most this many violations and this many warnings, but it counts them all."""
 
 
-class Rule(StrEnum):
+class AuditRule(StrEnum):
     """What the audit checks. The number before a description is that of the invariant in docs/design.md."""
 
     TWO_HOLDERS = "two-holders"
@@ -92,30 +95,41 @@ class Rule(StrEnum):
     """Part of the log is missing, or its end is incomplete. A warning."""
 
 
-Fault = tuple[Rule, str]
+Fault = tuple[AuditRule, str]
 """A violated rule, and what violates it."""
+
+
+class AuditFindingDocument(Document, frozen=True):
+    rule: AuditRule
+    what: str
+    group: str
+    zxid: str | None
+    """``null`` for a finding without a position in the log."""
+    when: str | None
+    """``null`` for a finding without a position in the log."""
+    who: str
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
     """One violation or warning. ``time_ms`` is the server's wall clock (ms since 1970), or 0 if unknown."""
 
-    rule: Rule
+    rule: AuditRule
     what: str
     group: str = ""
     zxid: int = 0
     time_ms: int = 0
     who: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rule": str(self.rule),
-            "what": self.what,
-            "group": self.group,
-            "zxid": f"{self.zxid:#x}" if self.zxid else None,
-            "when": clock_time(self.time_ms) if self.time_ms else None,
-            "who": self.who,
-        }
+    def document(self) -> AuditFindingDocument:
+        return AuditFindingDocument(
+            rule=self.rule,
+            what=self.what,
+            group=self.group,
+            zxid=f"{self.zxid:#x}" if self.zxid else None,
+            when=clock_time(self.time_ms) if self.time_ms else None,
+            who=self.who,
+        )
 
 
 def clock_time(time_ms: int) -> str:
@@ -123,13 +137,36 @@ def clock_time(time_ms: int) -> str:
     return iso_time(time_ms) or f"{time_ms} ms"
 
 
-class Finding(Protocol):
+class RuleFinding(Protocol):
     """A finding from an audit of ZooKeeper's log or of the groups log."""
 
-    def to_json(self) -> dict[str, Any]: ...
+    def document(self) -> Document: ...
 
 
-F = TypeVar("F", bound=Finding)
+F = TypeVar("F", bound=RuleFinding)
+D = TypeVar("D", bound=Document)
+
+
+class EventDocument(Document, frozen=True):
+    """An event in the history of a partition, group or consumer"""
+
+    when: str
+    zxid: str
+    group: str
+    what: str
+    why: str
+    """The reason; empty if unknown."""
+    who: str
+
+
+class AuditDocument(Document, Generic[D], frozen=True):
+    """``kafka-coord audit -o json``"""
+
+    violations: list[D]
+    warnings: list[D]
+    checked: dict[str, int]
+    history: list[EventDocument] | UnsetType = UNSET
+    """The events of the chosen partition, group or consumer."""
 
 
 @dataclass(slots=True)
@@ -158,12 +195,13 @@ class Findings(Generic[F]):
     def count(self, figure: str, by: int = 1) -> None:
         self.figures[figure] = self.figures.get(figure, 0) + by
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "violations": [found.to_json() for found in self.violations],
-            "warnings": [found.to_json() for found in self.warnings],
-            "checked": dict(self.figures),
-        }
+    def document(self, history: list[EventDocument] | UnsetType = UNSET) -> AuditDocument[Document]:
+        return AuditDocument(
+            violations=[found.document() for found in self.violations],
+            warnings=[found.document() for found in self.warnings],
+            checked=self.figures,
+            history=history,
+        )
 
 
 Report = Findings[AuditFinding]

@@ -50,7 +50,7 @@ def note_request(context: StepContext, znode: Znode, change: Change) -> None:
     Raises :class:`MalformedValue`."""
     if change.new is None:
         return
-    request = Request.from_json(fields.load(change.new.data, change.path), znode.name, change.path)
+    request = Request.from_json(fields.load(change.new.data, change.path), change.path)
     if request.answered:
         context.state.answered.append(znode.name)
         return

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import BinaryIO, cast
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.monitor.audit.tree import Node
+from kafka_coord.monitor.audit.tree import TreeNode
 
 _HEADER = Struct(">4siq")
 _INT = Struct(">i")
@@ -59,7 +59,7 @@ class _Source:
         raise MalformedValue(f"{self._path}:{self._at}", f"not a complete ZooKeeper snapshot: {what}")
 
 
-def read_snapshot(path: Path) -> Iterator[tuple[str, Node, int]]:
+def read_snapshot(path: Path) -> Iterator[tuple[str, TreeNode, int]]:
     """Yields (path, znode, zxid of the last transaction that changed it), parents first. Raises
     :class:`MalformedValue`."""
     try:
@@ -69,7 +69,7 @@ def read_snapshot(path: Path) -> Iterator[tuple[str, Node, int]]:
         raise MalformedValue(f"{path}", f"not a complete ZooKeeper snapshot: {error}") from None
 
 
-def _nodes(source: _Source) -> Iterator[tuple[str, Node, int]]:
+def _nodes(source: _Source) -> Iterator[tuple[str, TreeNode, int]]:
     magic, version, _ = _HEADER.unpack(source.read(_HEADER.size))
     if magic != b"ZKSN" or version != 2:
         source.fail(f"it begins with {magic!r}, format {version}")
@@ -85,7 +85,7 @@ def _nodes(source: _Source) -> Iterator[tuple[str, Node, int]]:
         source.read(_LONG.size)
         czxid, mzxid, _, _, node_version, _, _, owner, pzxid = _STAT.unpack(source.read(_STAT.size))
         is_session = owner > -(1 << 63) and owner >> 56 & 0xFF != _NOT_A_SESSION
-        node = Node(data, node_version, czxid, mzxid, owner if is_session else 0)
+        node = TreeNode(data, node_version, czxid, mzxid, owner if is_session else 0)
         yield name.decode(errors="replace"), node, max(mzxid, pzxid)
     expected = source.checksum
     (written,) = _LONG.unpack(source.read(_LONG.size))

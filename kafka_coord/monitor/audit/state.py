@@ -23,7 +23,7 @@ from kafka_coord.model import (
     TopicPartition,
 )
 from kafka_coord.model.retention import Retention
-from kafka_coord.monitor.audit.tree import Checked, Node, Step
+from kafka_coord.monitor.audit.tree import Checked, Step, TreeNode
 from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
@@ -41,7 +41,7 @@ class Instant(NamedTuple):
 NEVER = Instant(0, 0)
 
 
-class Registered(NamedTuple):
+class AuditedRegistration(NamedTuple):
     """A live registration. ``incarnation`` is its czxid. ``member`` is ``None`` if its value cannot be decoded."""
 
     incarnation: int
@@ -58,11 +58,11 @@ class Outstanding(NamedTuple):
 
 
 @dataclass(slots=True)
-class GroupState:
+class AuditedGroup:
     """The state of a group after the last step."""
 
     name: str
-    registrations: dict[str, Registered] = field(default_factory=dict)
+    registrations: dict[str, AuditedRegistration] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     commands: dict[str, dict[str, Outstanding]] = field(default_factory=dict)
     """consumer → znode name → command"""
@@ -173,7 +173,7 @@ class Names:
 class ZooKeeperState:
     """The complete state of the znodes at one point in the log."""
 
-    groups: dict[str, GroupState] = field(default_factory=dict)
+    groups: dict[str, AuditedGroup] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     epoch: int = 0
     """The highest epoch so far."""
@@ -200,13 +200,13 @@ class ZooKeeperState:
     clock_set_back: int = 0
     """The last transaction at which the wall clock went backwards. Durations across it are unknown."""
 
-    def group(self, name: str) -> GroupState:
+    def group(self, name: str) -> AuditedGroup:
         found = self.groups.get(name)
         if found is None:
-            found = self.groups[name] = GroupState(name)
+            found = self.groups[name] = AuditedGroup(name)
         return found
 
-    def set_topic(self, name: str, node: Node | None) -> None:
+    def set_topic(self, name: str, node: TreeNode | None) -> None:
         """Records a topic. Raises :class:`MalformedValue` if it cannot be decoded; the topic then counts as absent."""
         self.topics.pop(name, None)
         if node is None:
@@ -281,7 +281,7 @@ class StepContext:
         """Yields the unanswered requests of one kind for one group."""
         return (one for one in self.state.requests.values() if one.group == group and one.type is kind)
 
-    def paused_since(self, group: GroupState) -> Instant | None:
+    def paused_since(self, group: AuditedGroup) -> Instant | None:
         """Returns the time when the group's current pause began, or ``None`` if the group is not paused."""
         pauses = (self.state.all_paused_since, group.paused_since)
         return min((since for since in pauses if since is not None), default=None)

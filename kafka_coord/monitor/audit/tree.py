@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELETE, SET_DATA, Txn
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A znode. ``session_id`` is the session that owns an ephemeral znode, or 0 for a persistent one."""
 
     data: bytes
@@ -22,8 +22,8 @@ class Change(NamedTuple):
     """A transaction's change to one znode. ``old`` is ``None`` for a created znode, and ``new`` for a deleted one."""
 
     path: str
-    old: Node | None
-    new: Node | None
+    old: TreeNode | None
+    new: TreeNode | None
 
 
 class Checked(NamedTuple):
@@ -51,14 +51,14 @@ class ZnodeTree:
         self._cut = len(chroot)
         self._roots = tuple(chroot + root for root in roots)
         self._below = tuple(f"{root}/" for root in self._roots)
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, TreeNode] = {}
         self._ephemerals: dict[int, set[str]] = {}
 
     def wants(self, path: str) -> bool:
         """Returns whether ``path``, including the chroot, belongs to this tree."""
         return path.startswith(self._below) or path in self._roots
 
-    def put(self, path: str, node: Node) -> None:
+    def put(self, path: str, node: TreeNode) -> None:
         """Adds a znode from a snapshot. ``path`` includes the chroot."""
         if self.wants(path):
             self._put(path[self._cut :], node)
@@ -82,11 +82,11 @@ class ZnodeTree:
             if kind == CHECK:
                 checks.append(Checked(path, version))
             elif kind == SET_DATA and old is not None:
-                new = Node(data, version, old.czxid, txn.zxid, old.session_id)
+                new = TreeNode(data, version, old.czxid, txn.zxid, old.session_id)
                 self.nodes[path] = new
                 changes.append(Change(path, old, new))
             elif kind == CREATE:
-                new = Node(data, 0, txn.zxid, txn.zxid, txn.session_id if ephemeral else 0)
+                new = TreeNode(data, 0, txn.zxid, txn.zxid, txn.session_id if ephemeral else 0)
                 self._put(path, new)
                 changes.append(Change(path, old, new))
             elif kind == DELETE and old is not None:
@@ -104,7 +104,7 @@ class ZnodeTree:
         if txn.type == CLOSE_SESSION:
             self._end_session(txn)
             return
-        before: dict[str, Node | None] = {}
+        before: dict[str, TreeNode | None] = {}
         for operation in txn.operations:
             path = operation.path[self._cut :] if self.wants(operation.path) else None
             if path is not None and path not in before:
@@ -123,7 +123,7 @@ class ZnodeTree:
             changes.append(Change(path, old, None))
         return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), (), session_ended=True)
 
-    def _put(self, path: str, node: Node) -> None:
+    def _put(self, path: str, node: TreeNode) -> None:
         old = self.nodes.get(path)
         if old is not None and old.session_id != node.session_id:
             self._forget_ephemeral(path, old)
@@ -131,11 +131,11 @@ class ZnodeTree:
         if node.session_id:
             self._ephemerals.setdefault(node.session_id, set()).add(path)
 
-    def _remove(self, path: str, old: Node) -> None:
+    def _remove(self, path: str, old: TreeNode) -> None:
         del self.nodes[path]
         self._forget_ephemeral(path, old)
 
-    def _forget_ephemeral(self, path: str, old: Node) -> None:
+    def _forget_ephemeral(self, path: str, old: TreeNode) -> None:
         owned = self._ephemerals.get(old.session_id)
         if owned is not None:
             owned.discard(path)

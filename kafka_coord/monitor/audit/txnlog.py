@@ -56,7 +56,7 @@ ERROR = -1
 _CREATES = frozenset({CREATE, CREATE2, CREATE_CONTAINER, CREATE_TTL})
 
 
-class Operation(NamedTuple):
+class TxnOperation(NamedTuple):
     """One change or check. ``kind`` is ``CREATE``, ``SET_DATA``, ``DELETE`` or ``CHECK``. ``version`` is the new
     version for ``SET_DATA``, and the checked version for ``CHECK``."""
 
@@ -77,7 +77,7 @@ class Txn(NamedTuple):
     time_ms: int
     session_id: int
     type: int
-    operations: tuple[Operation, ...]
+    operations: tuple[TxnOperation, ...]
 
 
 def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
@@ -178,7 +178,7 @@ def decode_txn(payload: bytes) -> Txn:
     if len(payload) < _TXN_HEADER.size:
         raise Truncated("its header is truncated")
     session_id, _, zxid, time_ms, kind = _TXN_HEADER.unpack_from(payload)
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[TxnOperation, ...] = ()
     if kind == MULTI:
         operations = _multi(JuteReader(payload, _TXN_HEADER.size))
     elif kind not in {CREATE_SESSION, CLOSE_SESSION, ERROR}:
@@ -187,8 +187,8 @@ def decode_txn(payload: bytes) -> Txn:
     return Txn(zxid, time_ms, session_id, kind, operations)
 
 
-def _multi(reader: JuteReader) -> tuple[Operation, ...]:
-    operations: list[Operation] = []
+def _multi(reader: JuteReader) -> tuple[TxnOperation, ...]:
+    operations: list[TxnOperation] = []
     for _ in range(reader.int32()):
         kind = reader.int32()
         if kind == ERROR:
@@ -204,18 +204,18 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-def _operation(kind: int, reader: JuteReader) -> Operation | None:
+def _operation(kind: int, reader: JuteReader) -> TxnOperation | None:
     """Decodes an operation. Returns ``None`` for a change to an ACL."""
     if kind in (SET_DATA, RECONFIG):
-        return Operation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
+        return TxnOperation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
     if kind == CHECK:
-        return Operation(CHECK, reader.text(), b"", reader.int32() - 1)
+        return TxnOperation(CHECK, reader.text(), b"", reader.int32() - 1)
     if kind in {DELETE, DELETE_CONTAINER}:
-        return Operation(DELETE, reader.text())
+        return TxnOperation(DELETE, reader.text())
     if kind in _CREATES:
         path, data = reader.text(), reader.buffer()
         reader.skip_acl()
-        return Operation(CREATE, path, data, ephemeral=kind in {CREATE, CREATE2} and reader.flag())
+        return TxnOperation(CREATE, path, data, ephemeral=kind in {CREATE, CREATE2} and reader.flag())
     if kind == SET_ACL:
         return None
     raise Truncated(f"a transaction of type {kind}, which this release does not support")

@@ -48,7 +48,7 @@ class Silent:
     reason: str
 
 
-class Instances:
+class AskedInstances:
     """Sends operators' requests to the running instances. ``properties`` are librdkafka settings; only those for
     security are used. ``timeout_s`` is the time limit for each response."""
 

@@ -10,7 +10,7 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused
 from kafka_coord.grouplog.errors import of_group
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.client_groups.asking import Ask, Instances, unless_moving
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, unless_moving
 from kafka_coord.wire.messages import message
 
 T = TypeVar("T")
@@ -30,7 +30,9 @@ _REFUSED = {
 }
 
 
-def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
+def write_offsets(
+    instances: AskedInstances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float
+) -> str:
     """Commits ``offsets`` for a group that has no members. While its coordinator is changing, retries for up to
     ``timeout_s`` seconds. Returns a message for the operator. Raises :class:`NotFound`, :class:`RequestRefused` and
     :class:`BrokerError`."""
@@ -44,7 +46,7 @@ def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartit
     return f"offsets of {counted(len(offsets), 'partition')} written"
 
 
-def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
+def delete_offsets(instances: AskedInstances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
     """Deletes committed offsets and returns a message for the operator. Raises the same errors as
     :func:`write_offsets`."""
     request = by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
@@ -52,7 +54,7 @@ def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, t
     return f"offsets of {counted(len(partitions), 'partition')} deleted"
 
 
-def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
+def delete_group(instances: AskedInstances, group: str, timeout_s: float) -> str:
     """Deletes a group without members and returns a message. Raises the same errors as :func:`write_offsets`."""
 
     async def delete(ask: Ask) -> int:
@@ -64,7 +66,7 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
     return f"group {group} deleted"
 
 
-def evict_members(instances: Instances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
+def evict_members(instances: AskedInstances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
     """Evicts ``consumers`` (instance ids, or member ids of members without one) in one request, and returns one message
     for each. The clients rejoin when they notice the eviction. If any of ``consumers`` is not a member, evicts no one
     and raises :class:`NotFound`. Also raises the same errors as :func:`delete_group`."""
@@ -112,7 +114,7 @@ def require_members(group: str, consumers: Iterable[str], members: Iterable[str]
 
 
 def _ask_about_partitions(
-    instances: Instances, group: str, name: str, version: int, request: Any, timeout_s: float
+    instances: AskedInstances, group: str, name: str, version: int, request: Any, timeout_s: float
 ) -> None:
     async def change(ask: Ask) -> list[tuple[int, str]]:
         response = await ask(name, version, request)

@@ -18,7 +18,7 @@ from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPar
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import grouped, parts, some
-from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, unless_moving
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, Silent, unless_moving
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, MemberRow
 from kafka_coord.monitor.offsets import Committed, rows_of
@@ -108,7 +108,7 @@ class ClientGroups:
         return tuple(map(_row, self.groups))
 
 
-def list_client_groups(instances: Instances) -> ClientGroups:
+def list_client_groups(instances: AskedInstances) -> ClientGroups:
     """Lists all client-assigned groups, sorted by name, without offsets. Queries all instances at once. If no instance
     has ever served Kafka clients, there are no groups."""
     directory = instances.directory()
@@ -132,7 +132,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
 
-def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
+def with_offsets(instances: AskedInstances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
     """Returns the groups with their committed offsets, or with the problem if their coordinator does not return
     them."""
     form = message("OffsetFetchRequest")
@@ -220,7 +220,7 @@ def _row(found: ClientGroup) -> GroupRow:
     )
 
 
-def read_client_group(instances: Instances, group: str) -> ClientGroup:
+def read_client_group(instances: AskedInstances, group: str) -> ClientGroup:
     """Reads the group and its offsets. Raises :class:`NotFound` and :class:`BrokerError`."""
 
     async def read(ask: Ask) -> tuple[Any, Any]:
@@ -257,7 +257,7 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
     }
 
 
-def is_client_group(instances: Instances, group: str) -> bool:
+def is_client_group(instances: AskedInstances, group: str) -> bool:
     """Returns whether a client-assigned group has this name. Raises :class:`BrokerError` if its coordinator does not
     answer."""
     try:

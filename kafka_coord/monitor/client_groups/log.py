@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import (
     CLAIM_KEY,
@@ -121,7 +121,7 @@ def read_log(
     """
 
     async def read() -> tuple[LogBounds, Sequence[LogRecord]]:
-        cluster, clock = Cluster.of(bootstrap, properties), asyncio.get_running_loop().time
+        cluster, clock = LogCluster.of(bootstrap, properties), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(SILENCE_S) as silence:
                 leaders = await cluster.leaders(TOPIC)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.grouplog.errors import of_group
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.client_groups.changes import by_topic
@@ -40,14 +40,14 @@ _PASSING = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class CopyPosition:
     """A committed offset with its metadata."""
 
     offset: int
     metadata: str = ""
 
 
-Positions = Mapping[TopicPartition, Position]
+Positions = Mapping[TopicPartition, CopyPosition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Passing(BrokerError):
 class Coordinators:
     """The group coordinators of a cluster. All methods raise :class:`BrokerError`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: LogCluster) -> None:
         self._cluster = cluster
         self._speak_stable: bool | None = None
 
@@ -132,7 +132,7 @@ class Coordinators:
                 _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
                 if part.committed_offset >= 0:
                     at = TopicPartition(topic.name, part.partition_index)
-                    positions[at] = Position(part.committed_offset, part.metadata or "")
+                    positions[at] = CopyPosition(part.committed_offset, part.metadata or "")
         return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
 
     async def commit(self, group: str, wanted: Positions) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.sequences import parts, some
-from kafka_coord.monitor.copies.coordinators import GroupPositions, Position, Positions
+from kafka_coord.monitor.copies.coordinators import CopyPosition, GroupPositions, Positions
 from kafka_coord.monitor.copies.offset_stores import OffsetStore
 
 _AT_ONCE = 500
@@ -18,7 +18,7 @@ _AT_ONCE = 500
 OnProgress = Callable[[str], None]
 
 
-class Verdict(StrEnum):
+class CopyVerdict(StrEnum):
     """The decision about one partition's offset."""
 
     COPY = "copy"
@@ -33,9 +33,9 @@ class Row:
     """One partition, with its offsets at the source and at the target."""
 
     partition: TopicPartition
-    source: Position
-    target: Position | None
-    verdict: Verdict
+    source: CopyPosition
+    target: CopyPosition | None
+    verdict: CopyVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class GroupCopy:
     warning: str = ""
 
     def wanted(self) -> Positions:
-        return {row.partition: row.source for row in self.rows if row.verdict is Verdict.COPY and not self.problem}
+        return {row.partition: row.source for row in self.rows if row.verdict is CopyVerdict.COPY and not self.problem}
 
 
 def compare(
@@ -101,18 +101,18 @@ def _compare_group(
 
 def _verdict(
     tp: TopicPartition,
-    source: Position,
-    target: Position | None,
+    source: CopyPosition,
+    target: CopyPosition | None,
     existing: AbstractSet[TopicPartition],
     overwrite: bool,
-) -> Verdict:
+) -> CopyVerdict:
     if tp not in existing:
-        return Verdict.GONE
+        return CopyVerdict.GONE
     if target is not None and target.offset == source.offset:
-        return Verdict.SAME
+        return CopyVerdict.SAME
     if target is not None and target.offset > source.offset and not overwrite:
-        return Verdict.AHEAD
-    return Verdict.COPY
+        return CopyVerdict.AHEAD
+    return CopyVerdict.COPY
 
 
 def copy(target: OffsetStore, found: Sequence[GroupCopy], on_progress: OnProgress) -> dict[str, str]:

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
-from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.copies.coordinators import Coordinators, GroupPositions, Position, Positions
+from kafka_coord.monitor.copies.coordinators import Coordinators, CopyPosition, GroupPositions, Positions
 from kafka_coord.monitor.offsets import read_all_committed
+from kafka_coord.monitor.operate import record
 from kafka_coord.monitor.requests import ask
 from kafka_coord.monitor.resetting import IN_ONE_REQUEST
 from kafka_coord.monitor.snapshot import read_groups
@@ -78,7 +80,7 @@ class KafkaOffsetStore:
         """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
 
         async def run() -> T:
-            cluster = Cluster.of(self._bootstrap, self._properties)
+            cluster = LogCluster.of(self._bootstrap, self._properties)
             try:
                 return await work(Coordinators(cluster))
             finally:
@@ -108,7 +110,7 @@ class ZooKeeperOffsetStore:
         return {
             group: GroupPositions(
                 tuple(sorted(snapshots[group].observation.members)),
-                {tp: Position(offset) for tp, offset in committed[group].offsets.items()},
+                {tp: CopyPosition(offset) for tp, offset in committed[group].offsets.items()},
                 "some of its offsets are unreadable" if committed[group].unreadable else "",
             )
             if group in snapshots
@@ -117,17 +119,34 @@ class ZooKeeperOffsetStore:
         }
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
-        problems, reason = {}, "import of the brokers' offsets"
+        problems, before = {}, self.read(list(wanted))
         for group, positions in wanted.items():
             try:
                 for part in parts([(tp, one.offset) for tp, one in positions.items()], IN_ONE_REQUEST):
                     request = Request(
-                        RequestType.RESET_OFFSETS, group=group, offsets=dict(part), reason=reason, by=self._by
+                        RequestType.RESET_OFFSETS,
+                        group=group,
+                        offsets=dict(part),
+                        reason=_IMPORT,
+                        by=self._by,
+                        change=offsets_change(_offsets(before[group].positions), dict(part)),
                     )
                     ask(self._store, request, self._timeout_s, lambda _: None)
             except (RequestRefused, Timeout) as error:
                 problems[group] = str(error)
         return problems
+
+    def record(self, group: str, before: Positions, after: Positions) -> None:
+        """Has the cluster's history record an import into a client-assigned group."""
+        change = offsets_change(_offsets(before), _offsets(after))
+        record(self._store, "reset-offsets", group, by=self._by, reason=_IMPORT, change=change)
+
+
+_IMPORT = "import of the brokers' offsets"
+
+
+def _offsets(positions: Positions) -> dict[TopicPartition, int]:
+    return {tp: one.offset for tp, one in positions.items()}
 
 
 class OwnOffsetStore:
@@ -149,7 +168,12 @@ class OwnOffsetStore:
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
         managed, others = self._parted(wanted)
         problems = self._managed.write({group: wanted[group] for group in managed})
-        return problems | self._log.write({group: wanted[group] for group in others})
+        before = self._log.read(others)
+        of_log = self._log.write({group: wanted[group] for group in others})
+        for group in others:
+            if group not in of_log:
+                self._managed.record(group, before[group].positions, wanted[group])
+        return problems | of_log
 
     def _parted(self, groups: Iterable[str]) -> tuple[list[str], list[str]]:
         known = set(self._managed.groups())

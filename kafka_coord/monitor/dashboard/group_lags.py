@@ -1,7 +1,7 @@
 """Measures the lag of all managed groups, a few at a time.
 
 In a large cluster, most groups are at rest. The target of such a group lists its partitions and members, so only the
-target and the offsets are read.
+target and the offsets are read, unless some of the offsets are of other topics.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.groups import LogRanges
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.offsets import (
+    Committed,
     LagTotal,
     offset_rows,
     partitions_of,
@@ -63,9 +64,11 @@ class GroupLags:
         names_now = [self._left.popleft() for _ in range(min(AT_ONCE, len(self._left)))]
         resting = [] if sampled else [name for name in names_now if rows.is_at_rest(name)]
         now_ms = round(self._store.clock.time() * 1000)
-        snapshots = read_groups(self._store, [name for name in names_now if name not in resting], cluster)
         targets = self._targets(resting)
-        committed = read_all_committed(self._store, [*snapshots, *resting], cluster.topics)
+        committed = read_all_committed(self._store, names_now, cluster.topics)
+        for name in [name for name, target in targets.items() if _has_others(target, committed[name])]:
+            del targets[name]  # only the members' subscriptions tell which of its offsets count
+        snapshots = read_groups(self._store, [name for name in names_now if name not in targets], cluster)
         partitions = {name: partitions_of(one.observation, committed[name]) for name, one in snapshots.items()}
         for name, target in targets.items():
             partitions[name] = PartitionSet.union((PartitionSet.of(committed[name].offsets), *target.values()))
@@ -102,6 +105,12 @@ class GroupLags:
             target = reading.decode(read.path, found, decode_assignment)
             targets[group_of(read.path)] = target.members if target is not None else {}
         return targets
+
+
+def _has_others(target: Mapping[str, PartitionSet], committed: Committed) -> bool:
+    """Returns whether a group with members has offsets of topics that its target does not name."""
+    named = {topic for share in target.values() for topic in share.topics}
+    return bool(target) and not named.issuperset(tp.topic for tp in committed.offsets)
 
 
 def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, int, str]:

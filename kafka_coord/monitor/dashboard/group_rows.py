@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from kafka_coord.coordinator.idle import decode_settled, spread
 from kafka_coord.coordinator.steps import GroupState
@@ -197,12 +198,17 @@ class GroupRows:
             if not isinstance(node, Node):
                 continue
             try:
-                decided = [int(one["decided_at_ms"]) for one in json.loads(node.data)["decisions"]]
-            except (ValueError, LookupError, TypeError):
+                written = json.loads(node.data)["decisions"]
+                decided = [one["decided_at_ms"] for one in written if _is_dated(one)]
+            except (ValueError, LookupError, TypeError, RecursionError):
                 continue  # the group's page shows that its history is unreadable
             known = self._known_decisions.get(name, 0)
             self.decided_ms.extend(at for at in decided if at > known)
             self._known_decisions[name] = max([known, *decided])
+
+
+def _is_dated(decision: Any) -> bool:
+    return isinstance(decision, dict) and isinstance(decision.get("decided_at_ms"), int)
 
 
 _PER_GROUP = 7

@@ -7,7 +7,6 @@ ZooKeeper session.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import queue
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import json
 
 from kafka_coord.errors import (
     BrokerError,
@@ -30,7 +31,7 @@ from kafka_coord.errors import (
 )
 from kafka_coord.monitor.dashboard.changes import changes
 from kafka_coord.monitor.dashboard.routes import ROWS, TASKS, Route, found
-from kafka_coord.monitor.dashboard.sources import NotYet, Sources
+from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.zk.store import Watcher, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -60,13 +61,13 @@ Open = Callable[[Callable[[], None]], Sources]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PageEvent:
     """An event for the readers of a document. ``kind`` is ``document`` (a whole document), ``change`` or ``trouble``.
     ``data`` is JSON. ``status`` is an HTTP status."""
 
     kind: str
     path: str
-    data: str
+    data: bytes
     status: int = 200
 
 
@@ -74,17 +75,17 @@ class Reader:
     """One open page. :meth:`next` returns ``None`` if there is no event within ``timeout_s``."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[Event | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[PageEvent | None] = queue.Queue(MOST_WAITING)
         self.over = False
         """Whether the reader was too slow, or the server is stopping."""
 
-    def put(self, event: Event | None) -> None:
+    def put(self, event: PageEvent | None) -> None:
         try:
             self._waiting.put_nowait(event)
         except queue.Full:
             self.over = True
 
-    def next(self, timeout_s: float) -> Event | None:
+    def next(self, timeout_s: float) -> PageEvent | None:
         if self.over:
             return None
         try:
@@ -111,7 +112,7 @@ class _Document:
     cpu_s: float = 0.0
     busy: bool = False
     value: Any = None
-    shown: Event | None = None
+    shown: PageEvent | None = None
     """The first event for a new reader: the whole document, or the error."""
 
     def wanted(self, now: float) -> bool:
@@ -170,15 +171,15 @@ class Live:
                     document.readers.remove(reader)
                     document.left_at = time.monotonic()
 
-    def get(self, path: str, timeout_s: float = 9.0) -> Event:
+    def get(self, path: str, timeout_s: float = 9.0) -> PageEvent:
         """Returns the current document, or an error after ``timeout_s``. Raises :class:`NotFound`."""
         reader = self.join([path])
         try:
             event = reader.next(timeout_s)
         finally:
             self.leave(reader)
-        return event or Event(
-            "trouble", path, json.dumps(f"timed out after {timeout_s:g} s waiting for the document"), 503
+        return event or PageEvent(
+            "trouble", path, json.encode(f"timed out after {timeout_s:g} s waiting for the document"), 503
         )
 
     # --- inside the lock ---------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class Live:
             sources = self._opened()
             self._watch(sources, document)
             value = document.route.read(sources, **document.parameters)
-        except NotYet:
+        except NotReadYet:
             with self._changed:
                 document.due = min(document.due, document.read_at + _AGAIN_S)
         except (NotFound, InvalidName) as error:
@@ -330,20 +331,20 @@ class Live:
         if document.route.path in TASKS:
             document.value, document.shown = value, None
             return
-        whole = Event("document", document.path, json.dumps(value))
+        whole = PageEvent("document", document.path, json.encode(value))
         if document.shown is None or document.shown.kind != "document":
             event = whole
         elif whole.data == document.shown.data:
             return
         else:
-            change = Event("change", document.path, json.dumps(changes(document.value, value)))
+            change = PageEvent("change", document.path, json.encode(changes(document.value, value)))
             event = change if len(change.data) < len(whole.data) else whole
         with self._changed:
             document.value, document.shown = value, whole
             self._tell(document, event)
 
     def _trouble(self, document: _Document, message: str, status: int) -> None:
-        event = Event("trouble", document.path, json.dumps(message), status)
+        event = PageEvent("trouble", document.path, json.encode(message), status)
         with self._changed:
             if document.shown == event:
                 return
@@ -352,7 +353,7 @@ class Live:
         if document.route.path in TASKS:
             log.info("the dashboard cannot read %s: %s", document.path, message)
 
-    def _tell(self, document: _Document, event: Event) -> None:
+    def _tell(self, document: _Document, event: PageEvent) -> None:
         for reader in document.readers:
             reader.put(event)
 

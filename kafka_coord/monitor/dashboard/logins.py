@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.socket.access import Access, DenialLog, User
+from kafka_coord.frontends.socket.access import DenialLog, SocketAccess, User
 from kafka_coord.renewed import Renewed
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Denied(Exception):
         self.status = status
 
 
-class OperatorsFile(Renewed[Access]):
+class OperatorsFile(Renewed[SocketAccess]):
     """The operators in a TOML file, in tables such as ``[operators.alice]``. :mod:`kafka_coord.frontends.socket.access`
     describes their fields. The file is read again when it changes. The constructor raises :class:`SettingsError` if the
     file cannot be used.
@@ -50,18 +50,18 @@ class OperatorsFile(Renewed[Access]):
         super().__init__(f"operators file {path}", (path,), lambda: _load(path))
 
 
-def _load(path: Path) -> Access:
+def _load(path: Path) -> SocketAccess:
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the operators: {error.strerror}") from None
     if mode & _NOT_FOR_OTHERS:
         raise SettingsError(f"{path}: other users may read or change it; run chmod 600 {path}")
-    return Access.load(path, "operators")
+    return SocketAccess.load(path, "operators")
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class LoginSession:
     """A login. Each action must include ``csrf``, which only the logged-in page knows. The cookie is not enough,
     because a browser also sends it to other ports of this host."""
 
@@ -74,20 +74,20 @@ class Logins:
     """The operators' logins and sessions. Thread-safe. ``now`` returns monotonic seconds. Methods raise
     :class:`Denied`."""
 
-    def __init__(self, operators: Callable[[], Access], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, operators: Callable[[], SocketAccess], now: Callable[[], float] = time.monotonic) -> None:
         self._operators, self._now = operators, now
         self._lock = threading.Lock()
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, LoginSession] = {}
         self._failures: dict[str, list[float]] = {}
         """Network → the times of its failed logins."""
         self._denials = DenialLog("dashboard operator")
 
-    def log_in(self, token: str | None, certificate: str | None, address: str) -> tuple[str, Session]:
+    def log_in(self, token: str | None, certificate: str | None, address: str) -> tuple[str, LoginSession]:
         """Returns a new session and its id. The operator is identified by the token or, without a token, by the common
         name in the client's certificate."""
         operator = self.proven(token, certificate, address)
         name, now = secrets.token_urlsafe(32), self._now()
-        session = Session(operator, secrets.token_urlsafe(32), now + SESSION_S)
+        session = LoginSession(operator, secrets.token_urlsafe(32), now + SESSION_S)
         with self._lock:
             self._sessions = {key: one for key, one in self._sessions.items() if one.ends_at > now}
             while len(self._sessions) >= MAX_SESSIONS:
@@ -122,7 +122,7 @@ class Logins:
             self._denials.note(address, "not-authenticated", why, now)
         raise Denied(HTTPStatus.UNAUTHORIZED, why if token is not None or certificate else "log in with a token")
 
-    def session(self, name: str) -> Session | None:
+    def session(self, name: str) -> LoginSession | None:
         """Returns the session with the id ``name``. A session ends early if its operator's entry in the file is changed
         or removed."""
         session = self._sessions.get(_key(name))

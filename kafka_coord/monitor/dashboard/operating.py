@@ -7,19 +7,20 @@ it, because browsers do not add this header automatically.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
+
+from msgspec import UNSET, DecodeError, UnsetType, json
 
 from kafka_coord.errors import (
     BrokerError,
@@ -35,27 +36,38 @@ from kafka_coord.frontends.socket.access import User
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor import operate
 from kafka_coord.monitor.actions import evict, rebalance
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
+from kafka_coord.monitor.dashboard.documents import (
+    DoneDocument,
+    ErrorDocument,
+    EvictBody,
+    NothingBody,
+    ReasonBody,
+    ResetBody,
+    SessionDocument,
+    TokenBody,
+)
 from kafka_coord.monitor.dashboard.logins import SESSION_S, Denied, Logins
 from kafka_coord.monitor.dashboard.routes import PREFIX
-from kafka_coord.monitor.documents import done_document
+from kafka_coord.monitor.documents import AnswerDocument, Document
 from kafka_coord.monitor.groups import kind_of
 from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, before_now_ms, compute, require_accepted, time_ms
-from kafka_coord.monitor.resetting import Check, Plan, read_resettable, reset, reset_documents
+from kafka_coord.monitor.reset import ResetRow, ResetRule, RuleKind, before_now_ms, compute, require_accepted, time_ms
+from kafka_coord.monitor.resetting import Check, Plan, ResetRowDocument, read_resettable, reset
 from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
-Body = Mapping[str, Any]
-Answer = tuple[HTTPStatus, Any, list[tuple[str, str]]]
+Answer = tuple[HTTPStatus, Document, list[tuple[str, str]]]
 """Status, document and headers."""
+
+T = TypeVar("T")
+B = TypeVar("B", bound=ReasonBody | ResetBody)
 
 ANSWER_TIMEOUT_S = 30.0
 MAX_BODY = 65_536
-MAX_REASON = 1_000
 MAX_DRY_RUNS = 100
 DRY_RUN_S = 600.0
 _ACCEPT = "to accept the notes, tick the box below them (accept_notes in the API)"
@@ -80,7 +92,7 @@ class _DryRun:
     group: str
     kind: GroupKind
     rows: tuple[ResetRow, ...]
-    rule: Rule
+    rule: ResetRule
     reason: str
     pause: bool
     ends_at: float
@@ -110,39 +122,45 @@ class Operating:
     def answer(self, environ: dict[str, Any], path: str) -> Answer:
         """Answers a POST request."""
         try:
-            return self._answer(environ, path, _body(environ))
+            return self._answer(environ, path, _read(environ))
         except Denied as error:
-            return error.status, {"error": str(error)}, []
+            return error.status, ErrorDocument(error=str(error)), []
         except (KafkaCoordError, OSError) as error:
             status = next((one for kind, one in _STATUS if isinstance(error, kind)), HTTPStatus.SERVICE_UNAVAILABLE)
-            return status, {"error": str(error)}, []
+            return status, ErrorDocument(error=str(error)), []
         except Exception:
             log.exception("a dashboard action failed path=%s", path)
-            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "an unexpected error; see the instance's log"}, []
+            return (
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                ErrorDocument(error="an unexpected error; see the instance's log"),
+                [],
+            )
 
-    def _answer(self, environ: dict[str, Any], path: str, body: Body) -> Answer:
+    def _answer(self, environ: dict[str, Any], path: str, raw: bytes) -> Answer:
         if path == f"{PREFIX}/login":
-            return self._log_in(environ, body)
+            return self._log_in(environ, _body(raw, TokenBody))
         if path == f"{PREFIX}/logout":
+            _body(raw, NothingBody)
             return self._log_out(environ)
         match = _ACTION.fullmatch(path)
-        if match is None or (act := _ACTIONS.get(match[2])) is None:
+        if match is None or (action := ACTIONS.get(match[2])) is None:
             raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
         operator, group = self._operator(environ), unquote(match[1])
         if not operator.may(group):
             raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} is not allowed to act on group {group!r}")
+        body = _body(raw, action.body)
         environ["kafka_coord.lasts"]()
-        return HTTPStatus.OK, self._acted(act, match[2], operator, group, str(environ["REMOTE_ADDR"]), body), []
+        return HTTPStatus.OK, self._acted(action, match[2], operator, group, str(environ["REMOTE_ADDR"]), body), []
 
-    def _log_in(self, environ: Mapping[str, Any], body: Body) -> Answer:
-        token = _text(body, "token") or None
+    def _log_in(self, environ: Mapping[str, Any], body: TokenBody) -> Answer:
+        token = body.token.strip() or None
         name, session = self._logins.log_in(token, environ.get("kafka_coord.certificate"), environ["REMOTE_ADDR"])
-        document = {**operator_document(session.operator), "csrf": session.csrf, "valid_s": SESSION_S}
+        document = SessionDocument.of(session.operator, csrf=session.csrf, valid_s=SESSION_S)
         return HTTPStatus.OK, document, [("Set-Cookie", _set_cookie(environ, name, round(SESSION_S)))]
 
     def _log_out(self, environ: Mapping[str, Any]) -> Answer:
         self._logins.log_out(_cookie(environ))
-        return HTTPStatus.OK, operator_document(None), [("Set-Cookie", _set_cookie(environ, "", 0))]
+        return HTTPStatus.OK, SessionDocument.of(None), [("Set-Cookie", _set_cookie(environ, "", 0))]
 
     def _operator(self, environ: Mapping[str, Any]) -> User:
         scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
@@ -150,34 +168,37 @@ class Operating:
             return self._logins.proven(token.strip(), None, str(environ["REMOTE_ADDR"]))
         return self._logins.acting(_cookie(environ), str(environ.get("HTTP_X_CSRF_TOKEN", "")))
 
-    def _acted(self, act: _Act, action: str, operator: User, group: str, address: str, body: Body) -> Any:
+    def _acted(
+        self, action: HttpAction, name: str, operator: User, group: str, address: str, body: ReasonBody | ResetBody
+    ) -> DoneDocument:
         notes: list[str] = []
-        confirm = _text(body, "confirm") if act is _reset else ""
-        check = partial(require_accepted, accepted=body.get("accept_notes") is True, how=_ACCEPT)
+        resetting = body if isinstance(body, ResetBody) else ResetBody()
+        check = partial(require_accepted, accepted=resetting.accept_notes, how=_ACCEPT)
+        confirm = resetting.confirm.strip()
         confirmed = self.confirmed(operator, group, confirm, check) if confirm else None
-        reason = confirmed.reason if confirmed is not None else _text(body, "reason")
+        reason = confirmed.reason if confirmed is not None else body.reason.strip()
         acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
-        asked = _Asked(self, operator, group, body, acting, confirmed, check)
-        if act is _reset and confirmed is None:
-            action += " (dry run)"
+        asked = _Asked(self, operator, group, body, acting, notes, confirmed, check)
+        if resetting is body and confirmed is None:
+            name += " (dry run)"
         if not acting.reason:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason; the group's history records it")
         try:
             with self._open_store() as store:
-                result = act(asked, Instances(store, self._properties), kind_of(store, group))
+                result = action.act(asked, AskedInstances(store, self._properties), kind_of(store, group))
         except KafkaCoordError as error:
             log.warning(
                 "action failed by=%r action=%r group=%r error=%s",
-                *(acting.by, action, group, error),
+                *(acting.by, name, group, error),
                 extra={"event": "http_action"},
             )
             raise
         log.info(
             "action by=%r action=%r group=%r reason=%r",
-            *(acting.by, action, group, acting.reason),
+            *(acting.by, name, group, acting.reason),
             extra={"event": "http_action"},
         )
-        return {**result, "notes": notes}
+        return result
 
     def keep(self, dry_run: _DryRun) -> str:
         """Stores the dry run and returns the token that confirms it."""
@@ -202,46 +223,46 @@ class Operating:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Generic[B]):
     operating: Operating
     operator: User
     group: str
-    body: Body
+    body: B
     acting: Acting
+    notes: list[str]
     confirmed: _DryRun | None
     check: Check
 
+    def done(self, answers: list[AnswerDocument] | UnsetType = UNSET, **more: Any) -> DoneDocument:
+        return DoneDocument(notes=self.notes, answers=answers, **more)
 
-_Act = Callable[[_Asked, Instances, GroupKind], dict[str, Any]]
 
-
-def _pause(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
+def _pause(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     _require_managed(kind, "paused")
     operate.pause(instances.store, asked.group, by=asked.acting.by, reason=asked.acting.reason)
-    return {"answers": [done_document("pause", asked.group, f"group {asked.group} paused")]}
+    return asked.done([AnswerDocument.done("pause", asked.group, f"group {asked.group} paused")])
 
 
-def _resume(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
+def _resume(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     _require_managed(kind, "resumed")
     operate.resume(instances.store, asked.group, by=asked.acting.by, reason=asked.acting.reason)
-    return {"answers": [done_document("resume", asked.group, f"group {asked.group} resumed")]}
+    return asked.done([AnswerDocument.done("resume", asked.group, f"group {asked.group} resumed")])
 
 
-def _rebalance(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
+def _rebalance(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     _require_managed(kind, "rebalanced by hand")
-    return {
-        "answers": [rebalance(instances.store, asked.group, asked.acting, lambda pause: f"by {pause.by or 'unknown'}")]
-    }
+    answer = rebalance(instances.store, asked.group, asked.acting, lambda pause: f"by {pause.by or 'unknown'}")
+    return asked.done([answer])
 
 
-def _evict(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
-    consumers = _texts(asked.body, "consumers")
+def _evict(asked: _Asked[EvictBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
+    consumers = _stripped(asked.body.consumers)
     if not consumers:
         raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
-    return {"answers": evict(instances, asked.group, kind, consumers, asked.acting)}
+    return asked.done(evict(instances, asked.group, kind, consumers, asked.acting))
 
 
-def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
+def _reset(asked: _Asked[ResetBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
     """Resets the group's offsets and returns the changes. Without ``confirm``, only returns the changes that a reset
     would make. With ``confirm``, sets exactly the offsets that were shown before. If any of them has a note, the
     operator must also accept the notes (``accept_notes``)."""
@@ -255,11 +276,12 @@ def _reset(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
         return found, tuple(replace(row, current_offset=one) for row, one in zip(wanted.rows, now, strict=True))
 
     found, rows = reset(instances.store, *again(), acting, pause=wanted.pause, again=again, check=asked.check)
-    return {"rows": reset_documents(found, rows), "answers": [done_document("reset-offsets", asked.group, "")]}
+    answers = [AnswerDocument.done("reset-offsets", asked.group, "")]
+    return asked.done(answers, rows=[ResetRowDocument.of(found, row) for row in rows])
 
 
-def _shown(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, Any]:
-    rule, pause, topics = _rule(asked.body), asked.body.get("pause") is True, _texts(asked.body, "topics")
+def _shown(asked: _Asked[ResetBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
+    rule, pause, topics = _rule(asked.body), asked.body.pause, _stripped(asked.body.topics)
     if pause:
         _require_managed(kind, "paused")
     scope = parse_scope(topics, all_topics=not topics)
@@ -269,34 +291,58 @@ def _shown(asked: _Asked, instances: Instances, kind: GroupKind) -> dict[str, An
     ends_at = time.monotonic() + DRY_RUN_S
     dry_run = _DryRun(asked.operator, asked.group, kind, rows, rule, asked.acting.reason, pause, ends_at)
     confirm = asked.operating.keep(dry_run)
-    return {"rows": reset_documents(found, rows), "rule": str(rule), "confirm": confirm, "valid_s": DRY_RUN_S}
+    return asked.done(
+        rows=[ResetRowDocument.of(found, row) for row in rows], rule=str(rule), confirm=confirm, valid_s=DRY_RUN_S
+    )
 
 
-_ACTIONS: Mapping[str, _Act] = {
-    "pause": _pause,
-    "resume": _resume,
-    "rebalance": _rebalance,
-    "evict": _evict,
-    "reset-offsets": _reset,
+@dataclass(frozen=True, slots=True)
+class HttpAction:
+    """An action on a group. ``body`` is the type of the request's body. ``scripts/shapes`` writes it, the summary and
+    the description into ``openapi.json``."""
+
+    act: Callable[[_Asked[Any], AskedInstances, GroupKind], DoneDocument]
+    body: type[ReasonBody | ResetBody]
+    summary: str
+    description: str = ""
+
+
+ACTIONS: Mapping[str, HttpAction] = {
+    "pause": HttpAction(_pause, ReasonBody, "Forbid rebalances of the group"),
+    "resume": HttpAction(_resume, ReasonBody, "Allow rebalances of the group again"),
+    "rebalance": HttpAction(
+        _rebalance,
+        ReasonBody,
+        "Decide a new target",
+        "The status is 504 if the group is paused; the request then stays pending.",
+    ),
+    "evict": HttpAction(_evict, EvictBody, "Delete consumers' registrations"),
+    "reset-offsets": HttpAction(
+        _reset,
+        ResetBody,
+        "Show what a reset would change; with confirm, make the changes that were shown",
+        "Without topics, all partitions of the group are reset. value is a number for to-offset and shift-by, and a "
+        "time or an ISO 8601 duration for to-time. The confirm token in the response can be used once, within 10 "
+        "minutes.",
+    ),
 }
 
 
-def _rule(body: Body) -> Rule:
-    kind, value = _text(body, "rule"), body.get("value")
-    if kind not in {*RuleKind} - {RuleKind.FROM_FILE}:
-        raise Denied(HTTPStatus.BAD_REQUEST, f"rule must be one of {', '.join({*RuleKind} - {RuleKind.FROM_FILE})}")
-    rule = RuleKind(kind)
+def _rule(body: ResetBody) -> ResetRule:
+    if body.rule is UNSET:
+        raise Denied(HTTPStatus.BAD_REQUEST, "name a rule, such as to-earliest")
+    rule, value = RuleKind(body.rule), body.value
     if rule is RuleKind.TO_TIME:
-        written = _text(body, "value")
-        return Rule(rule, before_now_ms(written) if written[:1] in "Pp" else time_ms(written))
+        written = value.strip() if isinstance(value, str) else ""
+        return ResetRule(rule, before_now_ms(written) if written[:1] in "Pp" else time_ms(written))
     if rule not in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}:
-        return Rule(rule)
+        return ResetRule(rule)
     least = 0 if rule is RuleKind.TO_OFFSET else -(1 << 63)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+    if not isinstance(value, int) or not least <= value < 1 << 63:
         raise Denied(
             HTTPStatus.BAD_REQUEST, f"{rule} needs an integer{' of 0 or more' if not least else ''} as its value"
         )
-    return Rule(rule, value)
+    return ResetRule(rule, value)
 
 
 def _require_managed(kind: GroupKind, what: str) -> None:
@@ -306,14 +352,8 @@ def _require_managed(kind: GroupKind, what: str) -> None:
         )
 
 
-def operator_document(operator: User | None, *, actions: bool = True) -> dict[str, Any]:
-    """Returns the document about the logged-in operator. ``actions`` says whether operators can log in."""
-    groups = [pattern.pattern for pattern in operator.groups] if operator is not None else []
-    return {"actions": actions, "operator": operator.name if operator is not None else None, "groups": groups}
-
-
-def _body(environ: Mapping[str, Any]) -> Body:
-    """Reads the JSON object in a request's body. Rejects cross-origin requests. Raises :class:`Denied`."""
+def _read(environ: Mapping[str, Any]) -> bytes:
+    """Reads a request's body. Rejects cross-origin requests. Raises :class:`Denied`."""
     origin = environ.get("HTTP_ORIGIN")
     if origin is not None and str(origin).partition("://")[2] != environ.get("HTTP_HOST"):
         raise Denied(HTTPStatus.FORBIDDEN, "cross-origin requests are not allowed")
@@ -327,35 +367,21 @@ def _body(environ: Mapping[str, Any]) -> Body:
     raw = environ["wsgi.input"].read(int(length))
     if len(raw) < int(length):
         raise Denied(HTTPStatus.BAD_REQUEST, "the body is shorter than its Content-Length")
+    return raw  # type: ignore[no-any-return]
+
+
+def _body(raw: bytes, body: type[T]) -> T:
+    """Decodes a body. Raises :class:`Denied`."""
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise Denied(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
-    if not isinstance(body, dict):
-        raise Denied(HTTPStatus.BAD_REQUEST, "the body is not an object")
-    return body
+        return json.decode(raw, type=body)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Denied(
+            HTTPStatus.BAD_REQUEST, f"the body is not as {PREFIX}/openapi.json describes it: {error}"
+        ) from None
 
 
-def _text(body: Body, name: str) -> str:
-    value = body.get(name, "")
-    if not isinstance(value, str) or len(value) > MAX_REASON or not _is_encodable(value):
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a string of at most {MAX_REASON} characters")
-    return value.strip()
-
-
-def _texts(body: Body, name: str) -> list[str]:
-    values = body.get(name, [])
-    if not isinstance(values, list):
-        raise Denied(HTTPStatus.BAD_REQUEST, f"{name} must be a list of strings")
-    return [found for value in values if (found := _text({name: value}, name))]
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
-        return False
-    return True
+def _stripped(texts: Sequence[str]) -> list[str]:
+    return [found for text in texts if (found := text.strip())]
 
 
 def _cookie_name(environ: Mapping[str, Any]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from kafka_coord.errors import NotFound
 from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.dashboard.sources import Document, Sources
+from kafka_coord.monitor.dashboard.sources import Sources
 from kafka_coord.zk import layout
 
 PREFIX = "/api/v1"
@@ -20,12 +21,14 @@ Watched = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters. ``lane``
+    """How to read a document. ``path`` contains ``{parameters}``, and ``query`` lists the optional parameters. ``read``
+    is annotated with the document's type, and ``summary`` says what it contains: ``openapi.json`` shows both. ``lane``
     is the thread that reads the document, and ``also`` lists the documents and tasks that it needs. With ``of_rows``,
     the document depends on the rows of all groups, so it is reread when some of them have been read."""
 
     path: str
-    read: Callable[..., Document]
+    read: Callable[..., Any]
+    summary: str = ""
     every_s: float = 5.0
     lane: str = "state"
     watched: Callable[..., Watched] = lambda **_: ((), ())
@@ -60,31 +63,94 @@ TASKS = {
 """The reads shared by several documents."""
 
 ROUTES = (
-    Route("/overview", Sources.overview, every_s=2.0, also=("/cluster", ROWS, LAGS, CLIENTS), of_rows=True),
-    Route("/cluster", Sources.cluster, watched=_of_cluster),
-    Route("/cluster/history", Sources.cluster_history, watched=lambda: ((), (layout.HISTORY,))),
-    Route("/cluster/requests", Sources.requests, every_s=2.0, watched=lambda: ((layout.REQUESTS,), ())),
-    Route("/cluster/unassigned", Sources.unassigned, also=("/cluster", ROWS, CLIENTS), of_rows=True),
-    Route("/cluster/findings", Sources.findings, every_s=30.0, lane="doctor"),
-    Route("/topics", Sources.topics, also=("/cluster",)),
+    Route(
+        "/overview",
+        Sources.overview,
+        "What the overview page shows",
+        every_s=2.0,
+        also=("/cluster", ROWS, LAGS, CLIENTS),
+        of_rows=True,
+    ),
+    Route("/cluster", Sources.cluster, "The coordinator and the instances", watched=_of_cluster),
+    Route(
+        "/cluster/history",
+        Sources.cluster_history,
+        "Elections, and operator actions that do not concern a single managed group",
+        watched=lambda: ((), (layout.HISTORY,)),
+    ),
+    Route(
+        "/cluster/requests",
+        Sources.requests,
+        "Requests that the coordinator has not answered",
+        every_s=2.0,
+        watched=lambda: ((layout.REQUESTS,), ()),
+    ),
+    Route(
+        "/cluster/unassigned",
+        Sources.unassigned,
+        "The partitions that no live member owns",
+        also=("/cluster", ROWS, CLIENTS),
+        of_rows=True,
+    ),
+    Route("/cluster/findings", Sources.findings, "The doctor's findings", every_s=30.0, lane="doctor"),
+    Route("/topics", Sources.topics, "All topics", also=("/cluster",)),
     Route(
         "/groups",
         Sources.groups,
+        "The first matching groups by name (100, or limit)",
         query=("search", "state", "limit"),
         every_s=2.0,
         also=("/cluster", ROWS, CLIENTS),
         of_rows=True,
     ),
-    Route("/search", Sources.search, query=("search",), also=("/cluster", ROWS, LAGS, CLIENTS), of_rows=True),
-    Route("/groups/{group}", Sources.group, watched=_of_group),
-    Route("/groups/{group}/history", Sources.history, every_s=30.0, watched=_of_group),
-    Route("/groups/{group}/actions", Sources.actions, every_s=30.0, watched=_of_actions),
-    Route("/groups/{group}/timeline", Sources.timeline, every_s=10.0, watched=_of_group),
-    Route("/groups/{group}/lag", Sources.lag, lane="lag"),
-    Route("/groups/{group}/findings", Sources.group_findings, every_s=10.0, lane="doctor", watched=_of_group),
+    Route(
+        "/search",
+        Sources.search,
+        "The groups, consumers and topics whose names contain a text",
+        query=("search",),
+        also=("/cluster", ROWS, LAGS, CLIENTS),
+        of_rows=True,
+    ),
+    Route("/groups/{group}", Sources.group, "Everything about a group", watched=_of_group),
+    Route(
+        "/groups/{group}/history",
+        Sources.history,
+        "The last rebalances of the group, oldest first",
+        every_s=30.0,
+        watched=_of_group,
+    ),
+    Route(
+        "/groups/{group}/actions",
+        Sources.actions,
+        "The operator actions on the group, oldest first",
+        every_s=30.0,
+        watched=_of_actions,
+    ),
+    Route(
+        "/groups/{group}/timeline",
+        Sources.timeline,
+        "The owners of each partition over time",
+        every_s=10.0,
+        watched=_of_group,
+    ),
+    Route(
+        "/groups/{group}/lag",
+        Sources.lag,
+        "The lag of the group over time, and the verdict on each partition",
+        lane="lag",
+    ),
+    Route(
+        "/groups/{group}/findings",
+        Sources.group_findings,
+        "The doctor's findings about the group",
+        every_s=10.0,
+        lane="doctor",
+        watched=_of_group,
+    ),
     Route(
         "/groups/{group}/partitions/{topic}/{partition}",
         Sources.partition,
+        "One partition of a group",
         watched=_of_group,
         also=("/groups/{group}/lag",),
     ),

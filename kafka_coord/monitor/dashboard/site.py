@@ -9,7 +9,6 @@ from this server, and connections to this server and to other instances, which t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -18,9 +17,12 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs
 
+from msgspec import json
+
 from kafka_coord.errors import NotFound
-from kafka_coord.monitor.dashboard.live import Event, Live
-from kafka_coord.monitor.dashboard.operating import Operating, operator_document
+from kafka_coord.monitor.dashboard.documents import ErrorDocument, SessionDocument
+from kafka_coord.monitor.dashboard.live import Live, PageEvent
+from kafka_coord.monitor.dashboard.operating import Operating
 from kafka_coord.monitor.dashboard.routes import PREFIX, found
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -74,7 +76,7 @@ class Site:
         if path == f"{PREFIX}/session":
             acts = self._operating
             who = acts.who(environ) if acts is not None else None
-            return _json(start, HTTPStatus.OK, operator_document(who, actions=acts is not None))
+            return _json(start, HTTPStatus.OK, SessionDocument.of(who, actions=acts is not None))
         if path.startswith(f"{PREFIX}/"):
             return self._document(start, path.removeprefix(PREFIX) + (f"?{query}" if query else ""))
         if path.startswith(PAGE):
@@ -104,7 +106,7 @@ class Site:
         """Returns the instances' URLs, or an empty list if they cannot be read in time. Reading them also opens the
         session that the page will need."""
         event = self._live.get("/cluster", _SOON_S)
-        instances = json.loads(event.data)["instances"] if event.status == HTTPStatus.OK else ()
+        instances = json.decode(event.data)["instances"] if event.status == HTTPStatus.OK else ()
         urls = {f"{scheme}://{at}" for one in instances for scheme, at in one["endpoints"].items()}
         return sorted(url for url in urls if _URL.fullmatch(url))
 
@@ -112,9 +114,9 @@ class Site:
         try:
             event = self._live.get(path)
         except NotFound as error:
-            event = Event("trouble", path, json.dumps(str(error)), 404)
+            event = PageEvent("trouble", path, json.encode(str(error)), 404)
         if event.status != HTTPStatus.OK:
-            return _json(start, HTTPStatus(event.status), {"error": json.loads(event.data)})
+            return _json(start, HTTPStatus(event.status), ErrorDocument(error=json.decode(event.data)))
         return _json(start, HTTPStatus.OK, event.data)
 
     def _stream(self, environ: dict[str, Any], start: StartResponse, paths: list[str]) -> Iterable[bytes]:
@@ -147,19 +149,19 @@ class Site:
                 self._live.leave(reader)
 
 
-def _written(event: Event) -> bytes:
-    about = json.dumps({"path": event.path, "status": event.status})
-    return f"event: {event.kind}\ndata: {about}\ndata: {event.data}\n\n".encode()
+def _written(event: PageEvent) -> bytes:
+    about = json.encode({"path": event.path, "status": event.status})
+    return b"event: %s\ndata: %s\ndata: %s\n\n" % (event.kind.encode(), about, event.data)
 
 
 def _json(start: StartResponse, status: HTTPStatus, document: Any, headers: Headers | None = None) -> Iterable[bytes]:
-    """Sends a JSON response. ``document`` is a value to encode, or text that is already JSON."""
+    """Sends a JSON response. ``document`` is a value to encode, or bytes that are already JSON."""
     start(
         f"{status.value} {status.phrase}",
         [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *(headers or []), *_ALWAYS],
     )
-    body = document if isinstance(document, str) else json.dumps(document)
-    return [body.encode() + b"\n"]
+    body = document if isinstance(document, bytes) else json.encode(document)
+    return [body + b"\n"]
 
 
 def _text(start: StartResponse, status: str, text: str, headers: Headers | None = None) -> Iterable[bytes]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec.structs import asdict
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import TopicPartition
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.names import is_legal
-from kafka_coord.monitor import documents
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import (
     ClientGroup,
     ClientGroups,
@@ -24,28 +26,51 @@ from kafka_coord.monitor.client_groups.groups import (
     with_offsets,
 )
 from kafka_coord.monitor.client_groups.instance_directory import read_instances
-from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
+from kafka_coord.monitor.dashboard.documents import (
+    FoundConsumerDocument,
+    LagDocument,
+    LaneDocument,
+    OverviewDocument,
+    PartitionDocument,
+    PartitionLagDocument,
+    SearchDocument,
+    SpanDocument,
+    TimelineDocument,
+    TopicDocument,
+    UnassignedDocument,
+    UnassignedGroupDocument,
+)
 from kafka_coord.monitor.dashboard.group_lags import GroupLags
 from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRows
 from kafka_coord.monitor.dashboard.log_ranges import LogRangeCache
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.access import check_access
-from kafka_coord.monitor.doctor.findings import info
+from kafka_coord.monitor.doctor.findings import FindingDocument, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
+from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
+from kafka_coord.monitor.documents import (
+    ActionDocument,
+    ClusterHistoryDocument,
+    DecisionDocument,
+    ElectionDocument,
+    GroupDocument,
+    GroupRowDocument,
+    RequestDocument,
+    lag_fields,
+)
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_group, describe_groups
 from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
+from kafka_coord.monitor.moments import iso_time
 from kafka_coord.monitor.offsets import counted
 from kafka_coord.monitor.presence import Presence, read_presences
 from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
-
-Document = Any
-"""A JSON value."""
 
 MAX_ROWS = 100
 """The maximum number of groups in one list."""
@@ -59,7 +84,6 @@ _REMEMBERED = 20
 _PRESENCES_S = 5.0
 _ACCESS_SHARE = 2000
 """The shortest interval between checks of the ACLs, as a multiple of the CPU time of a check."""
-_ALL = {"state": True, "members": True, "offsets": True}
 _IN_TROUBLE = (GroupState.DEAD, GroupState.PAUSED, GroupState.REBALANCING)
 
 
@@ -91,7 +115,7 @@ class _GroupMemory:
     """Whether the brokers have been queried about the group's partitions."""
 
 
-class NotYet(Exception):
+class NotReadYet(Exception):
     """A document that the requested one depends on has not been read yet."""
 
 
@@ -115,7 +139,7 @@ class Sources:
         self._rings = rings
         self._hosts, self._tls, self._session_timeout_ms = hosts, tls, session_timeout_ms
         self._properties = properties
-        self._instances = Instances(store, properties)
+        self._instances = AskedInstances(store, properties)
         self._logs = LogRangeCache(store, properties)
         self._lock = threading.RLock()
         self._memories: OrderedDict[str, _GroupMemory] = OrderedDict()
@@ -145,20 +169,20 @@ class Sources:
         self.rows.known(cluster.groups)
         return cluster
 
-    def cluster(self) -> Document:
-        return documents.status_document(self._look())
+    def cluster(self) -> ClusterDocument:
+        return ClusterDocument.of(self._look())
 
-    def cluster_history(self) -> Document:
+    def cluster_history(self) -> ClusterHistoryDocument:
         found = read_cluster_history(self.store)
-        return {
-            "elections": [documents.election_document(one) for one in found.elections],
-            "actions": [documents.action_document(one) for one in found.actions],
-        }
+        return ClusterHistoryDocument(
+            elections=[ElectionDocument.of(one) for one in found.elections],
+            actions=[ActionDocument.of(one) for one in found.actions],
+        )
 
-    def requests(self) -> Document:
-        return [documents.request_document(one) for one in self._waiting_requests()]
+    def requests(self) -> list[RequestDocument]:
+        return [RequestDocument.of(one) for one in self._waiting_requests()]
 
-    def findings(self) -> Document:
+    def findings(self) -> list[FindingDocument]:
         """Returns the doctor's findings. If there are many groups, leaves out groups at rest, except those furthest
         behind."""
         names = None
@@ -178,11 +202,11 @@ class Sources:
             earlier=self._cluster,
             access_findings=self._access_findings,
         )
-        shown = [documents.finding_document(one) for one in found]
+        shown = [FindingDocument.of(one) for one in found]
         if names is not None:
             left_out = len(self.rows.rows) - len(names)
             what = f"{left_out} of {len(self.rows.rows)} managed groups are at rest, and were not examined here"
-            shown.append(documents.finding_document(info("groups", what, "kafka-coord doctor examines all groups")))
+            shown.append(FindingDocument.of(info("groups", what, "kafka-coord doctor examines all groups")))
         return shown
 
     def _access_findings(self) -> Iterator[Finding]:
@@ -194,24 +218,24 @@ class Sources:
             self._access_due = time.monotonic() + _ACCESS_SHARE * (time.thread_time() - began)
         return iter(self._access)
 
-    def topics(self) -> Document:
+    def topics(self) -> list[TopicDocument]:
         cluster = self._seen()
         return [
-            {
-                "topic": name,
-                "partitions": len(topic.partitions),
-                "changed": documents.iso_time(cluster.topics_changed_ms.get(name)),
-            }
+            TopicDocument(
+                topic=name,
+                partitions=len(topic.partitions),
+                changed=iso_time(cluster.topics_changed_ms.get(name)),
+            )
             for name, topic in sorted(cluster.topics.items())
         ]
 
-    def unassigned(self) -> Document:
+    def unassigned(self) -> UnassignedDocument:
         """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with members
         first. While the coordinator makes decisions, leaves out stable managed groups, whose partitions all have
-        owners. Raises :class:`NotYet`."""
+        owners. Raises :class:`NotReadYet`."""
         listed = self._clients
         if not self.rows.complete or listed is None:
-            raise NotYet
+            raise NotReadYet
         cluster = self._seen()
         managed = [
             row for row in list(self.rows.rows.values()) if cluster.undecided or row.state is not GroupState.STABLE
@@ -230,15 +254,13 @@ class Sources:
             *describe_groups(self.store, cluster, [name for name in looked_at if name not in clients], None),
             *described(theirs, cluster.topics, None),
         ]
-        shown = {one.group: documents.unassigned_document(one, cluster.undecided) for one in found}
-        groups = [shown[name] for name in looked_at if name in shown and shown[name]["count"]]
-        return {
-            "groups": groups,
-            "partitions": sum(one["count"] for one in groups),
-            "left_out": len(rows) - len(looked_at),
-        }
+        shown = {one.group: UnassignedGroupDocument.of(one, cluster.undecided) for one in found}
+        groups = [shown[name] for name in looked_at if name in shown and shown[name].count]
+        return UnassignedDocument(
+            groups=groups, partitions=sum(one.count for one in groups), left_out=len(rows) - len(looked_at)
+        )
 
-    def overview(self) -> Document:
+    def overview(self) -> OverviewDocument:
         cluster, now_ms = self._seen(), self._now_ms()
         states = self._states
         if states is None or (states.version, states.clients) != (self.rows.version, self._client_rows):
@@ -246,61 +268,64 @@ class Sources:
         lagging = [row for name in self.lags.furthest_behind if (row := self.rows.rows.get(name)) is not None]
         minutes = Counter(at // 60_000 for at in list(self.rows.decided_ms) if at > now_ms - RECENT_MS)
         this_minute = now_ms // 60_000
-        return documents.status_document(cluster) | {
-            "groups": sum(states.counts.values()) + self.rows.left,
-            "groups_unread": self.rows.left,
-            "states": dict(states.counts),
-            "troubled": self._with_lags(states.troubled[:MAX_ROWS]),
-            "troubled_count": len(states.troubled),
-            "lagging": [one | {"verdict": str(self._rings.verdict(one["group"]))} for one in self._with_lags(lagging)],
-            "lagging_count": self.lags.behind,
-            "lag_unknown": self.lags.unknown,
-            "lag_since": documents.iso_time(self.lags.since_ms),
-            "lag_unmeasured": max(0, len(self.rows.rows) - len(self.lags.measured)),
-            "rebalances": [[minute * 60_000, minutes[minute]] for minute in range(this_minute - 59, this_minute + 1)],
-            "missing": list(self._clients.missing if self._clients is not None else ()),
-        }
+        of_cluster = asdict(ClusterDocument.of(cluster))
+        of_cluster["groups"] = sum(states.counts.values()) + self.rows.left
+        return OverviewDocument(
+            **of_cluster,
+            groups_unread=self.rows.left,
+            states=dict(states.counts),
+            troubled=[self._with_lag(row) for row in states.troubled[:MAX_ROWS]],
+            troubled_count=len(states.troubled),
+            lagging=[self._with_lag(row, verdict=self._rings.verdict(row.group)) for row in lagging],
+            lagging_count=self.lags.behind,
+            lag_unknown=self.lags.unknown,
+            lag_since=iso_time(self.lags.since_ms),
+            lag_unmeasured=max(0, len(self.rows.rows) - len(self.lags.measured)),
+            rebalances=[(minute * 60_000, minutes[minute]) for minute in range(this_minute - 59, this_minute + 1)],
+            missing=list(self._clients.missing if self._clients is not None else ()),
+        )
 
     @property
     def _has_many_groups(self) -> bool:
         return len(self.rows.rows) > MANY_GROUPS
 
-    def groups(self, search: str = "", state: str = "", limit: str = "") -> Document:
-        """Returns the first matching groups, sorted by name. Raises :class:`NotYet`."""
+    def groups(self, search: str = "", state: str = "", limit: str = "") -> list[GroupRowDocument]:
+        """Returns the first matching groups, sorted by name. Raises :class:`NotReadYet`."""
         if not self.rows.complete or self._clients is None:
-            raise NotYet
+            raise NotReadYet
         rows = [
             row
             for row in self._all_rows().values()
             if search.lower() in row.group.lower() and state.lower() in {"", str(row.state).lower()}
         ]
         most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 9 else MAX_ROWS
-        return self._with_lags(sorted(rows, key=lambda row: row.group)[:most])
+        return [self._with_lag(row) for row in sorted(rows, key=lambda row: row.group)[:most]]
 
-    def search(self, search: str = "") -> Document:
+    def search(self, search: str = "") -> SearchDocument:
         """Returns the first groups, consumers and topics whose names contain ``search``."""
         text, cluster = search.lower(), self._seen()
         groups = sorted(name for name in self._all_rows() if text in name.lower())
         topics = [name for name in sorted(cluster.topics) if text in name.lower()]
         consumers = [
-            {"group": group, "consumer": one}
+            FoundConsumerDocument(group=group, consumer=one)
             for group, members in sorted(self.lags.consumers.items())
             for one in members
             if text in one.lower()
         ]
-        found: dict[str, list[Any]] = {"groups": groups, "consumers": consumers, "topics": topics}
-        left_out = sum(max(0, len(names) - _MOST_FOUND) for names in found.values())
-        return {**{name: names[:_MOST_FOUND] for name, names in found.items()}, "left_out": left_out}
+        return SearchDocument(
+            groups=groups[:_MOST_FOUND],
+            consumers=consumers[:_MOST_FOUND],
+            topics=topics[:_MOST_FOUND],
+            left_out=sum(max(0, len(found) - _MOST_FOUND) for found in (groups, consumers, topics)),
+        )
 
     def _all_rows(self) -> dict[str, GroupRow]:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
         return {**self._client_rows, **self.rows.rows}
 
-    def _with_lags(self, rows: Iterable[GroupRow]) -> list[Document]:
-        lags = self.lags.measured
-        return [
-            documents.group_document(replace(row, lag=lags[row.group][1]) if row.group in lags else row) for row in rows
-        ]
+    def _with_lag(self, row: GroupRow, **more: Any) -> GroupRowDocument:
+        measured = self.lags.measured.get(row.group)
+        return GroupRowDocument.of(replace(row, lag=measured[1]) if measured is not None else row, **more)
 
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
@@ -324,51 +349,53 @@ class Sources:
 
     # --- one group ---------------------------------------------------------------------------------------------------
 
-    def group(self, group: str) -> Document:
+    def group(self, group: str) -> GroupDocument:
         with self._lock:
             memory = self._memory(group)
             found = self._describe(group, self._logs.read if not memory.asked else self._logs.known)
             memory.asked = True
             self._observe(group, memory, found)
         waiting = [one for one in self._waiting_requests() if one.request.group in {group, ""}]
-        return documents.describe_document(found, _ALL, waiting)
+        return GroupDocument.of(found, waiting)
 
-    def history(self, group: str) -> Document:
-        return [documents.decision_document(one) for one in self._trail(group)[0]]
+    def history(self, group: str) -> list[DecisionDocument]:
+        return [DecisionDocument.of(one) for one in self._trail(group).decisions]
 
-    def actions(self, group: str) -> Document:
-        return [documents.action_document(one) for one in self._trail(group)[1]]
+    def actions(self, group: str) -> list[ActionDocument]:
+        return [ActionDocument.of(one) for one in self._trail(group).actions]
 
-    def timeline(self, group: str) -> Document:
+    def timeline(self, group: str) -> TimelineDocument:
         with self._lock:
             memory = self._memory(group)
             self._observe(group, memory, self._describe(group, self._logs.known))
             found = memory.timeline
             assert found is not None  # noqa: S101  observed just now
             lanes = sorted(found.spans)
-            return {
-                "group": group,
-                "since": documents.iso_time(found.since_ms),
-                "partitions": [
-                    {"topic": tp.topic, "partition": tp.partition, "spans": _spans(found, tp)}
+            return TimelineDocument(
+                group=group,
+                since=iso_time(found.since_ms),
+                partitions=[
+                    LaneDocument(topic=tp.topic, partition=tp.partition, spans=_spans(found, tp))
                     for tp in lanes[:MAX_LANES]
                 ],
-                "left_out": max(0, len(lanes) - MAX_LANES),
-            }
+                left_out=max(0, len(lanes) - MAX_LANES),
+            )
 
-    def group_findings(self, group: str) -> Document:
+    def group_findings(self, group: str) -> list[FindingDocument]:
         """Returns the doctor's findings about the group."""
         if self._is_managed(group):
             found = examine_group(self.store, group, LagSight(self._logs.read, self._rings), self._cluster)
-            return [documents.finding_document(one) for one in found if one.severity is not Severity.OK]
+            return [FindingDocument.of(one) for one in found if one.severity is not Severity.OK]
         seen = self._describe(group, self._logs.known)
         members = {one.consumer: one.host or "" for one in seen.members}
         lags = Lags(group, counted(seen.offsets), self._rings.trends(group), members)
         now_ms = self._now_ms()
-        of_clients = [*check_lag(lags, now_ms), *check_actions({group: self._trail(group)[1]}, now_ms)]
-        return [documents.finding_document(one) for one in of_clients]
+        trail = self._trail(group)
+        of_clients = [unreadable_finding(one) for one in trail.unreadable]
+        of_clients += [*check_lag(lags, now_ms), *check_actions({group: trail.actions}, now_ms)]
+        return [FindingDocument.of(one) for one in of_clients]
 
-    def lag(self, group: str) -> Document:
+    def lag(self, group: str) -> LagDocument:
         """Takes a sample of the group's lag and returns the lag with its trend."""
         now_ms = self._now_ms()
         found = self._describe(group, self._logs.read)
@@ -376,28 +403,28 @@ class Sources:
             self._memory(group).asked = True
         self._rings.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
         trends = self._rings.trends(group)
-        judged = [(row, trends.of(row.topic, row.partition)) for row in found.offsets]
-        return {
-            "group": group,
-            "verdict": str(trends.verdict),
-            "verdict_unknown": trends.unknown,
-            "note": found.lag_note or None,
-            **documents.lag_document(found.lag),
-            "partitions": [
-                {
-                    "topic": row.topic,
-                    "partition": row.partition,
-                    "lag": row.lag,
-                    "gone": row.gone,
-                    "verdict": str(one.verdict),
-                    "since": documents.iso_time(one.since_ms),
-                }
+        judged = [(row, trends.of(row.topic, row.partition)) for row in counted(found.offsets)]
+        return LagDocument(
+            group=group,
+            verdict=trends.verdict,
+            verdict_unknown=trends.unknown,
+            note=found.lag_note or None,
+            **lag_fields(found.lag),
+            partitions=[
+                PartitionLagDocument(
+                    topic=row.topic,
+                    partition=row.partition,
+                    lag=row.lag,
+                    gone=row.gone,
+                    verdict=one.verdict,
+                    since=iso_time(one.since_ms),
+                )
                 for row, one in judged
             ],
-            "samples": self._rings.totals(group),
-        }
+            samples=self._rings.totals(group),
+        )
 
-    def partition(self, group: str, topic: str, partition: str) -> Document:
+    def partition(self, group: str, topic: str, partition: str) -> PartitionDocument:
         """Returns one partition's offsets, trend and owners. Unlike :meth:`lag`, does not take a sample."""
         found = self._describe(group, self._logs.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
@@ -410,13 +437,14 @@ class Sources:
             spans = _spans(memory.timeline, tp) if memory.timeline is not None else []
         samples = self._rings.samples(group, tp)
         judged = trend(samples)
-        return documents.offset_document(rows[0]) | {
-            "group": group,
-            "verdict": str(judged.verdict),
-            "since": documents.iso_time(judged.since_ms),
-            "spans": spans,
-            "samples": [[one.at_ms, one.committed, one.lag, one.gone] for one in samples],
-        }
+        return PartitionDocument.of(
+            rows[0],
+            group=group,
+            verdict=judged.verdict,
+            since=iso_time(judged.since_ms),
+            spans=spans,
+            samples=[(one.at_ms, one.committed, one.lag, one.gone) for one in samples],
+        )
 
     def _memory(self, group: str) -> _GroupMemory:
         memory = self._memories.setdefault(group, _GroupMemory())
@@ -430,7 +458,7 @@ class Sources:
         now_ms = self._now_ms()
         if memory.timeline is None:
             try:
-                decisions = self._trail(group)[0]
+                decisions = self._trail(group).decisions
             except MalformedValue:
                 decisions = ()
             memory.timeline = Timeline.of(decisions, owners, now_ms)
@@ -452,10 +480,8 @@ class Sources:
             self._heard[url] = time.monotonic(), known
         return known
 
-    def _trail(self, group: str) -> Any:
-        return (
-            read_trail(self.store, group) if self._is_managed(group) else ((), read_client_actions(self.store, group))
-        )
+    def _trail(self, group: str) -> Trail:
+        return read_trail(self.store, group) if self._is_managed(group) else read_client_actions(self.store, group)
 
     def _is_managed(self, group: str) -> bool:
         if is_legal(group) and self.store.exists(layout.group(group)) is not None:
@@ -471,7 +497,7 @@ class Sources:
         return round(self.store.clock.time() * 1000)
 
 
-def _spans(timeline: Timeline, tp: TopicPartition) -> list[list[Any]]:
-    """Returns one [consumer, from, to] per span, in ms since 1970. ``from`` is ``None`` if unknown, and ``to`` is
-    ``None`` for a current owner."""
-    return [[one.consumer, one.from_ms, one.to_ms] for one in timeline.spans.get(tp, ())]
+def _spans(timeline: Timeline, tp: TopicPartition) -> list[SpanDocument]:
+    return [
+        SpanDocument(consumer=one.consumer, from_ms=one.from_ms, to_ms=one.to_ms) for one in timeline.spans.get(tp, ())
+    ]

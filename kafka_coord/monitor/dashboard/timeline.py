@@ -43,12 +43,14 @@ class Timeline:
         timeline = cls(now_ms)
         open_at = {tp: Span(consumer, None) for tp, consumer in owners.items()}
         next_ms = now_ms
+        next_generation = 0
         for tp, span in open_at.items():
             timeline.spans[tp] = [span]
         for decision in reversed(decisions):
             gained, lost = _moved(decision, "gained"), _moved(decision, "lost")
-            if gained is None or lost is None:  # the history lacks some moves
-                break
+            if gained is None or lost is None or decision.generation < next_generation - 1:
+                break  # the history lacks some moves
+            next_generation = decision.generation
             timeline.since_ms = decision.decided_at_ms
             for tp, consumer in gained.items():
                 if tp not in open_at:  # the consumer left or was evicted before the next decision

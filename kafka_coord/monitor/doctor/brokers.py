@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.model import Listener
-from kafka_coord.model.cluster_history import ClusterHistory
+from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import some
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning

@@ -94,7 +94,9 @@ def examine_group(
 
 def _check_elections(store: Store) -> Iterator[Finding]:
     try:
-        yield from brokers.check_elections(read_cluster_history(store), round(store.clock.time() * 1000))
+        found = read_cluster_history(store)
+        yield from (of_groups.unreadable_finding(one) for one in found.unreadable)
+        yield from brokers.check_elections(found, round(store.clock.time() * 1000))
     except MalformedValue as damaged:
         yield of_groups.unreadable_finding(Unreadable(damaged.where, damaged.reason))
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
+
+from kafka_coord.monitor.documents import Document
 
 
 class Severity(StrEnum):
@@ -26,6 +29,25 @@ class Finding:
     what: str
     todo: str = ""
     group: str = ""
+
+
+class FindingDocument(Document, frozen=True):
+    """``kafka-coord doctor -o json``"""
+
+    severity: Severity
+    """``ok``, ``info``, ``warning`` or ``error``."""
+    check: str
+    what: str
+    todo: str | None
+    """The remedy."""
+    group: str | None
+    """The group that the finding is about."""
+
+    @classmethod
+    def of(cls, one: Finding) -> Self:
+        return cls(
+            severity=one.severity, check=one.check, what=one.what, todo=one.todo or None, group=one.group or None
+        )
 
 
 def ok(check: str, what: str) -> Finding:

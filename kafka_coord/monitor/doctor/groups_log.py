@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.coordinator.plan.reasons import counted, plural
+from kafka_coord.grouplog.errors import RIGHTS
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
-from kafka_coord.monitor.client_groups.asking import Ask, Instances
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
 
 CHECK = "groups log"
 _DESCRIBE_CONFIGS, _METADATA, _OF_TOPIC = 1, 4, 2
+_UNKNOWN_ERROR = -1
+"""The code for a response that describes nothing, or more than the topic."""
 _MOST_REPLICAS = 3
 _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "unclean.leader.election.enable")
 
@@ -23,14 +28,16 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 @dataclass(frozen=True, slots=True)
 class Topic:
     """The groups log's topic, as a broker describes it: its settings and, for each partition, how many replicas it has
-    and how many of them are in sync."""
+    and how many of them are in sync. The errors say why the broker told nothing, and are 0 otherwise."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]
+    settings_error: int = 0
+    replicas_error: int = 0
 
 
 def check_log(
-    instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
+    instances: AskedInstances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
 ) -> Iterator[Finding]:
     """Checks the groups log's topic. Does nothing if the topic does not exist yet, since an instance will create it.
     ``listeners`` are the brokers' listeners."""
@@ -55,8 +62,9 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
         "cleanup.policy": "Kafka may delete offsets that are still needed",
         "unclean.leader.election.enable": "a leader that lacks acknowledged commits can be elected",
     }
+    yield from _check_told(topic)
     for name, value in wanted.items():
-        actual = topic.settings.get(name, "unknown")
+        actual = topic.settings.get(name, value)
         if actual != value:
             yield error(CHECK, f"{TOPIC} has {name}={actual}, so {why[name]}", _set(address, name, value))
     compression = topic.settings.get("compression.type", "producer")
@@ -65,7 +73,7 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
         yield error(CHECK, what, _set(address, "compression.type", "producer"))
     fewest = min((replicas for replicas, _ in topic.replicas.values()), default=0)
     needed = min(_MOST_REPLICAS, brokers)
-    if fewest < needed:
+    if topic.replicas and fewest < needed:
         what = f"{TOPIC} has partitions with only {counted(fewest, 'replica')}; {brokers} brokers can hold {needed}"
         todo = f"give each partition {needed} replicas with kafka-reassign-partitions.sh --bootstrap-server {address}"
         yield warning(CHECK, what, todo)
@@ -77,6 +85,23 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
             else "one dead broker stops commits"
         )
         yield warning(CHECK, what, _set(address, "min.insync.replicas", "2"))
+
+
+def _check_told(topic: Topic) -> Iterator[Finding]:
+    """Reports what the broker does not tell. What is unknown is neither good nor bad."""
+    if topic.settings_error:
+        what = f"the settings of {TOPIC} are unknown: DescribeConfigs is answered with {named(topic.settings_error)}"
+        todo = f"give this command's user (--kafka-property) DESCRIBE_CONFIGS on the topic {TOPIC}"
+        yield warning(CHECK, what, todo if topic.settings_error in RIGHTS else _ASK_AGAIN)
+    elif silent := [name for name in _SETTINGS if name not in topic.settings]:
+        yield warning(CHECK, f"the broker does not tell {', '.join(silent)} of {TOPIC}", _ASK_AGAIN)
+    if topic.replicas_error:
+        what = f"the replicas of {TOPIC} are unknown: Metadata is answered with {named(topic.replicas_error)}"
+        todo = f"give this command's user (--kafka-property) DESCRIBE on the topic {TOPIC}"
+        yield warning(CHECK, what, todo if topic.replicas_error in RIGHTS else _ASK_AGAIN)
+
+
+_ASK_AGAIN = f"ask the brokers: kafka-topics.sh --describe --topic {TOPIC}"
 
 
 def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) -> Iterator[Finding]:
@@ -126,4 +151,10 @@ async def _read(ask: Ask) -> Topic:
             for found in metadata.topics
             for part in found.partitions
         },
+        _error_of(configs.results),
+        _error_of(metadata.topics),
     )
+
+
+def _error_of(described: Sequence[Any]) -> int:
+    return int(described[0].error_code) if len(described) == 1 else _UNKNOWN_ERROR

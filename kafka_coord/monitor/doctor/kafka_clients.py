@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from kafka_coord.coordinator.plan.reasons import counted, plural
-from kafka_coord.errors import BrokerError, MalformedValue, NoNode
+from kafka_coord.errors import BrokerError, MalformedValue
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import grouped, some
-from kafka_coord.monitor.client_groups.asking import Ask, Instances
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances
 from kafka_coord.monitor.client_groups.groups import list_client_groups
 from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.cluster import Cluster
@@ -21,13 +20,13 @@ from kafka_coord.monitor.copies.coordinators import GroupPositions
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
-from kafka_coord.monitor.documents import iso_time
-from kafka_coord.monitor.moments import duration
+from kafka_coord.monitor.moments import duration, iso_time
+from kafka_coord.monitor.reading import Reading
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.retention import read_retention
-from kafka_coord.zk.store import GetData, Node, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 CHECK = "kafka clients"
 _METADATA = 4
@@ -36,7 +35,7 @@ _ASKING_S = 5.0
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Checks the setup for Kafka clients if an instance has ever served one. ``properties`` are librdkafka settings."""
-    instances = Instances(store, properties)
+    instances = AskedInstances(store, properties)
     directory = instances.directory()
     for one in directory.unreadable:
         todo = "restart the instance or broker that wrote it; if that no longer exists, delete the znode"
@@ -81,7 +80,7 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
         yield error(CHECK, what, "give that listener the same name on all brokers, and restart the brokers you changed")
 
 
-def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iterator[Finding]:
+def _check_instances(instances: AskedInstances, directory: InstanceDirectory) -> Iterator[Finding]:
     """Checks that every instance answers and sends clients only to instances."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
@@ -107,15 +106,23 @@ def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iter
 
 def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterator[Finding]:
     """Checks that all instances have the same ``managed_groups``, which each instance records along with its terms."""
-    numbers = sorted(directory.leaders)
-    nodes = store.read_many([GetData(layout.log_partition(number)) for number in numbers])
+    numbers, reading = sorted(directory.leaders), Reading(store)
+    nodes = reading.many(GetData(layout.log_partition(number)) for number in numbers)
     patterns: dict[int, str] = {}
     for number, node in zip(numbers, nodes, strict=True):
         leader, where = directory.leaders[number], layout.log_partition(number)
-        with suppress(MalformedValue):
-            value = fields.load_object(node.data, where) if isinstance(node, Node) else {}
+        if not isinstance(node, Node) or not node.data:
+            continue  # no instance has claimed the partition yet
+        try:
+            value = fields.load_object(node.data, where)
             if leader in directory.addresses and value.get("broker") == leader:
                 patterns[leader] = fields.text(value, "managed_groups", where, "")
+        except MalformedValue as damaged:
+            reading.refuse(damaged.where, damaged.reason)
+    if unread := reading.unreadable:
+        what = f"{some([one.path for one in unread], 3)} cannot be read, so the serve.managed_groups of their instances"
+        todo = "the next instance that takes the partition over writes it again; restart the one that holds it"
+        yield warning(CHECK, f"{what} were not compared: {unread[0].reason}", todo)
     if len(set(patterns.values())) > 1:
         shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(patterns.items()))
         what = f"the instances have different serve.managed_groups ({shown}), so a group's kind depends on its instance"
@@ -124,14 +131,23 @@ def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterato
 
 def _check_rights(store: Store) -> Iterator[Finding]:
     """Reports the instances that say that their broker denies them a right on the groups log."""
-    with suppress(NoNode):
-        for number in sorted(store.children(layout.MISSING_RIGHTS)):
-            path = f"{layout.MISSING_RIGHTS}/{number}"
-            with suppress(NoNode, MalformedValue):
-                code = fields.text(fields.load_object(store.get(path).data, path), "error", path, "")
-                what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
-                todo = f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}"
-                yield error(CHECK, what, todo)
+    reading = Reading(store)
+    (listing,) = reading.many([GetChildren(layout.MISSING_RIGHTS)])
+    paths = [f"{layout.MISSING_RIGHTS}/{number}" for number in sorted(listing if isinstance(listing, tuple) else ())]
+    for path, node in zip(paths, reading.many(map(GetData, paths)), strict=True):
+        code = reading.decode(path, node, _error_in)
+        if code is not None:
+            number = path.rpartition("/")[2]
+            what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
+            yield error(CHECK, what, f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}")
+    for unread in reading.unreadable:
+        what = f"{unread.path} cannot be read, so it is unknown which right a broker denies its instance"
+        todo = "see that instance's log; a restart of the instance writes the znode again if a right is missing"
+        yield error(CHECK, f"{what}: {unread.reason}", todo)
+
+
+def _error_in(where: str, node: Node) -> str:
+    return fields.text(fields.load_object(node.data, where), "error", where, "")
 
 
 def _check_retention(store: Store) -> Iterator[Finding]:
@@ -173,7 +189,7 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
 
 
 def _check_native_groups(
-    instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
+    instances: AskedInstances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Checks that no group coordinated by the instances also has members in the brokers' own coordinator."""
     check = "native groups"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from kafka_coord.monitor.audit.report import Findings, clock_time
+from kafka_coord.monitor.documents import Document
 
 
 class LogRule(StrEnum):
@@ -41,6 +41,15 @@ class LogRule(StrEnum):
     """A record cannot be decoded. A warning."""
 
 
+class LogFindingDocument(Document, frozen=True):
+    rule: LogRule
+    what: str
+    group: str
+    partition: int
+    offset: int
+    when: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class LogFinding:
     """One violation or warning, at an offset in a partition of the log. ``time_ms`` is the time of the batch, in ms
@@ -53,15 +62,15 @@ class LogFinding:
     group: str = ""
     time_ms: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rule": str(self.rule),
-            "what": self.what,
-            "group": self.group,
-            "partition": self.partition,
-            "offset": self.offset,
-            "when": clock_time(self.time_ms) if self.time_ms else None,
-        }
+    def document(self) -> LogFindingDocument:
+        return LogFindingDocument(
+            rule=self.rule,
+            what=self.what,
+            group=self.group,
+            partition=self.partition,
+            offset=self.offset,
+            when=clock_time(self.time_ms) if self.time_ms else None,
+        )
 
 
 LogReport = Findings[LogFinding]

@@ -8,16 +8,17 @@ last decisions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kafka_coord.channel.operations import decode_command
 from kafka_coord.errors import MalformedValue, NotFound
-from kafka_coord.model import Decision, StopFetcher, TopicPartition, history_from_json
+from kafka_coord.model import Decision, StopFetcher, TopicPartition, Unreadable
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit import audit
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.paths import Kind, Znode
@@ -25,7 +26,7 @@ from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Step
 
 
-class Decided(NamedTuple):
+class DecidedAt(NamedTuple):
     """A decision about a group. Durations are in ms from the decision, or ``None`` if the log does not show them."""
 
     source: str
@@ -43,7 +44,7 @@ class Decided(NamedTuple):
     settled_ms: int | None
 
 
-class Held(NamedTuple):
+class HeldPartition(NamedTuple):
     """A period in which a consumer held a partition. It begins when a start-fetcher is acknowledged, and ends when a
     stop-fetcher is acknowledged or the registration is removed (``ending`` says which). ``members_left`` is how many
     members the group then has.
@@ -60,7 +61,7 @@ class Held(NamedTuple):
     members_left: int
 
 
-class Position(NamedTuple):
+class ReadPosition(NamedTuple):
     """The offset that a group had committed for a partition at a given time."""
 
     source: str
@@ -73,16 +74,20 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """All evidence, and the number of values that could not be read."""
+    """All evidence, and the number of values that could not be read, wholly or in part."""
 
-    decisions: list[Decided] = field(default_factory=list)
-    holds: list[Held] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
+    decisions: list[DecidedAt] = field(default_factory=list)
+    holds: list[HeldPartition] = field(default_factory=list)
+    positions: list[ReadPosition] = field(default_factory=list)
     unreadable: int = 0
+
+    def add_trail(self, source: str, group: str, trail: Trail) -> None:
+        self.add_decisions(source, group, trail.decisions)
+        self.unreadable += len(trail.unreadable)
 
     def add_decisions(self, source: str, group: str, decisions: Iterable[Decision]) -> None:
         self.decisions += (
-            Decided(
+            DecidedAt(
                 source,
                 group,
                 one.generation,
@@ -116,7 +121,7 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
         if path.is_dir():
             logs.append(path)
         else:
-            evidence.add_decisions(path.name, path.stem, _decisions(path))
+            evidence.add_trail(path.name, path.stem, _trail(path))
     if logs:
         witness = _Witness(source or logs[0].name or str(logs[0]))
         audit(logs, chroot=chroot, running=True, watch=witness)
@@ -124,8 +129,8 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
     return evidence
 
 
-def _decisions(path: Path) -> Iterator[Decision]:
-    """Yields the decisions in the output of ``groups history``, or in the value of a history znode."""
+def _trail(path: Path) -> Trail:
+    """Reads the decisions in the output of ``groups history``, or in the value of a history znode."""
     content = path.read_bytes()
     try:
         value = json.loads(content)
@@ -134,21 +139,21 @@ def _decisions(path: Path) -> Iterator[Decision]:
             str(path), f"not JSON ({error}); use the output of 'groups history GROUP -o json'"
         ) from None
     if isinstance(value, Mapping):
-        yield from history_from_json(fields.load(content, str(path)), str(path))
-        return
+        return Trail.from_json(fields.load(content, str(path)), str(path))
     if not isinstance(value, list) or not all(isinstance(decision, Mapping) for decision in value):
         raise MalformedValue(str(path), "not a list of decisions; use the output of 'groups history GROUP -o json'")
-    for decision in value:
-        yield Decision.from_json(
-            {**decision, "decided_at_ms": _since_1970(decision.get("decided_at"), path)}, str(path)
-        )
+    decisions, problem = fields.readable({"decisions": value}, "decisions", str(path), _shown_decision)
+    return Trail(decisions, unreadable=(Unreadable(str(path), problem),) if problem else ())
 
 
-def _since_1970(written: Any, path: Path) -> int:
+def _shown_decision(shown: fields.Json, where: str) -> Decision:
+    """Decodes a decision as ``groups history`` shows it."""
+    written = shown.get("decided_at")
     try:
-        return round(datetime.fromisoformat(written).timestamp() * 1000) if written is not None else 0
-    except (TypeError, ValueError):
-        raise MalformedValue(str(path), f"{str(written)[:60]!r} is not a time") from None
+        at_ms = round(datetime.fromisoformat(written).timestamp() * 1000) if written is not None else 0
+    except (TypeError, ValueError, OverflowError):
+        raise MalformedValue(where, f"{fields.shown(written)} is not a time") from None
+    return Decision.from_json({**shown, "decided_at_ms": at_ms}, where)
 
 
 class _Witness:
@@ -158,9 +163,9 @@ class _Witness:
         self._source = source
         self._decisions: dict[tuple[str, int], Decision] = {}
         self._groups: set[str] = set()
-        self._open: dict[tuple[str, TopicPartition], Held] = {}
-        self._closed: list[Held] = []
-        self._commits: dict[tuple[str, TopicPartition, int], Position] = {}
+        self._open: dict[tuple[str, TopicPartition], HeldPartition] = {}
+        self._closed: list[HeldPartition] = []
+        self._commits: dict[tuple[str, TopicPartition, int], ReadPosition] = {}
         self._unreadable = 0
 
     def __call__(self, auditor: Auditor, step: Step) -> None:
@@ -190,7 +195,9 @@ class _Witness:
 
     def _history(self, znode: Znode, change: Change) -> None:
         data = change.new.data if change.new is not None else b""
-        decisions = history_from_json(fields.load(data, change.path), change.path)
+        found = Trail.from_json(fields.load(data, change.path), change.path)
+        decisions = found.decisions
+        self._unreadable += len(found.unreadable)
         is_known = znode.group in self._groups
         self._groups.add(znode.group)
         for decision in decisions[-1:] if is_known else decisions:  # only the last decision is new or newly settled
@@ -203,7 +210,7 @@ class _Witness:
                 left = len(auditor.state.group(znode.group).registrations)
                 self._close(znode.group, partition, znode.name, at_ms, "stopped", left)
             else:
-                self._open[znode.group, partition] = Held(
+                self._open[znode.group, partition] = HeldPartition(
                     self._source, znode.group, *partition, znode.name, at_ms, None, "held at the end", 0
                 )
 
@@ -223,7 +230,7 @@ class _Witness:
         if not znode.leaf.isdigit() or not data.strip().isdigit():
             return
         partition = TopicPartition(znode.name, int(znode.leaf))
-        self._commits[znode.group, partition, at_ms // 1000] = Position(
+        self._commits[znode.group, partition, at_ms // 1000] = ReadPosition(
             self._source, znode.group, *partition, int(data), at_ms
         )
 

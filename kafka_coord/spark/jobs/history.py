@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, Position
+from kafka_coord.spark.jobs.evidence import DecidedAt, Evidence, HeldPartition, ReadPosition
 from kafka_coord.spark.jobs.publishing import publishing
 from kafka_coord.spark.sinks.files import local_directory
 
@@ -24,12 +24,12 @@ UNKNOWN = "unknown"
 """The cause assigned to decisions from releases that did not record causes."""
 
 _SCHEMAS: Mapping[type[Any], str] = {
-    Decided: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
+    DecidedAt: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
     "causes array<string>, assignor string, members int, partitions int, moved int, stopped_ms bigint, "
     "settled_ms bigint",
-    Held: "source string, group string, topic string, partition int, consumer string, begin_ms bigint, end_ms bigint, "
-    "ending string, members_left int",
-    Position: "source string, group string, topic string, partition int, offset bigint, at_ms bigint",
+    HeldPartition: "source string, group string, topic string, partition int, consumer string, begin_ms bigint, "
+    "end_ms bigint, ending string, members_left int",
+    ReadPosition: "source string, group string, topic string, partition int, offset bigint, at_ms bigint",
 }
 
 
@@ -64,9 +64,9 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str) -> Histo
         "unreadable": evidence.unreadable,
     }
     with publishing(local_directory(output) / RESULTS) as results:
-        decisions = data_set(spark, results.directory / "decisions", evidence.decisions, Decided)
-        holds = data_set(spark, results.directory / "holds", evidence.holds, Held)
-        data_set(spark, results.directory / "positions", evidence.positions, Position)
+        decisions = data_set(spark, results.directory / "decisions", evidence.decisions, DecidedAt)
+        holds = data_set(spark, results.directory / "holds", evidence.holds, HeldPartition)
+        data_set(spark, results.directory / "positions", evidence.positions, ReadPosition)
         results.write("rebalances", _rebalances(decisions))
         results.write("without_owner", _without_owner(holds))
         results.summary = {"version": 1, **counts}

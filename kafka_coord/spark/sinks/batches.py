@@ -23,7 +23,7 @@ ForeachBatch = Callable[["DataFrame", int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """A batch to write, as :func:`exactly_once` passes it to your function: the ``rows`` that are not stored yet, the
     ``ranges`` to store together with their effect, and the batch's ``key``, which is the same for every retry with the
     same ranges.
@@ -35,7 +35,7 @@ class Batch:
     batch_id: int
 
 
-def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], OffsetRanges]) -> ForeachBatch:
+def exactly_once(group: str, write: Callable[[MicroBatch], None], done: Callable[[], OffsetRanges]) -> ForeachBatch:
     """Returns a function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet. If all rows
     are done, it does not call ``write``.
 
@@ -52,7 +52,7 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
             before = done() & there
             missing = there - before
             if missing:
-                write(Batch(outside(rows, before), missing, missing.key(group), batch_id))
+                write(MicroBatch(outside(rows, before), missing, missing.key(group), batch_id))
         finally:
             rows.unpersist()
 

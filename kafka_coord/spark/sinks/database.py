@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kafka_coord.errors import SettingsError
 from kafka_coord.model.names import legal
 from kafka_coord.spark.ranges import OffsetRanges
-from kafka_coord.spark.sinks.batches import Batch, ForeachBatch, exactly_once
+from kafka_coord.spark.sinks.batches import ForeachBatch, MicroBatch, exactly_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +70,7 @@ class DatabaseTable:
         with self._transaction() as statements:
             return self._covered(statements)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: MicroBatch) -> None:
         names = batch.rows.columns
         if wrong := [name for name in names if not _IDENTIFIER.fullmatch(name)]:
             raise SettingsError(f"column {wrong[0]!r} of the batch is not a legal column name; give it an alias")

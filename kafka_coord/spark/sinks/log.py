@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.spark.sinks import files
-from kafka_coord.spark.sinks.manifest import Commit, TableState, commit_name
+from kafka_coord.spark.sinks.manifest import TableCommit, TableState, commit_name
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class TableLog:
 
     def _refreshed(self, state: TableState) -> TableState:
         while (content := _read(self._folder / commit_name(state.number + 1))) is not None:
-            state = state.after(Commit.decode(content, str(self._folder / commit_name(state.number + 1))))
+            state = state.after(TableCommit.decode(content, str(self._folder / commit_name(state.number + 1))))
         return state
 
     def _newest(self) -> int:
         return max((int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()), default=-1)
 
-    def commit(self, state: TableState, commit: Commit) -> TableState:
+    def commit(self, state: TableState, commit: TableCommit) -> TableState:
         """Appends ``commit`` as the successor of ``state``. Returns the new state. If ``state`` is no longer the
         newest, commits nothing and raises :class:`CommitConflict`.
         """

@@ -41,7 +41,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """One commit to a table, at ``at_ms`` (ms since 1970). It adds ``ranges``, whose rows are in ``piece``, to the
     covered offsets, and removes ``forget`` from them. The table's first commit sets its ``group`` and ``schema``
     (Spark's JSON)."""
@@ -66,7 +66,7 @@ class Commit:
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, content: bytes, where: str) -> Commit:
+    def decode(cls, content: bytes, where: str) -> TableCommit:
         """Reads the value. Raises :class:`MalformedValue` and :class:`UnknownVersion`."""
         value = _load(content, where)
         try:
@@ -92,7 +92,7 @@ class TableState:
     covered: OffsetRanges = NO_RANGES
     pieces: tuple[Piece, ...] = ()
 
-    def after(self, commit: Commit) -> TableState:
+    def after(self, commit: TableCommit) -> TableState:
         return replace(
             self,
             number=self.number + 1,

@@ -25,7 +25,7 @@ from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
 from kafka_coord.spark.sinks import files
 from kafka_coord.spark.sinks.batches import ForeachBatch, require_key_columns
 from kafka_coord.spark.sinks.log import CommitConflict, TableLog
-from kafka_coord.spark.sinks.manifest import Commit, Piece, TableState
+from kafka_coord.spark.sinks.manifest import Piece, TableCommit, TableState
 
 if TYPE_CHECKING:
     import pyarrow
@@ -107,7 +107,7 @@ class TableWriter:
             if not mine:
                 raise NotFound(f"{self.path} does not cover any offsets of the topic {topic!r}")
             try:
-                self._log.commit(state, Commit(_now_ms(), forget=mine))
+                self._log.commit(state, TableCommit(_now_ms(), forget=mine))
             except CommitConflict as overtaken:
                 state = overtaken.state
             else:
@@ -138,7 +138,7 @@ class TableWriter:
                     f"{self.path} is neither a table nor empty (it contains {foreign[0]!r}); choose another directory"
                 )
             try:
-                state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=required))
+                state = self._log.commit(state, TableCommit(_now_ms(), group=self._group, schema=required))
             except CommitConflict as overtaken:
                 state = overtaken.state
         if state.group != self._group:
@@ -165,7 +165,7 @@ class TableWriter:
                     break
             files.make_durable(self._files(piece))
             try:
-                self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
+                self._log.commit(state, TableCommit(_now_ms(), ranges=there, piece=piece))
             except CommitConflict as overtaken:
                 state = overtaken.state
                 continue

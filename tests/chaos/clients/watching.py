@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as Position
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import ClientGroup, list_client_groups
 from kafka_coord.monitor.lag import OffsetReader
 from tests.chaos.journal import OffsetsWriter
@@ -27,7 +27,7 @@ class ClientsWatch(Watch):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._offsets = OffsetsWriter(self._testbed.directory)
-        self._instances = Instances(self._testbed.store, login(OPERATOR))
+        self._instances = AskedInstances(self._testbed.store, login(OPERATOR))
         self._readers: dict[str, Consumer] = {}
 
     def close(self) -> None:

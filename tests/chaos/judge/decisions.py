@@ -45,6 +45,6 @@ def read_decisions(directory: Path) -> dict[str, float]:
 
 def _answered(data: bytes, request: str) -> bool:
     try:
-        return Request.from_json(fields.load(data, request), request, request).answered
+        return Request.from_json(fields.load(data, request), request).answered
     except MalformedValue:
         return False

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.errors import BrokerError, KafkaCoordError
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.monitor.client_groups.asking import Ask, Instances
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances
 from kafka_coord.wire.messages import message
 from tests.chaos.clients.log_settings import set_of_log
 from tests.chaos.logins import OPERATOR, login
@@ -101,7 +101,7 @@ def instance_killed(scene: Scene) -> None:
     group = scene.name
     actor = _serving(scene, group)
     killed = int(actor.name)
-    instances = Instances(scene.testbed.store, login(OPERATOR))
+    instances = AskedInstances(scene.testbed.store, login(OPERATOR))
     others = {number: at for number, at in instances.directory().addresses.items() if number != killed}
     try:
         begun = scene.faults.kill_only(actor).t
@@ -211,7 +211,7 @@ def committing(scene: Scene, groups: Sequence[str]) -> Iterator[list[Client]]:
 def _quiet_group(scene: Scene) -> str:
     """Returns the name of a group whose broker leads the log partition of no group of the run, because an instance has
     one connection to its broker for all groups. Without such a broker, returns any."""
-    leaders = Instances(scene.testbed.store, login(OPERATOR)).directory().leaders
+    leaders = AskedInstances(scene.testbed.store, login(OPERATOR)).directory().leaders
     busy = {leaders.get(partition_of(group)) for group in scene.testbed.groups()}
     names = [f"{scene.name}-{number}" for number in range(len(leaders))]
     return next((name for name in names if leaders.get(partition_of(name)) not in busy), names[0])
@@ -229,7 +229,7 @@ def _group_beside(group: str) -> str:
 def _serving(scene: Scene, group: str) -> Actor:
     """Returns the instance that serves the group, for a fault of the scene. Raises :class:`Abandoned`."""
     try:
-        broker_id, _ = Instances(scene.testbed.store, login(OPERATOR)).directory().coordinator_of(group)
+        broker_id, _ = AskedInstances(scene.testbed.store, login(OPERATOR)).directory().coordinator_of(group)
     except KafkaCoordError as error:
         raise Abandoned(str(error)) from error
     actor = scene.faults.claim_target(f"serve:{broker_id}")
@@ -239,7 +239,7 @@ def _serving(scene: Scene, group: str) -> Actor:
     return actor
 
 
-def _named(instances: Instances, addresses: dict[int, str], group: str) -> set[int]:
+def _named(instances: AskedInstances, addresses: dict[int, str], group: str) -> set[int]:
     """Returns the broker ids that the instances name as the group's coordinator."""
 
     async def ask_for_it(ask: Ask) -> int:

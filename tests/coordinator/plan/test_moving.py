@@ -52,6 +52,18 @@ def test_the_first_member_gets_all_partitions_in_one_pass(world):
     assert (step.commands[0].generation, step.commands[0].epoch) == (1, 1)
 
 
+def test_a_start_names_the_assignor_only_to_a_member_that_requested_another(world):
+    world.join("c1", assignor="stciky")
+    world.join("c2")
+
+    decided = world.look()
+
+    starts = {step.ledger.consumer: step.commands[0] for step in written(decided)}
+    assert {consumer: start.assignor for consumer, start in starts.items()} == {"c1": "sticky", "c2": ""}
+    assert starts["c1"].to_json()["assignor"] == "sticky"
+    assert "assignor" not in starts["c2"].to_json()
+
+
 def test_a_pass_over_a_group_at_rest_writes_nothing_and_its_summary_says_so(world):
     settled(world, "c1", "c2")
 

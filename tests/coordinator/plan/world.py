@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.steps import (
@@ -259,7 +261,9 @@ class World:
                 assert step.result in {"done", "refused"}
                 assert step.message
                 assert not self.requests[step.request.request_id].answered
-                self.requests[step.request.request_id] = replace(step.request, result=step.result, message=step.message)
+                self.requests[step.request.request_id] = structs.replace(
+                    step.request, result=step.result, message=step.message
+                )
         self.check()
 
     def _set_target(self, step: SetTarget) -> None:

@@ -205,7 +205,7 @@ def instance_answers(service: CoordinatorService, group: str, to: str) -> Reques
     path = store.create(layout.REQUEST_PREFIX, fields.dump(value), sequence=True)
 
     def answer() -> Request | None:
-        found = Request.from_json(fields.load(store.get(path).data, path), path.rpartition("/")[2], path)
+        found = Request.from_json(fields.load(store.get(path).data, path), path)
         return found if found.answered else None
 
     answered = eventually(answer, within_s=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from contextlib import closing
 
@@ -11,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.model import TopicPartition as Where
-from kafka_coord.monitor.copies.coordinators import Position
+from kafka_coord.monitor.copies.coordinators import CopyPosition
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.zk import layout
 from tests.cli.running import Run
@@ -72,6 +73,11 @@ def test_a_group_moves_to_the_instances_and_back(front: Front, coord: Run, group
     assert done.code == 0, done.err
     assert "copied and read back 1 of 1 groups" in done.err
     assert committed(instances, group) == {0: (10, f"by {group}"), 1: (20, f"by {group}")}
+    paths = [f"{layout.REQUESTS}/{name}" for name in front.store.children(layout.REQUESTS)]
+    requests = [json.loads(front.store.get(path).data) for path in paths]  # no coordinator is elected to answer them
+    (recorded,) = [one for one in requests if one["change"].startswith(f"group {group} ")]
+    assert recorded["change"] == f"group {group} copied 0: - → 10, 1: - → 20"
+    assert (recorded["action"], recorded["reason"]) == ("reset-offsets", "import of the brokers' offsets")
     again = coord(*IMPORT, group, "--execute", "-o", "json")
     assert [row["verdict"] for row in again.json()] == ["same", "same"]
 
@@ -85,7 +91,7 @@ def test_metadata_of_the_largest_size_is_copied_unchanged(front: Front, coord: R
         KafkaOffsetStore(name, bootstrap, {}, 30.0)
         for name, bootstrap in (("brokers", front.cluster.bootstrap_servers), ("instances", front.bootstrap))
     )
-    largest = {Where(topic, 0): Position(5, "é" * 2_048), Where(topic, 1): Position(6)}
+    largest = {Where(topic, 0): CopyPosition(5, "é" * 2_048), Where(topic, 1): CopyPosition(6)}
     assert instances.write({group: largest}) == {}
 
     done = coord(*EXPORT, "--all", "--execute")

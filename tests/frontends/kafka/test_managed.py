@@ -277,8 +277,9 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     )
     _, _, partitions, offsets = rows_of_four(printed)
     assert (len(partitions), set(offsets)) == (PARTITIONS, {"2"})
-    by = actions_from_json(json.loads(front.store.get(layout.history(group)).data), "here")[-1].by
-    assert re.fullmatch(r"User:ANONYMOUS \(client id \S+, 127\.0\.0\.1:\d+\)", by)
+    done = actions_from_json(json.loads(front.store.get(layout.history(group)).data), "here")[-1]
+    assert re.fullmatch(r"User:ANONYMOUS \(client id \S+, 127\.0\.0\.1:\d+\)", done.by)
+    assert re.fullmatch(rf"{topic} (\d: (-|\d+) → 2(, )?)+", done.change)
     other = consumer(group, enable_auto_commit=False)
     eventually(lambda: shared(other), within_s=30)
     assert {found.offset for found in other.committed(other.assignment(), 30)} == {2}

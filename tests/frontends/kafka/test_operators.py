@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from kafka_coord.zk import layout
 from tests.cli.commands import promised
 from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import ELECTED, Front, elected, published
+from tests.frontends.kafka.java import KafkaTools
 from tests.frontends.kafka.peer import Member, Peer
 from tests.monitor.dashboard.served import operators_file, serving
 from tests.monitor.deleting import delete_records
@@ -262,7 +264,8 @@ def test_a_group_of_stock_clients_has_the_same_two_fields_and_its_fallbacks_must
         status, refused = reset(confirm=shown["confirm"])
         assert (status, committed(coord, group)[0]) == (409, 40)
         assert "no record at or after 2099-01-01T00:00:00.000Z, so reset to the end of the log" in refused["error"]
-        assert reset(confirm=shown["confirm"], accept_notes="yes")[0] == 409
+        assert reset(confirm=shown["confirm"], accept_notes=False)[0] == 409
+        assert reset(confirm=shown["confirm"], accept_notes="yes")[0] == 400, "it is no boolean"
         assert reset(confirm=shown["confirm"], accept_notes=True)[0] == 200
         assert committed(coord, group)[0] == 100
     again = ("groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", "5", "--execute")
@@ -406,3 +409,53 @@ def test_the_groups_log_is_printed_as_text_and_as_json(
     assert "earlier records are not shown: --from 0" in ran.err
     assert coord("groups", "log", "dump", str(partition), "--from", "0", "-o", "tsv").out.count("\tclaim\t") >= 1
     assert coord("groups", "log", "dump").code == 2
+
+
+def test_the_history_says_which_tool_changed_a_groups_offsets(
+    front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer], tools: KafkaTools
+) -> None:
+    """The commits of an application that is no member are not in it, though they look the same to the instance."""
+    of_tools = ("kafka-consumer-groups.sh", "--bootstrap-server", front.bootstrap, "--group", group)
+    simple = f"{group}-simple"
+    for name in (simple, group):
+        reader = Consumer({"bootstrap.servers": front.bootstrap, "group.id": name, "client.id": "simple"})
+        reader.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+        reader.close()
+    joined = member()
+    joined.commit(offsets=[TopicPartition(topic, 0, 30), TopicPartition(topic, 2, 30)], asynchronous=False)
+    joined.close()
+
+    tools(*of_tools, "--reset-offsets", "--to-offset", "2", "--topic", f"{topic}:0", "--execute")
+    tools(*of_tools, "--delete-offsets", "--topic", f"{topic}:0")
+    reader = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group, "client.id": "scrpt"})
+    reader.commit(offsets=[TopicPartition(topic, 1, 7)], asynchronous=False)
+    reader.close()
+    coord("groups", "reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "8", "--execute", "--reason", "why")
+
+    def actions(of: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = coord("groups", "history", of, "--actions", "-o", "json").json()
+        return found
+
+    found = eventually(lambda: len(told := actions(group)) == 4 and told)
+    assert [(one["action"], one["change"], one["reason"]) for one in found] == [
+        ("reset-offsets", f"{topic} 0: 30 → 2", None),
+        ("delete-offsets", f"{topic} 0: 2 → -", None),
+        ("reset-offsets", f"{topic} 1: - → 7", None),
+        ("reset-offsets", f"to-offset 8: {topic} 1: 7 → 8", "why"),
+    ]
+    of_client = r"User:ANONYMOUS \(client id (\S+), 127\.0\.0\.1:\d+\)"
+    names = [match[1] if (match := re.fullmatch(of_client, one["by"])) else one["by"] for one in found]
+    assert names[2] == "scrpt"
+    assert "client id" in found[0]["by"]
+    assert "client id" not in found[3]["by"]
+    assert actions(simple) == []
+
+    tools(*of_tools, "--delete")
+    (last,) = eventually(
+        lambda: [
+            one
+            for one in coord("coordinator", "history", "-o", "json").json()["actions"]
+            if one["action"] == "delete-group" and one["change"] == f"group {group}"
+        ]
+    )
+    assert "client id" in last["by"]

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_coord.classic_groups.sessions import NOTED_AFTER_S, Heard, Key
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import read_record
@@ -30,7 +30,7 @@ def note(front: Front, group: str) -> Mapping[Key, int | None] | None:
     partition = partition_of(group)
 
     async def read() -> list[Heard]:
-        cluster = Cluster.of(front.brokers, {})
+        cluster = LogCluster.of(front.brokers, {})
         with contextlib.closing(cluster):
             leaders = await cluster.leaders(TOPIC)
             reader = PartitionReader(cluster.to(leaders[partition]), partition, TOPIC)

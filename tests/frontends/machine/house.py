@@ -119,4 +119,4 @@ class House:
         for probe in self.taken(instructions.Probe):
             if probe.connection == connection:
                 written = {tp(partition): offset for partition, offset in (offsets or {}).items()}
-                self.tell(stimuli.Heard(connection), stimuli.ProbeAnswered(connection, probe.number, written))
+                self.tell(stimuli.HeardFrom(connection), stimuli.ProbeAnswered(connection, probe.number, written))

@@ -129,7 +129,7 @@ def test_the_number_of_unanswered_probes_is_limited() -> None:
     house.register(options=RegistrationOptions(60.0))
     for _ in range(500):
         house.now += 0.25
-        house.step(stimuli.Heard(1))
+        house.step(stimuli.HeardFrom(1))
     assert len(house.taken(instructions.Probe)) == MAX_UNANSWERED_PROBES
 
 
@@ -366,17 +366,17 @@ def test_the_error_for_a_broken_invariant_shows_the_events_that_led_to_it() -> N
     member = house.holding(house.register(), 0)
     house.state(member).reported[tp(3)] = 1
     with pytest.raises(InvariantBroken, match=r"does not hold[\s\S]*RegistrationWanted[\s\S]*Heard"):
-        house.tell(stimuli.Heard(1))
+        house.tell(stimuli.HeardFrom(1))
 
 
 def test_a_story_contains_the_events_of_one_consumer() -> None:
     house = House()
     house.register(1, "c1")
     house.register(2, "c2")
-    house.tell(stimuli.Heard(2))
+    house.tell(stimuli.HeardFrom(2))
     story = house.machine.story("delays", "c2")
     assert "c1" not in "".join(story)
-    assert story[-1].endswith(str(stimuli.Heard(2)))
+    assert story[-1].endswith(str(stimuli.HeardFrom(2)))
 
 
 def test_the_time_of_the_next_step_excludes_time_in_which_the_machine_did_not_run() -> None:

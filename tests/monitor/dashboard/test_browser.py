@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.zk import layout
 from tests.cli.running import run, started
 from tests.coordinator.harness import World
 from tests.monitor.dashboard.served import Served, operators_file, serving
@@ -84,6 +85,23 @@ def test_a_rebalance_appears_in_the_open_page(world: World, served: Served, page
 
     world.consumer("stuck", obedient=False).join()
     page.get_by_text("the oldest for").wait_for()
+    assert page.errors == []
+
+
+def test_a_topic_that_no_member_subscribes_to_any_more_lacks_no_owner(world: World, served: Served, page: Any) -> None:
+    world.instance(1).start_elected()
+    world.kafka.topic("fares", 1)
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    path = layout.offset("delays", "fares", 0)
+    world.store.ensure_path(path)
+    world.store.set(path, b"7")
+    page.goto(f"{served.url}#/groups/delays")
+    page.get_by_role("cell", name="not subscribed").wait_for()
+    assert page.get_by_text("without an owner").count() == 0
+    assert page.get_by_text("no owner").count() == 0
+    page.get_by_role("link", name="fares 0").first.click()
+    page.get_by_text("not subscribed").wait_for()
     assert page.errors == []
 
 

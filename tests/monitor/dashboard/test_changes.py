@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET, Struct, UnsetType, json
 
 from kafka_coord.monitor.dashboard.changes import changes
 from tests.monitor.dashboard.served import applied
@@ -21,6 +22,34 @@ VALUES = st.recursive(
 @given(VALUES, VALUES)
 def test_the_changes_turn_the_old_document_into_the_new_one(old: Any, new: Any) -> None:
     assert applied(copy.deepcopy(old), copy.deepcopy(changes(old, new))) == new
+
+
+class Span(Struct, array_like=True):
+    start: int
+
+
+class Node(Struct):
+    value: int | UnsetType
+    spans: list[Span]
+    children: list[Node]
+
+
+NODES = st.recursive(
+    st.builds(Node, st.just(UNSET), st.just([]), st.just([])),
+    lambda inner: st.builds(
+        Node,
+        st.integers(2, 4) | st.just(UNSET),
+        st.lists(st.builds(Span, st.integers(2, 4)), max_size=2),
+        st.lists(inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(NODES, NODES)
+def test_the_changes_of_a_typed_document_are_those_of_what_is_encoded(old: Node, new: Node) -> None:
+    before, after, told = (json.decode(json.encode(one)) for one in (old, new, changes(old, new)))
+    assert applied(before, told) == after
 
 
 def test_one_changed_number_in_a_large_document_is_one_small_change() -> None:

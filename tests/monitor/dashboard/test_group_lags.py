@@ -46,3 +46,22 @@ def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
         assert lags.measured["delays"][1] == LagTotal(lag=20, worst=20, unknown=3, gone=10)
         assert lags.consumers == {"delays": ("c1",)}
         assert lags.furthest_behind == ("delays",)
+
+
+def test_offsets_of_a_topic_that_nobody_subscribes_to_do_not_count_for_a_group_at_rest(world: World) -> None:
+    world.kafka.topic("fares", 1)
+    world.instance(1, RESTS_SOON).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    for topic in ("flights", "fares"):
+        world.store.ensure_path(layout.topic_offsets("delays", topic))
+        world.store.create(layout.offset("delays", topic, 0), b"70" if topic == "flights" else b"0")
+    eventually(lambda: world.node(layout.settled("delays")))
+    cluster = read_cluster(world.store)
+    rows = GroupRows(world.store, lambda: None)
+    rows.known(cluster.groups)
+    rows.step(cluster)
+    assert rows.is_at_rest("delays")
+    lags = GroupLags(world.store, hundred, LagRings())
+    assert lags.step(rows, cluster, sampled=False)
+    assert lags.measured["delays"][1] == LagTotal(lag=20, worst=20, unknown=3, gone=10)

@@ -91,8 +91,14 @@ def test_a_reset_is_previewed_and_then_executed_exactly_once(world: World, serve
     consumer.leave()
     path = "/api/v1/groups/delays/reset-offsets"
     asked = {"reason": "bug 17", "rule": "to-current", "topics": ["flights:0"]}
-    for wrong in ({"rule": "to-nowhere"}, {"rule": "shift-by", "value": "many"}, {"rule": "to-time", "value": "noon"}):
-        assert post(served, path, asked | wrong)[0] == 400
+    for wrong, why in (
+        ({"rule": "to-nowhere"}, "openapi.json describes it: Invalid enum value 'to-nowhere' - at `$.rule`"),
+        ({"rule": "shift-by", "value": "many"}, "shift-by needs an integer as its value"),
+        ({"rule": "to-time", "value": "noon"}, "'noon'"),
+        ({"pause": "yes"}, "Expected `bool`, got `str` - at `$.pause`"),
+    ):
+        status, told = post(served, path, asked | wrong)
+        assert (status, why in told["error"]) == (400, True), told
     assert post(served, path, {**asked, "topics": ["flights:99"]})[0] == 404
     shown = post(served, path, asked)[1]
     assert [(row["current_offset"], row["new_offset"]) for row in shown["rows"]] == [(5, 5)]

@@ -131,7 +131,7 @@ def test_pages_share_reads_and_without_a_page_no_zookeeper_session_is_open(
 def test_a_reader_that_is_too_slow_is_disconnected(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST_WAITING", 2)
     reader = live.Reader()
-    event = live.Event("change", GROUP, "[]")
+    event = live.PageEvent("change", GROUP, "[]")
     for _ in range(3):
         reader.put(event)
     assert reader.over

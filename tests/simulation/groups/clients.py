@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import Error
@@ -45,6 +45,13 @@ def _joining(member_id: str) -> dict[str, Any]:
         "protocol_type": "consumer",
         "protocols": (form(name="range", metadata=encoded_subscription(TOPIC)),),
     }
+
+
+def _syncing(member_id: str, generation: int, members: Sequence[str]) -> dict[str, Any]:
+    """The fields of a sync of a leader that knows these members, or of another member if there are none."""
+    form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
+    told = tuple(form(member_id=one, assignment=_assignment(f"{generation}:{one}")) for one in members)
+    return {"member_id": member_id, "generation_id": generation, "assignments": told}
 
 
 def _leaving(member_id: str, instance_id: str | None) -> dict[str, Any]:
@@ -163,17 +170,9 @@ class Client:
         leads = answer.leader == self.member_id
         if leads and (self.is_lazy or self.rng.random() < 0.03) and not self.history.calm:
             await asyncio.sleep(self.rng.uniform(2.0, 12.0))
-        form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
-        told = tuple(
-            form(member_id=one.member_id, assignment=_assignment(f"{self.generation}:{one.member_id}"))
-            for one in (answer.members if leads else ())
-        )
+        members = [one.member_id for one in (answer.members if leads else ())]
         answer = await self._ask(
-            "SyncGroup",
-            check=self._assignment_check(),
-            member_id=self.member_id,
-            generation_id=self.generation,
-            assignments=told,
+            "SyncGroup", check=self._assignment_check(), **_syncing(self.member_id, self.generation, members)
         )
         self._check(answer.error_code)
         self._reads = self.history.topic.identity
@@ -230,8 +229,12 @@ class Client:
         for part in answer.topics[0].partitions:
             self.history.judge.fetched(self.group, part.partition_index, part.committed_offset, began)
 
-    def leave_frame(self, member_id: str, instance_id: str | None) -> bytes:
-        return self._frame("LeaveGroup", **_leaving(member_id, instance_id))
+    def leave_frame(self, member_id: str, instance_id: str | None, group: str = GROUP) -> bytes:
+        return self._frame("LeaveGroup", group_id=group, **_leaving(member_id, instance_id))
+
+    def sync_frame(self, group: str, member_id: str, generation: int) -> bytes:
+        """Returns the sync of another client, which leads another group and is its only member."""
+        return self._frame("SyncGroup", group_id=group, **_syncing(member_id, generation, [member_id]))
 
     def join_frame(self, group: str, member_id: str) -> bytes:
         """Returns the join of another client, in another group."""

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.metadata import ClassicState
+from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.routing import HEARTBEAT
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PROOF_S
+from kafka_coord.wire.frames import RequestHeader
+from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import REGISTRY_READ_S, Instance, Network, Registry, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
@@ -25,10 +28,12 @@ from tests.simulation.groups.member_faults import OF_MEMBERS, MemberFaults
 from tests.simulation.groups.session_faults import OF_SESSIONS, SessionFaults
 from tests.simulation.groups.topics import SimulatedTopic
 
+_DELETE_GROUPS = 42
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
-    "idle", "deny", "size", "unclear", "zookeeper", "topics", "evict", "return", "newcomer", "outage", "alternate",
+    "idle", "deny", "size", "unclear", "zookeeper", "topics", "emptied", "evict", "return", "newcomer", "outage",
+    "alternate",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
@@ -48,6 +53,13 @@ _FEW = 4
 so none hides the others."""
 _ANSWERED_WITHIN_S = 20.0
 _CALM_PACE = 2.0
+_LATE_S = 12.0
+"""How late a message of the turmoil may arrive, in seconds."""
+_RECOVERS_S = 12.0
+"""How long clients may need, in seconds, after a broker closed a connection while a request was on its way: nobody
+knows then whether the broker has it, so the term ends, and all clients join again."""
+_NOTICED_WITHIN_S = 0.1
+"""How long after such a close its term may end, in seconds."""
 _COMMITS_WITHIN_S = 3 * RESTS_S * _CALM_PACE + 1.0
 """In the calm period, a client commits after at most one random action and one due heartbeat, and pauses before each of
 the three. The requests take a few hundredths of a second, because no message is lost or late."""
@@ -120,8 +132,12 @@ class GroupHistory:
         world.after(_LOOKS_S, self._look_at_named)
         self._run(start + max(self.turmoil_s, self.of_sessions.takes_s))
         self._end_all()
-        self._run(world.now + CALM_S)
-        self._at_rest()
+        self._run(world.now + _LATE_S)
+        judged_since = world.now
+        self._run(world.now + CALM_S - _LATE_S)
+        while self.net.crossed_at and world.now < self.net.crossed_at[-1] + _RECOVERS_S:
+            self._run(self.net.crossed_at[-1] + _RECOVERS_S)
+        self._at_rest(judged_since)
         self.judge.end()
 
     def _run(self, until: float) -> None:
@@ -187,7 +203,7 @@ class GroupHistory:
             waiting = sum(member.beat_token is not None for member in members)
             if held != waiting:
                 self.judge.breaks(f"{instance.process.name} holds {held} heartbeats, for {waiting} members")
-            elif group is not None and held and group.metadata.state is not GroupState.STABLE:
+            elif group is not None and held and group.metadata.state is not ClassicState.STABLE:
                 self.judge.breaks(f"{instance.process.name} holds a heartbeat in a rebalance")
 
     def _look_at_named(self) -> None:
@@ -246,6 +262,11 @@ class GroupHistory:
     def _size(self) -> None:
         """The brokers refuse batches of more records than a few, or than one, or any."""
         self.log.most_records = self.rng.choice([1 << 30, 2, 1, 0])
+
+    def refuse_more_than(self, records: int) -> None:
+        """Makes the brokers refuse batches of more than ``records`` records, unless the turmoil is over."""
+        if not self.calm:
+            self.log.most_records = records
 
     def _unclear(self) -> None:
         self.log.unclear = self.rng.choice([None, TIMED_OUT, STORAGE])
@@ -378,7 +399,11 @@ class GroupHistory:
         """An operator deletes the group without members."""
         self.judge.deleted_at = self.world.now
         instance = self.instances[self.log.leader]
-        instance.process.start(lambda: instance.coordinator._delete(ALONE, "an operator"))
+        instance.process.start(lambda: instance.coordinator._delete(self.of_a_tool(), ALONE))
+
+    @staticmethod
+    def of_a_tool() -> Call:
+        return Call(RequestHeader(_DELETE_GROUPS, 0, 0, "a tool"), None, OpenCaller("h"))
 
     def _topics(self) -> None:
         """Makes the topic anew, or hides it. Its choices are its own, so other faults are the same with and without
@@ -400,7 +425,6 @@ class GroupHistory:
         self.topic.show()
         self.calm = True
         self.net.loss = self.net.delay = 0.0
-        self.net.idle_s = self.net.lifetime_s = math.inf  # a close may cross an append, which ends a term
         self.net.without_zookeeper = self.log.denies = False
         self.log.most_records, self.log.unclear = 1 << 30, None
         self.log.have_replicas(True)
@@ -417,8 +441,12 @@ class GroupHistory:
 
     # --- the end of the history --------------------------------------------------------------------------------------
 
-    def _at_rest(self) -> None:
+    def _at_rest(self, judged_since: float) -> None:
         now = self.world.now
+        ends = sum(at > judged_since for instance in self.instances.values() for at in instance.terms_ended_at)
+        closes = sum(at > judged_since - _NOTICED_WITHIN_S for at in self.net.crossed_at)
+        if ends > closes:
+            raise InvariantBroken(f"{ends} terms ended in the calm, and {closes} closes crossed a request")
         for asked_at, process, name in self.asked.values():
             if not process.killed and now - asked_at > _ANSWERED_WITHIN_S:
                 raise InvariantBroken(f"a request of {name} is not answered after {now - asked_at:.0f} s")

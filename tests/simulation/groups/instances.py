@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
+from kafka_coord.frontends.kafka.claimants import WITHIN_S as CLAIMANT_WITHIN_S
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog.broker import BrokerConnection
@@ -48,6 +49,8 @@ class Network:
         self.lifetime_s = math.inf
         """After how long connections are replaced, because their authentication expires."""
         self.without_zookeeper = False
+        self.crossed_at: list[float] = []
+        """When a request was sent on a connection that the broker had just closed."""
 
     def loses(self) -> bool:
         return self.world.rng.random() < self.loss
@@ -92,6 +95,8 @@ class Connection:
                 raise NotSent(f"{name}: the connection is closed")
             await self.open()
         closed_by_broker = not self._waiting and self._net.world.now - self._used_at > self._net.idle_s
+        if closed_by_broker:
+            self._net.crossed_at.append(self._net.world.now)
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.add(answer)
         lost, lost_back = self._net.loses() or closed_by_broker, self._net.loses()
@@ -152,11 +157,14 @@ class Znode:
 
     def __init__(self, version: int) -> None:
         self.version, self.czxid = version, 1
+        self.claimant: int | None = None
+        """The broker of the instance that claimed it last."""
 
     def make_anew(self, version: int) -> None:
         """Deletes it and creates it again, with so many changes since."""
         self.version = version
         self.czxid += 1
+        self.claimant = None
 
     def is_as(self, claimed: Claimed) -> bool:
         return (self.version, self.czxid) == claimed
@@ -189,8 +197,14 @@ class Registry:
 class KnownInstances(Instances):
     """What an instance knows of the others. Reads the registry every :data:`REGISTRY_READ_S` seconds."""
 
-    def __init__(self, registry: Registry, broker: int, clock: Callable[[], float]) -> None:
-        super().__init__(_no_connection, broker, lambda: self.seen)
+    def __init__(
+        self,
+        registry: Registry,
+        broker: int,
+        clock: Callable[[], float],
+        claimant: Callable[[int], Awaitable[int | None]],
+    ) -> None:
+        super().__init__(_no_connection, broker, lambda: self.seen, claimant=claimant)
         self._registry, self._clock = registry, clock
         self.seen: dict[int, tuple[str, int]] = {}
         self.read_at = 0.0
@@ -227,7 +241,8 @@ class Instance:
     ) -> None:
         self.world, self.net, self.log, self.znode, self.broker = world, net, log, znode, broker
         self.process = Process(world, f"instance-{broker}")
-        self.known = known = KnownInstances(registry, broker, lambda: world.now)
+        self.terms_ended_at: list[float] = []
+        self.known = known = KnownInstances(registry, broker, lambda: world.now, self._claimant)
         numbers = iter(range(1 << 30))
         self.manager = GroupMetadataManager(
             lambda: Connection(self),  # type: ignore[arg-type, return-value]
@@ -249,6 +264,7 @@ class Instance:
         self.process.start(known.follow)
 
     def _term_ended(self, partition: int) -> None:
+        self.terms_ended_at.append(self.world.now)
         self.coordinator.end_partition(partition)
 
     async def _check(self, _partition: int, claimed: Claimed) -> bool:
@@ -258,6 +274,22 @@ class Instance:
         is_current = self.znode.is_as(claimed)
         await asyncio.sleep(self.net.takes_s())
         return is_current
+
+    async def _claimant(self, _partition: int) -> int | None:
+        """Reads who claimed the znode last, as :class:`~kafka_coord.frontends.kafka.claimants.Claimants` does."""
+        try:
+            async with asyncio.timeout(CLAIMANT_WITHIN_S):
+                return await self._read_claimant()
+        except TimeoutError:
+            return None
+
+    async def _read_claimant(self) -> int | None:
+        await asyncio.sleep(self.net.takes_s())
+        if self.net.loses() or self.net.without_zookeeper:
+            return None
+        claimant = self.znode.claimant
+        await asyncio.sleep(self.net.takes_s())
+        return claimant
 
     async def _claim(self, partition: int) -> Claimed:
         """Compares and sets in two requests, whose answers may be lost."""
@@ -270,7 +302,7 @@ class Instance:
             raise StoreUnavailable("the request was lost")
         if self.znode.version != seen:
             raise StoreUnavailable("somebody was faster")
-        self.znode.version = seen + 1
+        self.znode.version, self.znode.claimant = seen + 1, self.broker
         won = Claimed(self.znode.version, self.znode.czxid)
         await asyncio.sleep(self.net.takes_s())
         if self.net.loses():

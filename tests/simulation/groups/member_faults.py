@@ -1,5 +1,5 @@
-"""Faults of single members: an operator removes one, a static one returns before its last commit has arrived, or a
-newcomer vanishes that has been handed an id.
+"""Faults of single members: an operator removes one, a static one returns before its last commit has arrived, a
+newcomer vanishes that has been handed an id, or the last one leaves while the brokers refuse all batches.
 
 They are drawn on their own, so that they take nothing from the other kinds.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.grouplog.manager import partition_of
@@ -19,9 +19,11 @@ from tests.simulation.groups.line import Line
 if TYPE_CHECKING:
     from tests.simulation.groups.history import GroupHistory
 
-OF_MEMBERS = frozenset({"evict", "return", "newcomer"})
+OF_MEMBERS = frozenset({"emptied", "evict", "newcomer", "return"})
 _FIRST_JOIN_S, _LOOKS_S = 1.0, 0.01
 """How long the first join of an empty group takes at most, in seconds, while its instance serves it."""
+_REFUSES_S = 0.1
+"""How long the brokers refuse all batches when a group's last member leaves, in seconds."""
 
 
 class MemberFaults:
@@ -91,6 +93,30 @@ class MemberFaults:
             if not joining.done() and serves and not instance.known.is_stopping:
                 history.judge.breaks(f"a newcomer that has vanished holds up the first join of group {group}")
             await joining
+
+        instance.process.start(handle)
+
+    def _emptied(self) -> None:
+        """The only member of another group leaves while the brokers refuse all batches. As soon as they take batches
+        again, an operator deletes the group."""
+        history, group = self._history, next(self._empty_groups)
+        client, instance = history.clients[0], history.instances[history.log.leader]
+
+        async def asks(name: str, frame: bytes) -> Any:
+            return Client.read(name, await instance.coordinator.answer(frame, Line("")))
+
+        async def handle() -> None:
+            handed = await asks("JoinGroup", client.join_frame(group, ""))
+            joined = await asks("JoinGroup", client.join_frame(group, handed.member_id))
+            who = group, joined.member_id
+            synced = await asks("SyncGroup", client.sync_frame(*who, joined.generation_id))
+            if synced.error_code != Error.NONE or history.calm:
+                return
+            before, history.log.most_records = history.log.most_records, 0
+            history.world.after(_REFUSES_S, lambda: history.refuse_more_than(before))
+            await asks("LeaveGroup", client.leave_frame(who[1], None, group))
+            await asyncio.sleep(_REFUSES_S + _LOOKS_S)
+            await instance.coordinator._delete(history.of_a_tool(), group)
 
         instance.process.start(handle)
 

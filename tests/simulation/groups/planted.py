@@ -10,17 +10,17 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.metadata import ClassicState
 from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
-from kafka_coord.grouplog.errors import REFUSALS, Refused
+from kafka_coord.grouplog.errors import REFUSALS, AppendRefused
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
-from kafka_coord.grouplog.topics import Topics
+from kafka_coord.grouplog.topics import LogTopics
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
 Patch = tuple[Any, str, Any]
@@ -230,7 +230,7 @@ def _heartbeats_without_proof() -> Patch:
 def _refusal_counts_as_proof() -> Patch:
     async def prove(self: Any) -> None:
         if not self.ended and self._loop.time() >= self.proven_at + PROOF_S:
-            with suppress(Refused):
+            with suppress(AppendRefused):
                 await self.append([keep_alive_record()])
 
     return LogTerm, "prove", prove
@@ -243,7 +243,7 @@ def _refused_deletion_leaves_the_group_dead() -> Patch:
         group = self.groups_cache.get(group_id)
         error = await original(self, group_id)
         if error is not Error.NONE and group is not None:
-            group.metadata.state = GroupState.DEAD
+            group.metadata.state = ClassicState.DEAD
         return error
 
     return GroupMetadataManager, "delete_group", delete
@@ -264,7 +264,7 @@ def _stops_at_once() -> Patch:
 
 
 def _offsets_keyed_by_name_alone() -> Patch:
-    return Topics, "belongs", lambda _self, _topic, _identity: True
+    return LogTopics, "belongs", lambda _self, _topic, _identity: True
 
 
 def _hidden_offsets_deleted() -> Patch:
@@ -296,10 +296,21 @@ def _vanished_newcomer_waited_for() -> Patch:
     def complete(self: Any, now: float) -> None:
         group = self.metadata
         waits = self._initial or group.pending or not group.has_all_joined
-        if group.state is GroupState.PREPARING_REBALANCE and not waits:
+        if group.state is ClassicState.PREPARING_REBALANCE and not waits:
             self._complete_join(now)
 
     return Group, "_complete_join_if_all_joined", complete
+
+
+def _closed_connection_ends_the_term() -> Patch:
+    async def send(self: Any, request: Any) -> Any:
+        return await self._broker.ask("Produce", 3, request, reopens=self._next_offset < 0)
+
+    return LogTerm, "_send", send
+
+
+def _removed_before_it_is_empty() -> Patch:
+    return GroupMetadataManager, "_emptiness", lambda _self, _group_id: iter(())
 
 
 def _sessions_run_in_outages() -> Patch:
@@ -341,6 +352,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a generation whose topic was hidden knows no id": _hidden_topics_have_no_id,
     "members that were not heard get full sessions": _unheard_members_get_full_sessions,
     "a newcomer that has vanished holds up the first join": _vanished_newcomer_waited_for,
+    "a group is removed before the log says that it is empty": _removed_before_it_is_empty,
+    "a closed connection ends the term": _closed_connection_ends_the_term,
     "sessions run while nobody is answered": _sessions_run_in_outages,
 }
 
@@ -367,6 +380,8 @@ TELLING = {
     "a generation whose topic was hidden knows no id": frozenset({"topics"}),
     "members that were not heard get full sessions": frozenset({"alternate"}),
     "a newcomer that has vanished holds up the first join": frozenset({"newcomer"}),
+    "a group is removed before the log says that it is empty": frozenset({"emptied"}),
+    "a closed connection ends the term": frozenset({"idle"}),
     "sessions run while nobody is answered": frozenset({"outage"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from kafka_coord.classic_groups.metadata import GroupState
+from kafka_coord.classic_groups.metadata import ClassicState
 from tests.simulation.groups.clients import GROUP, SESSION_MS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SessionFaults:
     def _members(self) -> set[str]:
         """Returns the members in the memory of the leader's instance, if the group is stable there."""
         group = self._history.instances[self._history.log.leader].manager.group(GROUP)
-        is_stable = group is not None and group.metadata.state is GroupState.STABLE
+        is_stable = group is not None and group.metadata.state is ClassicState.STABLE
         return set(group.metadata.members) if group is not None and is_stable else set()
 
     def _outage(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-from kafka_coord.grouplog.topics import Topics
+from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import TopicInfo
 from tests.simulation.groups.loop import Process, World
 
@@ -52,7 +52,7 @@ class SimulatedTopic:
             self.world.after(self.rng.uniform(0.0, _LATE_S), listener)
 
 
-class SimulatedTopics(Topics):
+class SimulatedTopics(LogTopics):
     """What one instance knows of the topic."""
 
     def __init__(self, topic: SimulatedTopic, process: Process) -> None:

@@ -209,7 +209,7 @@ class Quiet:
         self._changed.clear()
         self._store.exists(layout.history(GROUP), lambda _event: self._changed.set())
         with contextlib.suppress(MalformedValue, NotFound):
-            return next(reversed(read_trail(self._store, GROUP)[0]), None)
+            return next(reversed(read_trail(self._store, GROUP).decisions), None)
         return None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:

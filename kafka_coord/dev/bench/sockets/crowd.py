@@ -23,8 +23,8 @@ from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.operations import Offsets
-from kafka_coord.channel.rpc import Answered, Rpc
-from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
+from kafka_coord.channel.rpc import AnsweredRequest, Rpc
+from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.member import ModelFetchers
@@ -163,7 +163,7 @@ class _Consumer:
         self._step()
         while True:
             step = self._search.next(self._lease_left_s())
-            if isinstance(step, Pause):
+            if isinstance(step, Wait):
                 await asyncio.sleep(step.seconds)
                 continue
             host = step.host if isinstance(step, Ask) else step.endpoint
@@ -192,7 +192,7 @@ class _Consumer:
         finally:
             writer.close()
         event = rpc.take(frames[0])
-        if not isinstance(event, Answered):
+        if not isinstance(event, AnsweredRequest):
             raise OSError(f"answered with {frames[0]}")
         return ClusterMetadata.from_json(event.frame)
 

@@ -9,7 +9,7 @@ from kafka_coord.dev.demo.timeline import Reign
 from kafka_coord.dev.demo.watching import GroupNow, Watcher
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import CoordinatorInfo, Decision
-from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.client_groups.groups import described, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import GroupDescription, LogRanges
@@ -43,7 +43,7 @@ class StockWatcher(Watcher):
 
     def _described(self, log_ranges: LogRanges | None) -> GroupDescription:
         topics = read_cluster(self._store).topics
-        group = read_client_group(Instances(self._store, {}), self._group)
+        group = read_client_group(AskedInstances(self._store, {}), self._group)
         return described([group], topics, log_ranges)[0]
 
     def _look_at_coordinator(self) -> None:

@@ -11,18 +11,25 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.channel.offset_details import write_details
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
-from kafka_coord.frontends.kafka.managed.adopting import Registered, begin_adoption, read_registered, topics_that_exist
+from kafka_coord.frontends.kafka.managed.adopting import (
+    RegisteredProtocols,
+    begin_adoption,
+    read_registered,
+    topics_that_exist,
+)
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, read_groups, state_of, topics_of
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import CommittedOffset, Observation, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import about_group, offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Store
@@ -106,7 +113,7 @@ class Administration:
                 return refusal
         return Error.NONE
 
-    async def registered(self, group: str) -> Registered:
+    async def registered(self, group: str) -> RegisteredProtocols:
         """Returns the group's members, whatever protocol they use. Raises :class:`StoreError`."""
         return await asyncio.to_thread(read_registered, self._store, group)
 
@@ -153,11 +160,18 @@ class Administration:
                 return
 
     async def set_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], by: str, reason: str = ""
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        by: str,
+        reason: str = "",
+        before: Mapping[TopicPartition, int] | None = None,
     ) -> Error:
-        """Sets the offsets of partitions that no member holds. The group's history records ``by`` and ``reason``."""
+        """Sets the offsets of partitions that no member holds. The group's history records ``by``, ``reason`` and, if
+        the offsets ``before`` are given, the change."""
         values = {tp: one.offset for tp, one in offsets.items()}
-        request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by)
+        change = offsets_change(before, values) if before is not None else ""
+        request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by, change=change)
         error = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
         details = {tp: one for tp, one in offsets.items() if not one.is_bare}
         if error is Error.NONE and details:
@@ -167,10 +181,26 @@ class Administration:
                 log.warning("could not write the offset details group=%s: %s", group, failed)
         return error
 
-    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition], by: str) -> Error:
-        """Deletes the offsets of partitions that no member holds. The group's history records ``by``."""
-        request = Request(RequestType.DELETE_OFFSETS, group, partitions=PartitionSet.of(partitions), by=by)
+    async def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], by: str, before: Mapping[TopicPartition, int]
+    ) -> Error:
+        """Deletes the offsets of partitions that no member holds. The group's history records ``by`` and the change
+        from the offsets ``before``."""
+        chosen = PartitionSet.of(partitions)
+        change = offsets_change(before, dict.fromkeys(chosen))
+        request = Request(RequestType.DELETE_OFFSETS, group, partitions=chosen, by=by, change=change)
         return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
+
+    async def record(self, kind: str, group: str, by: str, change: str = "") -> None:
+        """Asks the coordinator to record in the cluster's history what ``by`` has done to a client-assigned group."""
+        now_ms = time.time_ns() // 1_000_000
+        request = Request(RequestType.LOOK, by=by, action=kind, change=about_group(group, change), timestamp_ms=now_ms)
+        try:
+            await asyncio.to_thread(
+                self._store.create, layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True
+            )
+        except StoreError as error:
+            log.warning("cannot record %s of group=%s by %s: %s", kind, group, by, error)
 
     async def _ask(self, request: Request, refused: Error) -> Error:
         """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it."""
@@ -196,7 +226,7 @@ class Administration:
             while loop.time() < deadline:
                 node = await asyncio.to_thread(store.get, path)
                 with suppress(MalformedValue):
-                    answered = Request.from_json(fields.load(node.data, path), path.rpartition("/")[2], path)
+                    answered = Request.from_json(fields.load(node.data, path), path)
                     if answered.answered:
                         return answered
                 await asyncio.sleep(_LOOK_AGAIN_S)

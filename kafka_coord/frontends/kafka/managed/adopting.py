@@ -40,7 +40,7 @@ def begin_adoption(
     return missing
 
 
-class Registered(NamedTuple):
+class RegisteredProtocols(NamedTuple):
     """The members of a group. ``protocols`` maps each member to its protocol, or to ``None`` if the member is not a
     stock client or cannot be read. ``zxid`` is when the set of members last changed. ``is_decided`` says whether a
     coordinator is elected."""
@@ -50,7 +50,7 @@ class Registered(NamedTuple):
     is_decided: bool
 
 
-def read_registered(store: Store, group: str) -> Registered:
+def read_registered(store: Store, group: str) -> RegisteredProtocols:
     """Reads the group's members from ZooKeeper. Raises :class:`StoreError`."""
     parent, ids = layout.ids(group), store.exists(layout.ids(group))
     names = store.children(parent) if ids is not None else ()
@@ -59,7 +59,9 @@ def read_registered(store: Store, group: str) -> Registered:
     for name, node in zip(names, nodes, strict=True):
         with suppress(MalformedValue):
             protocols[name] = decode_member(f"{parent}/{name}", node).protocol if isinstance(node, Node) else None
-    return Registered(protocols, ids.pzxid if ids is not None else 0, store.exists(layout.COORDINATOR) is not None)
+    return RegisteredProtocols(
+        protocols, ids.pzxid if ids is not None else 0, store.exists(layout.COORDINATOR) is not None
+    )
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:

@@ -25,9 +25,9 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Answered, Joined, Synced
 from kafka_coord.classic_groups.heartbeat_hold import Beats
 from kafka_coord.classic_groups.metadata import CONSUMER
-from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Request
+from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, KafkaMember, MemberCommit, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
-from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, ManagedTopics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.model import Command, StartFetcher, StopFetcher, TopicPartition
@@ -48,7 +48,7 @@ _ADMISSION_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _ClassicRequest(Request):
+class _ClassicRequest(MemberRequest):
     protocol: ClassVar[str] = PROTOCOL
 
     def made(self, members: KafkaMembers, number: int) -> ClassicMember:
@@ -56,7 +56,7 @@ class _ClassicRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Join(_ClassicRequest):
+class ClassicJoin(_ClassicRequest):
     """A JoinGroup request. If ``is_new`` is set, the client did not send a member id, and ``member_id`` was generated
     for it. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps (none if it is
     eager), and ``generation`` is the generation in which it received them, or -1 if the client did not send one.
@@ -64,7 +64,7 @@ class Join(_ClassicRequest):
 
     is_new: bool
     assignor: str
-    topics: Topics
+    topics: ManagedTopics
     owned: frozenset[TopicPartition]
     session_timeout_s: float
     rebalance_timeout_s: float
@@ -116,7 +116,7 @@ class Join(_ClassicRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Sync(_ClassicRequest):
+class ClassicSync(_ClassicRequest):
     """A SyncGroup request. ``assignor`` is ``None`` before version 5."""
 
     generation: int
@@ -144,7 +144,7 @@ class Beat(_ClassicRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Leave(_ClassicRequest):
+class ClassicLeave(_ClassicRequest):
     """One member's entry in a LeaveGroup request. An operator's request identifies a static member by its instance id
     alone."""
 
@@ -166,15 +166,15 @@ class ClassicMember(KafkaMember):
     def __init__(self, members: KafkaMembers, request: _ClassicRequest, number: int) -> None:
         super().__init__(members, request, number)
         options = members.earlier_options(request.key)
-        if isinstance(request, Join):
+        if isinstance(request, ClassicJoin):
             options = RegistrationOptions(request.session_timeout_s)
         self.session_timeout_s = options.session_timeout_s if options is not None else members.session_timeout_s
         self.generation = max(0, getattr(request, "generation", 0))
         self.first_epoch = self.epoch = max(FIRST_EPOCH, self.generation)
-        self.joined: Join | None = None
+        self.joined: ClassicJoin | None = None
         self.sent: frozenset[TopicPartition] | None = None
         self._beats = Beats(members.now)
-        if isinstance(request, Join):
+        if isinstance(request, ClassicJoin):
             self._beats.joined(members.now)
         self.syncs = False
         self._replaced: set[str] = set()
@@ -192,9 +192,9 @@ class ClassicMember(KafkaMember):
         is_joining = self.sent is None or self.syncs or self.waits_for_share
         return is_joining and self.joined is not None and self.joined.is_eager
 
-    def wait(self, request: Request) -> None:
-        self.hold(request, request.limit_s if isinstance(request, Join) else _ADMISSION_S)
-        if isinstance(request, Join):
+    def wait(self, request: MemberRequest) -> None:
+        self.hold(request, request.limit_s if isinstance(request, ClassicJoin) else _ADMISSION_S)
+        if isinstance(request, ClassicJoin):
             self.joined = request
             self.members.waits_for_share(self)
 
@@ -207,22 +207,22 @@ class ClassicMember(KafkaMember):
     def late_until(self) -> float:
         return self._beats.again_until
 
-    def committed(self, _commit: Commit) -> None:
+    def committed(self, _commit: MemberCommit) -> None:
         self._beats.quiet_since = self.members.now
 
-    def arrived(self, request: Request) -> None:
-        if isinstance(request, Sync):
+    def arrived(self, request: MemberRequest) -> None:
+        if isinstance(request, ClassicSync):
             self._sync(request)
         elif isinstance(request, Beat):
             self._beat(request)
 
     def _heard(self) -> None:
         self._beats.quiet_since = self.members.now
-        self.members.tell(stimuli.Heard(self.connection))
+        self.members.tell(stimuli.HeardFrom(self.connection))
 
     # --- joining -----------------------------------------------------------------------------------------------------
 
-    def rejoin(self, join: Join) -> None:
+    def rejoin(self, join: ClassicJoin) -> None:
         self._heard()
         self._beats.joined(self.members.now)
         self._answer_waiting(Error.REBALANCE_IN_PROGRESS)
@@ -234,8 +234,8 @@ class ClassicMember(KafkaMember):
         else:
             self.go_on(join)
 
-    def go_on(self, request: Request) -> None:
-        if not isinstance(request, Join) or request is not self.joined:
+    def go_on(self, request: MemberRequest) -> None:
+        if not isinstance(request, ClassicJoin) or request is not self.joined:
             self.members.refuse(request, Error.REBALANCE_IN_PROGRESS)  # the client has rejoined since
             return
         self._acknowledge_stop(request)
@@ -252,25 +252,25 @@ class ClassicMember(KafkaMember):
 
     @property
     def waits_for_share(self) -> bool:
-        return isinstance(self.waiting, Join)
+        return isinstance(self.waiting, ClassicJoin)
 
     def target_read(self) -> None:
         if self.id is not None and self.command is None and self._has_share:
             self._answer_join()
 
-    def _acknowledge_stop(self, join: Join) -> None:
+    def _acknowledge_stop(self, join: ClassicJoin) -> None:
         command = self.command[1] if self.command is not None else None
         if isinstance(command, StopFetcher) and join.owned.isdisjoint(command.partitions):
             self.acknowledged()
 
-    def _join_answered(self, join: Join) -> None:
+    def _join_answered(self, join: ClassicJoin) -> None:
         if not join.owned or not self.generation:  # commits from earlier generations are no longer valid
             self.first_epoch = self.epoch
         self.joined, self.generation, self.syncs = join, self.epoch, True
         who = join.token, Error.NONE, self.member_id
         self.members.answer(Joined(*who, self.generation, CONSUMER, join.assignor))
 
-    def _sync(self, sync: Sync) -> None:
+    def _sync(self, sync: ClassicSync) -> None:
         if self.joined is None or not (self.syncs or self.sent is not None):
             self.members.refuse(sync, Error.REBALANCE_IN_PROGRESS)
         elif sync.generation != self.generation:
@@ -289,11 +289,11 @@ class ClassicMember(KafkaMember):
     def settled(self) -> None:
         """Answers a held SyncGroup, now that the acknowledgement of its share has been stored: the client keeps the
         share even if this instance fails."""
-        if isinstance(self.waiting, Sync) and self.joined is not None:
+        if isinstance(self.waiting, ClassicSync) and self.joined is not None:
             sync, self.waiting = self.waiting, None
             self._sync_answered(sync, self.joined)
 
-    def _sync_answered(self, sync: Sync, joined: Join) -> None:
+    def _sync_answered(self, sync: ClassicSync, joined: ClassicJoin) -> None:
         self.sent, self.told, self.syncs = self.assignment, self.command is not None, False
         share = encoded_assignment(self.assignment)
         self.members.answer(Synced(sync.token, Error.NONE, CONSUMER, joined.assignor, share))
@@ -313,7 +313,7 @@ class ClassicMember(KafkaMember):
         elif self.sent is not None and limit_s > 0:
             self.hold(beat, limit_s)
         else:
-            is_joining = self.syncs or self.changing is not None or isinstance(self.waiting, Join)
+            is_joining = self.syncs or self.changing is not None or isinstance(self.waiting, ClassicJoin)
             keeps = self.sent is not None or is_joining
             self.members.refuse(beat, Error.NONE if keeps else Error.REBALANCE_IN_PROGRESS)
 
@@ -328,7 +328,7 @@ class ClassicMember(KafkaMember):
             given = topics & topic_ids.keys()
             self._replaced |= {topic for topic in given if self.members.identity(topic) != topic_ids[topic]}
         join = self.waiting
-        if not isinstance(join, Join):
+        if not isinstance(join, ClassicJoin):
             self._answer_waiting(Error.REBALANCE_IN_PROGRESS)
             return
         self._is_changing = False
@@ -342,15 +342,15 @@ class ClassicMember(KafkaMember):
 
     def _answer_join(self) -> None:
         join, self.waiting = self.waiting, None
-        if isinstance(join, Join):
+        if isinstance(join, ClassicJoin):
             self._join_answered(join)
 
     def overdue(self) -> None:
         self._beats.quiet_since = self.members.now
-        if isinstance(self.waiting, Join):
+        if isinstance(self.waiting, ClassicJoin):
             self._answer_join()
         else:
-            is_unsynced = isinstance(self.waiting, Sync)
+            is_unsynced = isinstance(self.waiting, ClassicSync)
             self._answer_waiting(Error.REBALANCE_IN_PROGRESS if is_unsynced else Error.NONE)
 
     def interrupted(self) -> None:
@@ -358,7 +358,7 @@ class ClassicMember(KafkaMember):
         if isinstance(beat, Beat):
             self.waiting = None
             self.members.answer(Answered(beat.token, self._beats.interrupted(self.members.now)))
-        elif not isinstance(beat, Sync):  # a SyncGroup is answered soon in any case
+        elif not isinstance(beat, ClassicSync):  # a SyncGroup is answered soon in any case
             self.overdue()
 
     def given_up(self) -> None:

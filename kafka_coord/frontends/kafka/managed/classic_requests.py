@@ -13,11 +13,19 @@ from kafka_coord.classic_groups.events import NO_MEMBER, Joined, Left, Synced
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.frontends.kafka.calls import Call
-from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, COOPERATIVE, PROTOCOL, Beat, Join, Leave, Sync
+from kafka_coord.frontends.kafka.managed.classic import (
+    ASSIGNORS,
+    COOPERATIVE,
+    PROTOCOL,
+    Beat,
+    ClassicJoin,
+    ClassicLeave,
+    ClassicSync,
+)
 from kafka_coord.frontends.kafka.managed.members import consumer_name, fresh_member_id
 from kafka_coord.frontends.kafka.managed.registration import registration
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.model import Member, TopicPartition
 from kafka_coord.model.names import is_legal
@@ -59,8 +67,8 @@ class ClassicRequests:
         return joined
 
     def _join(self, call: Call, member_id: str) -> Any:
-        """Returns a function that creates a :class:`Join` from a token, or the reason why the client cannot become a
-        member."""
+        """Returns a function that creates a :class:`ClassicJoin` from a token, or the reason why the client cannot
+        become a member."""
         request = call.request
         offered = {one.name: one.metadata for one in request.protocols}
         assignor = next((name for name in offered if name in ASSIGNORS), None)
@@ -77,7 +85,7 @@ class ClassicRequests:
         key = request.group_id, consumer_name(member_id if instance_id is None else instance_id)
         if not is_legal(key[1]):
             return f"{key[1][:80]!r} is not a legal member id in a managed group"
-        topics = Topics(frozenset(filter(is_legal, subscribed.topics)))
+        topics = ManagedTopics(frozenset(filter(is_legal, subscribed.topics)))
         session_ms = request.session_timeout_ms
         rebalance_ms = request.rebalance_timeout_ms if call.version >= 1 else session_ms
         member = Member(
@@ -97,7 +105,7 @@ class ClassicRequests:
             TopicPartition(one.topic, number) for one in subscribed.owned_partitions for number in one.partitions
         )
         return partial(
-            Join,
+            ClassicJoin,
             key=key,
             member_id=member_id,
             is_static=instance_id is not None,
@@ -118,7 +126,10 @@ class ClassicRequests:
         who = _who(request.group_id, request.member_id, request.group_instance_id)
         generation, assignor = request.generation_id, request.protocol_name
         return await self._terms.take(
-            request.group_id, request.member_id, lambda token: Sync(token, *who, generation, assignor), call.client
+            request.group_id,
+            request.member_id,
+            lambda token: ClassicSync(token, *who, generation, assignor),
+            call.client,
         )
 
     async def beat(self, call: Call, software: str) -> Error:
@@ -141,7 +152,7 @@ class ClassicRequests:
             if not member_id and instance_id is None:
                 return Error.UNKNOWN_MEMBER_ID
             answer = await self._terms.take(
-                group, member_id, lambda token: Leave(token, *who), call.client, call.sender
+                group, member_id, lambda token: ClassicLeave(token, *who), call.client, call.sender
             )
             error: Error = answer.error
             return error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kafka_coord.coordinator.operator_requests import answer_op
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed
@@ -67,7 +68,7 @@ def _conversion(name: str, node: Node) -> Request | None:
         value = fields.load_object(node.data, where)
         if value.get("type") != RequestType.CONVERT_GROUP:
             return None
-        request = Request.from_json(value, name, where, node.stat.version)
+        request = Request.from_json(value, where, znode_version=node.stat.version)
     except MalformedValue:
         return None  # the elected coordinator reports it
     return None if request.answered else replace(request, unchanged_since=node.stat.czxid)

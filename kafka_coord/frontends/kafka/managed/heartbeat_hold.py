@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kafka_coord.classic_groups.heartbeat_hold import (
-    Allowance,
+    HoldAllowance,
     longest_hold_s,
     spins_beyond_interval,
     waits_beyond_interval,
@@ -193,7 +193,7 @@ class SteadyPace(Pace):
 
     joins_for_all: ClassVar[bool] = True  # otherwise, each part of the share would cost the application two polls
     told_s: float = STEADY_S  # the interval that the client received in an earlier term
-    _allowance: Allowance = field(default_factory=Allowance)
+    _allowance: HoldAllowance = field(default_factory=HoldAllowance)
     """Limits how often the client is made to resend a heartbeat, because it logs a line each time."""
 
     def joins(self) -> None:
@@ -217,7 +217,7 @@ class SteadyPace(Pace):
         return True
 
     def after_news(self) -> float:
-        self._allowance = Allowance()
+        self._allowance = HoldAllowance()
         return self.while_stopping()
 
     def while_stopping(self) -> float:

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.heartbeat_hold import NOT_HELD_S, Pace
-from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Commit, KafkaMember, Request
+from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, KafkaMember, MemberCommit, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
-from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, ManagedTopics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.model import Command, StartFetcher, TopicPartition
@@ -33,7 +33,7 @@ Owned = frozenset[tuple[bytes, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Request):
+class ConsumerHeartbeat(MemberRequest):
     """A ConsumerGroupHeartbeat request. ``owned`` and the parts of ``topics`` are ``None`` if the client omitted them
     because they are unchanged. ``registration`` is the content of a joining member's registration. ``software`` is the
     client's name and version from ApiVersions, or empty if its heartbeats must not be held."""
@@ -41,7 +41,7 @@ class Heartbeat(Request):
     protocol: ClassVar[str] = PROTOCOL
     epoch: int
     owned: Owned | None = None
-    topics: Topics = UNCHANGED
+    topics: ManagedTopics = UNCHANGED
     registration: bytes = b""
     software: str = ""
 
@@ -99,7 +99,7 @@ class Heartbeat(Request):
     ) -> None:
         """Handles a join with the key of a member of ``protocol`` that has another ``member_id``."""
         successor = current.successor if current is not None else None
-        is_taken = isinstance(successor, Heartbeat) and successor.member_id != self.member_id
+        is_taken = isinstance(successor, ConsumerHeartbeat) and successor.member_id != self.member_id
         if self.is_static and protocol != self.protocol and not is_taken:
             members.replace(self, current, member_id)
         else:
@@ -130,7 +130,7 @@ class ConsumerGroupMember(KafkaMember):
     protocol = PROTOCOL
     wrong_epoch = not_held = Error.STALE_MEMBER_EPOCH
 
-    def __init__(self, members: KafkaMembers, beat: Heartbeat, number: int) -> None:
+    def __init__(self, members: KafkaMembers, beat: ConsumerHeartbeat, number: int) -> None:
         super().__init__(members, beat, number)
         self.pace = Pace.of(beat.software)
         self.first_epoch = self.epoch = self.previous_epoch = max(FIRST_EPOCH, beat.epoch)
@@ -157,7 +157,7 @@ class ConsumerGroupMember(KafkaMember):
         if not self.sent:  # the client does not know of any partitions, so only a late commit has an earlier epoch
             self.first_epoch = generation
 
-    def wait(self, request: Request) -> None:
+    def wait(self, request: MemberRequest) -> None:
         self.pace.arrived(self.members.now)
         if request.joins:
             self.pace.joins()
@@ -165,27 +165,27 @@ class ConsumerGroupMember(KafkaMember):
         if self.waits_for_share:
             self.members.waits_for_share(self)
 
-    def repeats_join(self, beat: Heartbeat) -> None:
+    def repeats_join(self, beat: ConsumerHeartbeat) -> None:
         self.owned = None
-        self.members.tell(stimuli.Heard(self.connection))
+        self.members.tell(stimuli.HeardFrom(self.connection))
         self.wait(beat)
         if self.command is not None:
             self._answer_waiting(self.pace.after_news())
 
-    def arrived(self, request: Request) -> None:
+    def arrived(self, request: MemberRequest) -> None:
         beat = _heartbeat(request)
         is_late = beat.epoch == self.previous_epoch and (beat.owned is None or self._is_assigned(beat.owned))
         if not (beat.epoch == self.epoch or is_late):
             self.members.refuse(beat, Error.FENCED_MEMBER_EPOCH)
             return
-        self.members.tell(stimuli.Heard(self.connection))
+        self.members.tell(stimuli.HeardFrom(self.connection))
         topics = beat.topics.since(self.topics)
         if beat.topics.is_told and topics != self.topics:
             self.subscribe(beat, topics)
         else:
             self.go_on(beat)
 
-    def go_on(self, request: Request) -> None:
+    def go_on(self, request: MemberRequest) -> None:
         beat, pace = _heartbeat(request), self.pace
         if beat.owned is not None:
             self.owned = beat.owned
@@ -225,7 +225,7 @@ class ConsumerGroupMember(KafkaMember):
             self.acknowledged()
             self.pace.acknowledged(self.members.now)
 
-    def committed(self, commit: Commit) -> None:
+    def committed(self, commit: MemberCommit) -> None:
         self.pace.committed(self.members.now)
         if self.command is not None and self.told:
             _, command = self.command
@@ -269,7 +269,7 @@ class ConsumerGroupMember(KafkaMember):
         if self.members.now < self.answer_at:
             self.pace.given_up(self.members.now)
 
-    def _tell(self, beat: Heartbeat, interval_s: float) -> None:
+    def _tell(self, beat: ConsumerHeartbeat, interval_s: float) -> None:
         news = None
         if beat.is_whole or self.sent != self.assignment:
             news = self.sent = self.assignment
@@ -290,7 +290,7 @@ class ConsumerGroupMember(KafkaMember):
         return frozenset((topic_id, partition) for topic_id, partition in pairs if topic_id is not None)
 
 
-def _heartbeat(request: Request) -> Heartbeat:
-    if not isinstance(request, Heartbeat):
+def _heartbeat(request: MemberRequest) -> ConsumerHeartbeat:
+    if not isinstance(request, ConsumerHeartbeat):
         raise TypeError(f"not a heartbeat: {request!r}")
     return request

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
-from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, Topics
+from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, ManagedTopics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets
 from kafka_coord.model import Command, CommandId, OffsetDetails, StopFetcher, TopicPartition
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Request(ABC):
+class MemberRequest(ABC):
     """A request from a member, other than a commit. ``protocol`` is the client's protocol (``Member.protocol``)."""
 
     protocol: ClassVar[str]
@@ -74,7 +74,7 @@ class Request(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class MemberCommit:
     """An OffsetCommit from a member. In the classic protocol, ``epoch`` is the member's generation. ``connection`` is
     the number of the client's connection to this instance."""
 
@@ -88,7 +88,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class MemberCommitted:
     """The response to a commit. ``topics`` contains the topics that no longer exist."""
 
     token: Hashable
@@ -97,7 +97,7 @@ class Committed:
 
 
 Answer = Any
-"""A :class:`Committed`, or a response of the classic or KIP-848 protocol. Each has a ``token``."""
+"""A :class:`MemberCommitted`, or a response of the classic or KIP-848 protocol. Each has a ``token``."""
 
 
 class KafkaMember(ABC):
@@ -115,7 +115,7 @@ class KafkaMember(ABC):
     """A commit gets ``wrong_epoch`` if its epoch is wrong, and ``not_held`` if the member does not hold the
     partitions."""
 
-    def __init__(self, members: KafkaMembers, request: Request, number: int) -> None:
+    def __init__(self, members: KafkaMembers, request: MemberRequest, number: int) -> None:
         self.members = members
         self.key, self.member_id, self.is_static = request.key, request.member_id, request.is_static
         self.connection = number
@@ -134,10 +134,10 @@ class KafkaMember(ABC):
         self.told = self.has_acknowledged = False
         self.settling: CommandId | None = None
         """The command whose acknowledgement is being written."""
-        self.waiting: Request | None = None
-        self.changing: Request | None = None
-        self.leaving: Request | None = None
-        self.successor: Request | None = None
+        self.waiting: MemberRequest | None = None
+        self.changing: MemberRequest | None = None
+        self.leaving: MemberRequest | None = None
+        self.successor: MemberRequest | None = None
         """The join of a client that takes the member's place."""
         self.held_since = self.answer_at = 0.0
         self.commits: set[Hashable] = set()
@@ -147,16 +147,16 @@ class KafkaMember(ABC):
     # --- protocol-specific -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def arrived(self, request: Request) -> None:
+    def arrived(self, request: MemberRequest) -> None:
         """Handles a request from an admitted member."""
 
     @abstractmethod
-    def wait(self, request: Request) -> None:
+    def wait(self, request: MemberRequest) -> None:
         """Holds a request until the machine has admitted the member. A join is held longer, until there is news for the
         client."""
 
     @abstractmethod
-    def go_on(self, request: Request) -> None:
+    def go_on(self, request: MemberRequest) -> None:
         """Continues handling a request once its subscription has been written."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class KafkaMember(ABC):
         the client has acknowledged all commands."""
 
     @abstractmethod
-    def committed(self, commit: Commit) -> None:
+    def committed(self, commit: MemberCommit) -> None:
         """Handles a valid commit."""
 
     def settled(self) -> None:  # noqa: B027  only the classic protocol waits for it
@@ -192,7 +192,8 @@ class KafkaMember(ABC):
 
     @property
     def late_until(self) -> float:
-        """The time until which late requests (:attr:`Request.may_be_late`) are accepted after the client has left."""
+        """The time until which late requests (:attr:`MemberRequest.may_be_late`) are accepted after the client has
+        left."""
         return 0.0
 
     @property
@@ -260,7 +261,7 @@ class KafkaMember(ABC):
             self.settling = None
             self.settled()
 
-    def hold(self, request: Request, limit_s: float) -> None:
+    def hold(self, request: MemberRequest, limit_s: float) -> None:
         """Holds a request for up to ``limit_s`` seconds. If an earlier request is still held, refuses it: the client is
         no longer waiting for its response."""
         if self.waiting is not None:
@@ -274,7 +275,7 @@ class KafkaMember(ABC):
         self.answer_at = min(self.answer_at, self.members.now + limit_s)
         self.members.waits(self)
 
-    def subscribe(self, request: Request, topics: Topics) -> None:
+    def subscribe(self, request: MemberRequest, topics: ManagedTopics) -> None:
         """Starts writing a new subscription. Once it is written, :meth:`go_on` is called."""
         try:
             subscription = topics.subscription()

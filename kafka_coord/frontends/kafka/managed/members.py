@@ -15,7 +15,15 @@ from dataclasses import replace
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.heartbeat_hold import LateBeats
-from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, Answer, Commit, Committed, KafkaMember, Key, Request
+from kafka_coord.frontends.kafka.managed.member import (
+    FIRST_EPOCH,
+    Answer,
+    KafkaMember,
+    Key,
+    MemberCommit,
+    MemberCommitted,
+    MemberRequest,
+)
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, Stimulus
@@ -78,7 +86,7 @@ class KafkaMembers:
 
     # --- requests from clients ---------------------------------------------------------------------------------------
 
-    def arrived(self, request: Request, now: float) -> None:
+    def arrived(self, request: MemberRequest, now: float) -> None:
         """Handles a request from a member, except a commit."""
         self.now = now
         if not request.member_id:  # an operator identifies a static member by its instance id
@@ -128,7 +136,7 @@ class KafkaMembers:
         waits = member is not None and member.waiting is not None and member.waiting.token is token
         return member if waits else None
 
-    def commit(self, commit: Commit, now: float) -> None:
+    def commit(self, commit: MemberCommit, now: float) -> None:
         self.now = now
         key = self.key_of(commit.key, commit.member_id)
         error = self.why_not(key, commit.member_id, commit.epoch)
@@ -140,13 +148,13 @@ class KafkaMembers:
             # The client has reconnected and committed again: these offsets are older, and no one awaits the response.
             error = Error.COORDINATOR_NOT_AVAILABLE
         if error is not Error.NONE:
-            self.answer(Committed(commit.token, error))
+            self.answer(MemberCommitted(commit.token, error))
             return
         member = self.members[key]
         member.committed_on = commit.connection
         member.committed(commit)
         member.commits.add(commit.token)
-        self.tell(stimuli.Heard(member.connection))
+        self.tell(stimuli.HeardFrom(member.connection))
         self.tell(stimuli.CommitWanted(member.connection, commit.token, commit.offsets, commit.details))
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
@@ -214,23 +222,23 @@ class KafkaMembers:
     def answer(self, answer: Answer) -> None:
         self._answers.append(answer)
 
-    def refuse(self, request: Request, error: Error, message: str | None = None) -> None:
+    def refuse(self, request: MemberRequest, error: Error, message: str | None = None) -> None:
         self.answer(request.answered(error, message))
 
-    def add(self, request: Request) -> KafkaMember:
+    def add(self, request: MemberRequest) -> KafkaMember:
         """Creates a member that the machine has yet to admit."""
         member = request.made(self, next(self._numbers))
         self.members[request.key] = self._by_connection[member.connection] = member
         self._of_group.setdefault(request.key[0], {})[request.member_id] = member
         return member
 
-    def register(self, member: KafkaMember, request: Request, options: RegistrationOptions, value: bytes) -> None:
+    def register(self, member: KafkaMember, request: MemberRequest, options: RegistrationOptions, value: bytes) -> None:
         """Registers a member. ``value`` is the content of its registration. The request is held until the machine has
         admitted the member."""
         member.wait(request)
         self.tell(stimuli.RegistrationWanted(member.connection, request, *member.key, options, value))
 
-    def resume(self, request: Request) -> None:
+    def resume(self, request: MemberRequest) -> None:
         """Resumes a member that registered in an earlier term."""
         state = self._machine.members.get(request.key)
         if state is not None and request.is_static and state.options.resume_key != request.member_id:
@@ -248,7 +256,7 @@ class KafkaMembers:
         self._end(member, Error.UNKNOWN_MEMBER_ID)
         self.tell(stimuli.Disconnected(member.connection))
 
-    def leave(self, member: KafkaMember, request: Request) -> None:
+    def leave(self, member: KafkaMember, request: MemberRequest) -> None:
         member.leaving = request
         departure = LEFT
         if request.by and member.joined_by and _without_port(request.by) != _without_port(member.joined_by):
@@ -256,7 +264,7 @@ class KafkaMembers:
         for_good = member.is_static and request.leaves_for_good
         self.tell(stimuli.LeaveWanted(member.connection, request, {}, for_good, departure))
 
-    def replace(self, join: Request, member: KafkaMember | None, member_id: str) -> None:
+    def replace(self, join: MemberRequest, member: KafkaMember | None, member_id: str) -> None:
         """Replaces the static member that has ``join``'s key and the given id, whatever its protocol: its client is
         fenced, the member leaves, and the client that sent ``join`` takes its place."""
         state = self._machine.members.get(join.key)
@@ -277,7 +285,7 @@ class KafkaMembers:
                 self.refuse(request, Error.FENCED_INSTANCE_ID)
         member.waiting = member.changing = None
 
-    def _leave_for(self, member: KafkaMember, join: Request) -> None:
+    def _leave_for(self, member: KafkaMember, join: MemberRequest) -> None:
         replaced = Departure(DepartureKind.REPLACED, by=join.by)
         self.tell(stimuli.LeaveWanted(member.connection, join, {}, departure=replaced))
 
@@ -378,10 +386,10 @@ class KafkaMembers:
     def _answer_commit(self, member: KafkaMember, instruction: instructions.AnswerCommit) -> None:
         """Handles the outcome of a commit or a new subscription, or a failed attempt to leave."""
         request, refused = instruction.request, instruction.refused
-        if not isinstance(request, Request):
+        if not isinstance(request, MemberRequest):
             member.commits.discard(request)
             failed = member.not_held if refused is instructions.Refused.NOT_HELD else Error.COORDINATOR_NOT_AVAILABLE
-            self.answer(Committed(request, Error.NONE if refused is None else failed, instruction.topics))
+            self.answer(MemberCommitted(request, Error.NONE if refused is None else failed, instruction.topics))
             return
         if request is member.leaving:
             member.leaving = None
@@ -410,7 +418,7 @@ class KafkaMembers:
         for request in (member.waiting, member.changing, member.leaving):
             if request is not None:
                 self.refuse(request, error, message)
-        self._answers += [Committed(token, error) for token in member.commits]
+        self._answers += [MemberCommitted(token, error) for token in member.commits]
         member.waiting = member.changing = member.leaving = None
         member.commits.clear()
         successor, member.successor = member.successor, None

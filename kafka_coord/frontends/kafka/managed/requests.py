@@ -14,13 +14,19 @@ from kafka_coord.errors import InvalidPattern, StoreError
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.classic_requests import ClassicRequests
-from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW, PROTOCOL, Heartbeat, HeartbeatAnswer
-from kafka_coord.frontends.kafka.managed.member import Commit
+from kafka_coord.frontends.kafka.managed.heartbeats import (
+    JOIN,
+    LEAVE_FOR_NOW,
+    PROTOCOL,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
+from kafka_coord.frontends.kafka.managed.member import MemberCommit
 from kafka_coord.frontends.kafka.managed.members import consumer_name
 from kafka_coord.frontends.kafka.managed.registration import registration
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import grouped
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.grouplog.manager import Offsets
@@ -91,7 +97,7 @@ class ManagedGroups:
             value = written
         group, epoch, software = request.group_id, request.member_epoch, call.client.software if holds else ""
         beat = partial(
-            Heartbeat,
+            ConsumerHeartbeat,
             key=(group, consumer),
             member_id=member_id,
             epoch=epoch,
@@ -120,7 +126,7 @@ class ManagedGroups:
         values = {tp: one.offset for tp, one in by_partition.items()}
         details = {tp: one for tp, one in by_partition.items() if not one.is_bare}
         committed = await self._terms.commit(
-            group, lambda token: Commit(token, key, request.member_id, epoch, connection, values, details)
+            group, lambda token: MemberCommit(token, key, request.member_id, epoch, connection, values, details)
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
         return committed.error, gone
@@ -132,7 +138,15 @@ class ManagedGroups:
         except StoreError as error:
             log.warning("cannot read the members of group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
-        return Error.UNKNOWN_MEMBER_ID if members else await self.administration.set_offsets(group, offsets, by)
+        if members:
+            return Error.UNKNOWN_MEMBER_ID
+        before = await self.offsets_before(group)
+        return await self.administration.set_offsets(group, offsets, by, before=before)
+
+    async def offsets_before(self, group: str) -> Mapping[TopicPartition, int]:
+        """Returns the group's offsets, for the history. Returns none if they cannot be read."""
+        _, stored = await self.stored(group)
+        return {TopicPartition(*where): one.offset for where, one in stored.items()}
 
     async def stored(self, group: str) -> tuple[Error, Offsets]:
         """Returns all stored offsets of the group."""
@@ -175,12 +189,12 @@ def refused(error: Error, words: str | None = None) -> Any:
     return message("ConsumerGroupHeartbeatResponse")(error_code=error, error_message=words)
 
 
-def _topics(request: Any) -> Topics:
+def _topics(request: Any) -> ManagedTopics:
     """Returns the subscription without illegal topic names. Raises :class:`InvalidPattern`."""
     names, regex = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
     if regex:
-        Topics(regex=regex).subscription()
-    return Topics(None if names is None else frozenset(filter(is_legal, names)), regex)
+        ManagedTopics(regex=regex).subscription()
+    return ManagedTopics(None if names is None else frozenset(filter(is_legal, names)), regex)
 
 
 def _heartbeat_answer(answer: HeartbeatAnswer, member_id: str) -> Any:

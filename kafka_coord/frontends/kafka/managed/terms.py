@@ -26,7 +26,7 @@ from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavaila
 from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.conversion_requests import ConversionRequests
-from kafka_coord.frontends.kafka.managed.member import Answer, Commit, Committed, KafkaMember, Request
+from kafka_coord.frontends.kafka.managed.member import Answer, KafkaMember, MemberCommit, MemberCommitted, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_name
 from kafka_coord.frontends.kafka.managed.targets import Targets
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
@@ -67,7 +67,7 @@ class Served:
         store: Store,
         partition: int,
         number: int,
-        groups: GroupNames,
+        groups: ServedGroups,
         topic_ids: TopicIds,
         wake: Callable[[], None],
         session_timeout_s: float,
@@ -157,7 +157,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class ClientPresence:
     """The state of one member. ``heard_ms_ago`` is the time since the member last sent a request or since this instance
     began to serve it, whichever was later. ``epoch`` is ``None`` if the member has not sent any request in this term,
     and ``held_ms`` is ``None`` if none of its requests is held."""
@@ -170,7 +170,7 @@ class Presence:
     protocol: str = ""
 
 
-class GroupNames(set[str]):
+class ServedGroups(set[str]):
     """The names of the managed groups, which are the children of ``/consumers/groups``. Any thread may use the set,
     because each of its operations is atomic."""
 
@@ -194,7 +194,7 @@ class ManagedTerms:
     ) -> None:
         self.session_timeout_s = session_timeout_s
         self._store, self._lost = store, lost
-        self.groups, self._topic_ids = GroupNames(), TopicIds(store)
+        self.groups, self._topic_ids = ServedGroups(), TopicIds(store)
         """The groups in ZooKeeper. Until :meth:`knows` returns true for a group, it may exist without being in this
         set."""
         self._served: dict[int, Served] = {}
@@ -255,7 +255,7 @@ class ManagedTerms:
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
-    def presences(self) -> list[Presence]:
+    def presences(self) -> list[ClientPresence]:
         """Returns the members that this instance serves."""
         presences, now = [], self._store.clock.monotonic()
         for served in list(self._served.values()):
@@ -266,7 +266,7 @@ class ManagedTerms:
                 held_ms = max(0, round((now - member.held_since) * 1000)) if member is not None and is_held else None
                 epoch = member.epoch if member is not None else None
                 heard_ms_ago = machine.heard_ms_ago(state, now)
-                presences.append(Presence(*state.key, heard_ms_ago, epoch, held_ms, state.options.protocol or ""))
+                presences.append(ClientPresence(*state.key, heard_ms_ago, epoch, held_ms, state.options.protocol or ""))
         return presences
 
     async def members(self, group: str) -> list[str] | None:
@@ -275,7 +275,7 @@ class ManagedTerms:
         return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
     async def take(
-        self, group: str, member_id: str, request: Callable[[object], Request], client: Caller, by: str = ""
+        self, group: str, member_id: str, request: Callable[[object], MemberRequest], client: Caller, by: str = ""
     ) -> Answer:
         """Returns the response to a member's request, which may be held. ``request`` creates the request from a
         token. ``by`` describes who asks to join or leave."""
@@ -287,11 +287,11 @@ class ManagedTerms:
 
         return await self._ask(group, pass_on, refused, (client, member_id))
 
-    async def commit(self, group: str, commit: Callable[[object], Commit]) -> Committed:
+    async def commit(self, group: str, commit: Callable[[object], MemberCommit]) -> MemberCommitted:
         def pass_on(served: Served, token: object) -> None:
             served.members.commit(commit(token), self._store.clock.monotonic())
 
-        return await self._ask(group, pass_on, Committed(None, Error.COORDINATOR_LOAD_IN_PROGRESS))
+        return await self._ask(group, pass_on, MemberCommitted(None, Error.COORDINATOR_LOAD_IN_PROGRESS))
 
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kafka_coord.model import Subscription
 
 
-class Topics(NamedTuple):
+class ManagedTopics(NamedTuple):
     """A subscription. A part that the client omitted because it is unchanged is ``None``."""
 
     names: frozenset[str] | None = None
@@ -17,11 +17,11 @@ class Topics(NamedTuple):
     def is_told(self) -> bool:
         return self.names is not None or self.regex is not None
 
-    def since(self, before: Topics) -> Topics:
+    def since(self, before: ManagedTopics) -> ManagedTopics:
         """Returns the subscription with any missing part taken from ``before``."""
         names = before.names if self.names is None else self.names
         regex = before.regex if self.regex is None else self.regex
-        return Topics(names or frozenset(), regex or "")
+        return ManagedTopics(names or frozenset(), regex or "")
 
     def subscription(self) -> Subscription:
         """Returns a subscription to all of the topics, combined into one pattern if there is a regular expression.
@@ -34,4 +34,4 @@ class Topics(NamedTuple):
         return Subscription.matching("|".join([*(name.replace(".", "\\.") for name in names), f"(?:{self.regex})"]))
 
 
-UNCHANGED = Topics()
+UNCHANGED = ManagedTopics()

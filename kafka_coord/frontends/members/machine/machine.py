@@ -60,7 +60,7 @@ class MembershipMachine:
             stimuli.RegistrationDeleted: self._registration_deleted,
             stimuli.ResumeWanted: self._resume_wanted,
             stimuli.MemberRead: self._member_read,
-            stimuli.Heard: self._heard,
+            stimuli.HeardFrom: self._heard,
             stimuli.ProbeAnswered: self._probe_answered,
             stimuli.Disconnected: self._disconnected,
             stimuli.CommandsListed: self._commands_listed,
@@ -312,7 +312,7 @@ class MembershipMachine:
     def _restart_session_timeout(self, member: MemberState) -> None:
         member.deadline = self.now + member.options.session_timeout_s
 
-    def _heard(self, heard: stimuli.Heard) -> None:
+    def _heard(self, heard: stimuli.HeardFrom) -> None:
         member = self.connections.get(heard.connection)
         if member is not None:
             self._restart_session_timeout(member)

@@ -67,7 +67,7 @@ class ResumeWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardFrom:
     """A client sent a message, which restarts its session timeout."""
 
     connection: int
@@ -254,7 +254,7 @@ class TimersDue:
 Stimulus = (
     RegistrationWanted
     | ResumeWanted
-    | Heard
+    | HeardFrom
     | ProbeAnswered
     | CommandAcknowledged
     | CommitWanted

@@ -103,11 +103,12 @@ function askReset(group, managed) {
     reason(),
   ], "Show the change", async (value) => {
     const rule = value("rule");
+    const given = value("value").trim();
     const pause = value("pause") === "on";
     const found = await post(on(group, "reset-offsets"), {
       rule, pause, reason: value("reason"),
       topics: value("topics").split(/\s+/).filter(Boolean),
-      value: ["shift-by", "to-offset"].includes(rule) ? Number(value("value") || NaN) : value("value"),
+      value: ["shift-by", "to-offset"].includes(rule) && /^[+-]?\d+$/.test(given) ? Number(given) : given,
     });
     setTimeout(confirmReset, 0, group, found, managed, pause); // after this dialog has closed, so that the next one keeps the focus
   });

@@ -53,6 +53,9 @@ const attention = (name, known, about = () => true) => {
   ];
 };
 
+/** What the server says of a partition of a topic that no member subscribes to. It counts in no total. */
+const LEFT = "not subscribed";
+
 /** The known lag, and how many partitions it leaves out. */
 const lagOf = (row) => (row.lag !== null && row.lag_unknown ? `${short(row.lag)}, and ${row.lag_unknown} unknown` : short(row.lag));
 
@@ -256,10 +259,10 @@ export function group(name) {
       if (!found) return h("p", { class: "soft" }, "Reading…");
       const [history, lag, timeline] = [known[of("history")], known[of("lag")], known[of("timeline")]];
       const trends = new Map((lag?.partitions ?? []).map((one) => [`${one.topic} ${one.partition}`, one]));
-      const most = Math.max(1, ...found.offsets.map((one) => one.lag ?? 0));
+      const most = Math.max(1, ...found.offsets.map((one) => (one.holding === LEFT ? 0 : one.lag ?? 0)));
       const oldest = Math.max(0, ...found.members.flatMap((one) => one.pending.map((command) => age(command.since))));
       const last = history?.at(-1);
-      const unowned = found.offsets.filter((one) => one.owner === null).length;
+      const unowned = found.offsets.filter((one) => one.owner === null && one.holding !== LEFT).length;
       return [
         h("p", { class: "lead" }, state(found.state), " ", lag && badge(judged(lag), VERDICT[lag.verdict]), " ", h("span", null, found.status)),
         paused(found.paused),
@@ -272,7 +275,7 @@ export function group(name) {
           figure(count(found.member_count), plural(found.member_count, "member")),
           figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${unowned ? `, ${unowned} without an owner` : ""}`, unowned && found.member_count ? "bad" : ""),
           figure(short(found.lag), found.lag_unknown ? `records behind, unknown for ${found.lag_unknown} partitions` : "records behind"),
-          figure(short(found.worst_lag), "behind in the worst partition"),
+          figure(short(found.worst_lag), `behind in the worst partition${found.lag_unknown ? " known" : ""}`),
           goneOf(found.gone),
           figure(count(found.pending), `pending ${plural(found.pending, "command")}${found.pending ? `, the oldest for ${duration(oldest, 0)}` : ""}`, found.pending ? "warn" : "")),
         section("Owners over time", timeline && !timeline.partitions.length
@@ -282,16 +285,16 @@ export function group(name) {
           h("p", { class: "soft" }, lag.note ?? "Sampled every 5 s while a page is open, and by the lag metrics. A dashed line marks a rebalance.")),
         section("Partitions", table("Partitions", [
           ["Partition", (row) => to(`${row.topic} ${row.partition}`, "groups", name, "partitions", row.topic, String(row.partition)), "name"],
-          ["Owner", (row) => (row.owner === null ? badge("no owner", "bad") : to(row.owner, "groups", name, "consumers", row.owner))],
+          ["Owner", (row) => (row.holding === LEFT ? badge(LEFT, "none") : row.owner === null ? badge("no owner", "bad") : to(row.owner, "groups", name, "consumers", row.owner))],
           ["", (row) => (row.holding === "stopping" ? badge("stopping", "busy") : null)],
           ["Committed", (row) => count(row.committed_offset), "number"],
           ["Start", (row) => count(row.start_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
-          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
+          ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && row.holding !== LEFT && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
           ["Gone", (row) => count(row.gone) || null, "number"],
           ["Trend", (row) => {
             const trend = trends.get(`${row.topic} ${row.partition}`);
-            return verdictOf(trend?.verdict ?? "unknown", trend?.since);
+            return row.holding === LEFT ? null : verdictOf(trend?.verdict ?? "unknown", trend?.since);
           }],
           ["Last commit", (row) => ago(row.committed_at)],
         ], found.offsets)),
@@ -330,7 +333,7 @@ export function partition(name, topic, number) {
       } });
       return [
         h("p", { class: "lead" }, verdictOf(found.verdict, found.since), " of group ", to(name, "groups", name), ", owner ",
-          found.owner === null ? badge("no owner", "bad") : to(found.owner, "groups", name, "consumers", found.owner)),
+          found.holding === LEFT ? badge(LEFT, "none") : found.owner === null ? badge("no owner", "bad") : to(found.owner, "groups", name, "consumers", found.owner)),
         attention(name, known),
         h("div", { class: "figures" },
           figure(count(found.committed_offset) ?? "none",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any, get_args
 
-from kafka_coord.frontends.kafka.managed.member import Commit, Request
+from kafka_coord.frontends.kafka.managed.member import MemberCommit, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import (
@@ -23,7 +23,7 @@ from tests.frontends.machine.house import House, tp
 
 SESSION_S = 45.0
 ID = b"flights-identity"
-FLIGHTS = Topics(frozenset({"flights"}))
+FLIGHTS = ManagedTopics(frozenset({"flights"}))
 
 
 def flights(*partitions: int) -> frozenset[TopicPartition]:
@@ -86,7 +86,7 @@ class Play:
         self.last_token = next(self.tokens)
         return self.last_token
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: MemberRequest) -> Any:
         """Sends a request, and returns the answer, or ``None`` if the request is held."""
         self.members.arrived(request, self.house.now)
         self.pump()
@@ -119,7 +119,9 @@ class Play:
     ) -> Any:
         token, at = next(self.tokens), tp(partition)
         said = {at: CommittedOffset(offset, **details)} if details else {}
-        commit = Commit(token, ("delays", instance or member_id), member_id, epoch, connection, {at: offset}, said)
+        commit = MemberCommit(
+            token, ("delays", instance or member_id), member_id, epoch, connection, {at: offset}, said
+        )
         self.members.commit(commit, self.house.now)
         self.pump()
         while written := self.write():

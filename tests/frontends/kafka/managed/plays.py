@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE, Beat, Join, Leave, Sync
-from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, Heartbeat
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE, Beat, ClassicJoin, ClassicLeave, ClassicSync
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, ConsumerHeartbeat
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.wire.consumer_protocol import assignment
@@ -29,7 +29,7 @@ class Beats(Play):
         key = ("delays", consumer or member_id)
         if epoch == JOIN:
             more = {"topics": FLIGHTS, "owned": owned()} | more
-        beat = Heartbeat(token, key, member_id, bool(consumer), epoch, **more)
+        beat = ConsumerHeartbeat(token, key, member_id, bool(consumer), epoch, **more)
         return self.ask(beat)
 
     def holding(self, *partitions: int, generation: int = 3, software: str = "") -> int:
@@ -62,9 +62,9 @@ class Classic(Play):
         member_id: str = "m1",
         instance: str = "",
         is_new: bool = False,
-        topics: Topics = FLIGHTS,
+        topics: ManagedTopics = FLIGHTS,
     ) -> Any:
-        join = Join(
+        join = ClassicJoin(
             self.fresh_token(),
             ("delays", instance or member_id),
             member_id,
@@ -83,7 +83,7 @@ class Classic(Play):
 
     def sync(self, generation: int, member_id: str = "m1", instance: str = "") -> Any:
         key = "delays", instance or member_id
-        return self.ask(Sync(self.fresh_token(), key, member_id, bool(instance), generation, None))
+        return self.ask(ClassicSync(self.fresh_token(), key, member_id, bool(instance), generation, None))
 
     def share(self, generation: int, member_id: str = "m1", instance: str = "") -> frozenset[TopicPartition]:
         """The assignment in the answer to a SyncGroup, once the acknowledgement that it implies is written."""
@@ -103,7 +103,9 @@ class Classic(Play):
         return None if answer is None else Error(answer.error)
 
     def leave(self, member_id: str = "m1", instance: str = "") -> Error | None:
-        answer = self.ask(Leave(self.fresh_token(), ("delays", instance or member_id), member_id, bool(instance)))
+        answer = self.ask(
+            ClassicLeave(self.fresh_token(), ("delays", instance or member_id), member_id, bool(instance))
+        )
         return None if answer is None else Error(answer.error)
 
     def holding(self, *partitions: int, generation: int = 3, assignor: str = COOPERATIVE) -> int:

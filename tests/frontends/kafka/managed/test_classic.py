@@ -6,7 +6,7 @@ import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from tests.frontends.kafka.managed.play import ID, SESSION_S, flights
@@ -254,7 +254,7 @@ def test_a_member_that_gains_partitions_joins_again() -> None:
 def test_a_repeated_join_replaces_one_whose_subscription_is_being_written() -> None:
     play = Classic()
     generation = play.holding(0)
-    fares = Topics(frozenset({"fares", "flights"}))
+    fares = ManagedTopics(frozenset({"fares", "flights"}))
     assert play.join(0, topics=fares) is None
     first = play.last_token
     play.target(m1=(0,))
@@ -268,7 +268,7 @@ def test_a_repeated_join_replaces_one_whose_subscription_is_being_written() -> N
 def test_a_stop_command_during_a_held_join_is_acknowledged_at_once() -> None:
     play = Classic()
     play.holding(0, 1)
-    assert play.join(topics=Topics(frozenset({"fares"}))) is None
+    assert play.join(topics=ManagedTopics(frozenset({"fares"}))) is None
     assert [store.subscription is not None for store in play.write()] == [True]
     play.send(4, stop=(0, 1))
     assert [store.acknowledges is not None for store in play.write()] == [True]

@@ -6,9 +6,15 @@ import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.heartbeat_hold import JOIN_S, NOT_HELD_S, STEADY_S
-from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, Heartbeat, HeartbeatAnswer
-from kafka_coord.frontends.kafka.managed.member import Commit, Committed
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.heartbeats import (
+    JOIN,
+    LEAVE,
+    LEAVE_FOR_NOW,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
+from kafka_coord.frontends.kafka.managed.member import MemberCommit, MemberCommitted
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.machine import stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import CommandType, CommittedOffset, StartFetcher, StartPoint, TopicPartition
@@ -258,7 +264,7 @@ def test_a_member_that_ends_while_it_resumes_is_unknown() -> None:
     play = Beats()
     found = MemberId("delays", "m1", 7)
     play.house.tell(stimuli.MemberFound(found, RegistrationOptions(SESSION_S, False, "m1", "consumer")))
-    play.members.arrived(Heartbeat(1, ("delays", "m1"), "m1", False, 5, owned=owned(0, 1)), play.house.now)
+    play.members.arrived(ConsumerHeartbeat(1, ("delays", "m1"), "m1", False, 5, owned=owned(0, 1)), play.house.now)
     play.house.tell(*play.members.take()[0])
     play.house.tell(stimuli.MemberRead(found, flights(0, 1), ()), stimuli.RegistrationDeleted(found))
     play.pump()
@@ -343,11 +349,11 @@ def test_a_commit_is_answered_once_it_is_stored() -> None:
     play = Beats()
     epoch = play.holding(0)
     assert play.commit(epoch, 7).error is Error.NONE
-    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
+    play.members.commit(MemberCommit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
     play.pump()
     assert "c" not in play.answers
     assert [store.offsets for store in play.write()] == [{tp(0): 8}]
-    assert play.answers["c"] == Committed("c", Error.NONE)
+    assert play.answers["c"] == MemberCommitted("c", Error.NONE)
 
 
 def test_a_commit_that_arrives_late_on_an_earlier_connection_does_not_replace_a_newer_one() -> None:
@@ -440,29 +446,29 @@ def test_a_subscription_changes_in_place() -> None:
     play = Beats()
     epoch = play.holding(0)
     before = play.house.machine.members["delays", "m1"].id
-    assert play.beat(epoch, topics=Topics(regex="gat.*")) is None, "the subscription is not written yet"
+    assert play.beat(epoch, topics=ManagedTopics(regex="gat.*")) is None, "the subscription is not written yet"
     (store,) = play.write()
-    assert store.subscription == Topics(FLIGHTS.names, "gat.*").subscription()
+    assert store.subscription == ManagedTopics(FLIGHTS.names, "gat.*").subscription()
     answer = play.told()
     assert (answer.error, answer.epoch) == (Error.NONE, epoch)
     assert play.house.machine.members["delays", "m1"].id == before
     assert play.commit(epoch, 7).error is Error.NONE, "the client keeps its partitions"
-    assert play.beat(epoch, topics=Topics(regex="gat.*")) is not None, "the subscription has not changed"
-    play.beat(epoch, topics=Topics(regex=""))
+    assert play.beat(epoch, topics=ManagedTopics(regex="gat.*")) is not None, "the subscription has not changed"
+    play.beat(epoch, topics=ManagedTopics(regex=""))
     assert [store.subscription for store in play.write()] == [FLIGHTS.subscription()]
 
 
 def test_a_client_repeats_a_subscription_that_could_not_be_written() -> None:
     play = Beats()
     epoch = play.holding(0)
-    play.beat(epoch, topics=Topics(regex="gat.*"))
+    play.beat(epoch, topics=ManagedTopics(regex="gat.*"))
     (store,) = play.stores
     play.stores.clear()
     play.house.written(store, trouble=stimuli.Trouble.FAILED)
     play.pump()
     assert play.told().error is Error.COORDINATOR_NOT_AVAILABLE
-    play.beat(epoch, topics=Topics(FLIGHTS.names, "gat.*"))
-    assert [store.subscription for store in play.write()] == [Topics(FLIGHTS.names, "gat.*").subscription()]
+    play.beat(epoch, topics=ManagedTopics(FLIGHTS.names, "gat.*"))
+    assert [store.subscription for store in play.write()] == [ManagedTopics(FLIGHTS.names, "gat.*").subscription()]
 
 
 def test_a_static_member_need_not_repeat_its_instance_id_after_the_join() -> None:
@@ -577,11 +583,11 @@ def test_a_new_term_sends_a_stop_again_if_its_acknowledgement_was_not_written() 
 def test_an_evicted_member_is_unknown_and_its_waiting_requests_are_answered() -> None:
     play = Beats()
     epoch = play.holding(0)
-    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
+    play.members.commit(MemberCommit("c", ("delays", "m1"), "m1", epoch, 0, {tp(0): 8}), play.house.now)
     play.pump()
     play.house.tell(stimuli.RegistrationDeleted(play.house.machine.members["delays", "m1"].id))
     play.pump()
-    assert play.answers["c"] == Committed("c", Error.UNKNOWN_MEMBER_ID)
+    assert play.answers["c"] == MemberCommitted("c", Error.UNKNOWN_MEMBER_ID)
     assert play.beat(epoch).error is Error.UNKNOWN_MEMBER_ID
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW
-from kafka_coord.frontends.kafka.managed.topics import Topics
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from tests.frontends.kafka.managed.play import flights
 from tests.frontends.kafka.managed.plays import Beats, Classic
 
@@ -78,7 +78,7 @@ def test_the_former_classic_client_is_fenced_whatever_it_sends() -> None:
 def test_the_held_join_of_a_classic_client_is_fenced_while_its_subscription_is_written() -> None:
     play = Switching()
     play.classic()
-    assert play.join(member_id="c1", instance=INSTANCE, topics=Topics(frozenset({"weather"}))) is None
+    assert play.join(member_id="c1", instance=INSTANCE, topics=ManagedTopics(frozenset({"weather"}))) is None
     held = play.last_token
     play.beat_848(JOIN, "k1")
     assert play.error_of(held) is Error.FENCED_INSTANCE_ID

@@ -1,0 +1,242 @@
+"""Defines the documents of the JSON API that no command prints, and the bodies of its actions.
+
+As in :mod:`kafka_coord.monitor.documents`, docstrings become the descriptions in ``openapi.json``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.model import GroupKind
+from kafka_coord.monitor.cluster import ClusterDocument
+from kafka_coord.monitor.documents import (
+    AnswerDocument,
+    Document,
+    Gone,
+    GroupRowDocument,
+    LagSum,
+    LagUnknown,
+    OffsetDocument,
+    Partitions,
+    Time,
+    WorstLag,
+)
+from kafka_coord.monitor.lag_trend import Verdict
+from kafka_coord.monitor.moments import iso_time
+from kafka_coord.monitor.resetting import ResetRowDocument
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.socket.access import User
+    from kafka_coord.monitor.groups import GroupDescription
+
+MAX_TEXT = 1_000
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+
+
+class OverviewDocument(ClusterDocument, frozen=True):
+    groups_unread: int
+    """The number of groups that have not been read yet."""
+    states: dict[str, int]
+    """The number of groups in each state."""
+    troubled: list[GroupRowDocument]
+    """The first groups that are not at rest or have unreadable znodes."""
+    troubled_count: int
+    lagging: list[GroupRowDocument]
+    """The groups with the largest lag."""
+    lagging_count: int
+    lag_unknown: int
+    """The number of partitions of all measured groups whose lag is unknown."""
+    lag_since: Time | None
+    """When the oldest lag was measured."""
+    lag_unmeasured: int
+    """The number of groups whose lag has not been measured yet."""
+    rebalances: list[tuple[int, int]]
+    """[minute in ms since 1970, number of rebalances]."""
+    missing: list[str]
+    """Which client-assigned groups are not shown, and why."""
+
+
+class TopicDocument(Document, frozen=True):
+    topic: str
+    partitions: int
+    changed: Time | None
+    """When the topic's znode was last written."""
+
+
+class UnassignedGroupDocument(Document, frozen=True):
+    group: str
+    kind: GroupKind
+    state: GroupState
+    partitions: Partitions
+    count: int
+    why: str
+    since: Time | None
+    """The partitions have had no owner at least since then; null means unknown."""
+
+    @classmethod
+    def of(cls, found: GroupDescription, undecided: str) -> Self:
+        """``undecided`` is :attr:`Cluster.undecided`."""
+        return cls(
+            group=found.group,
+            kind=found.kind,
+            state=found.state,
+            partitions=found.unowned.partitions.to_json(),
+            count=len(found.unowned.partitions),
+            why=(undecided if found.members else "") or found.status,
+            since=iso_time(found.unowned.since_ms),
+        )
+
+
+class UnassignedDocument(Document, frozen=True):
+    groups: list[UnassignedGroupDocument]
+    """At most 100 groups, those with members first."""
+    partitions: int
+    """The number of unassigned partitions in these groups."""
+    left_out: int
+    """The number of groups that were not examined and may have such partitions."""
+
+
+class FoundConsumerDocument(Document, frozen=True):
+    group: str
+    consumer: str
+
+
+class SearchDocument(Document, frozen=True):
+    groups: list[str]
+    consumers: list[FoundConsumerDocument]
+    topics: list[str]
+    left_out: int
+    """The number of further groups, consumers and topics."""
+
+
+class SpanDocument(Document, array_like=True, frozen=True):
+    """[consumer, from, to] in ms since 1970; from is null if the ownership began before the recorded history, and to is
+    null for the current owner"""
+
+    consumer: str
+    from_ms: int | None
+    to_ms: int | None
+
+
+class LaneDocument(Document, frozen=True):
+    """The owners of one partition, oldest first"""
+
+    topic: str
+    partition: int
+    spans: list[SpanDocument]
+
+
+class TimelineDocument(Document, frozen=True):
+    group: str
+    since: Time | None
+    """The owners before this time are unknown."""
+    partitions: list[LaneDocument]
+    left_out: int
+    """The number of further partitions."""
+
+
+class PartitionLagDocument(Document, frozen=True):
+    topic: str
+    partition: int
+    lag: int | None
+    gone: int | None
+    verdict: Verdict
+    since: Time | None
+    """Since when the verdict has been true."""
+
+
+class LagDocument(Document, frozen=True):
+    group: str
+    verdict: Verdict
+    verdict_unknown: int
+    """The number of partitions whose verdict is unknown."""
+    note: str | None
+    """Why lags are unknown."""
+    lag: LagSum
+    worst_lag: WorstLag
+    lag_unknown: LagUnknown
+    gone: Gone
+    partitions: list[PartitionLagDocument]
+    samples: list[tuple[int, int | None, int, int | None]]
+    """[ms since 1970, lag, number of partitions with unknown lag, number of unread records that are gone]."""
+
+
+class PartitionDocument(OffsetDocument, frozen=True):
+    group: str
+    verdict: Verdict
+    since: Time | None
+    """Since when the verdict has been true."""
+    spans: list[SpanDocument]
+    samples: list[tuple[int, int | None, int | None, int]]
+    """[ms since 1970, committed offset, lag, number of unread records that are gone]."""
+
+
+class ErrorDocument(Document, frozen=True):
+    error: str
+
+
+class SessionDocument(Document, frozen=True):
+    actions: bool
+    """Whether operators can log in."""
+    operator: str | None
+    """The operator who is logged in."""
+    groups: list[str]
+    """Regular expressions."""
+    csrf: str | UnsetType = UNSET
+    """To be sent as X-CSRF-Token with each action."""
+    valid_s: float | UnsetType = UNSET
+
+    @classmethod
+    def of(
+        cls,
+        operator: User | None,
+        *,
+        actions: bool = True,
+        csrf: str | UnsetType = UNSET,
+        valid_s: float | UnsetType = UNSET,
+    ) -> Self:
+        """Returns the document about the logged-in operator."""
+        groups = list(operator.groups) if operator is not None else []
+        name = operator.name if operator is not None else None
+        return cls(actions=actions, operator=name, groups=groups, csrf=csrf, valid_s=valid_s)
+
+
+class DoneDocument(Document, kw_only=True, frozen=True):
+    answers: list[AnswerDocument] | UnsetType = UNSET
+    notes: list[str]
+    rows: list[ResetRowDocument] | UnsetType = UNSET
+    """The offsets that were set or, if there is a confirm token, that would be set."""
+    rule: str | UnsetType = UNSET
+    confirm: str | UnsetType = UNSET
+    """Send it to make the changes that are shown."""
+    valid_s: float | UnsetType = UNSET
+
+
+class NothingBody(Struct, frozen=True):
+    pass
+
+
+class TokenBody(Struct, frozen=True):
+    token: Text = ""
+
+
+class ReasonBody(Struct, frozen=True):
+    reason: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+
+
+class EvictBody(ReasonBody, frozen=True):
+    consumers: Annotated[list[Text], Meta(min_length=1)]
+
+
+class ResetBody(Struct, frozen=True):
+    confirm: Text = ""
+    accept_notes: bool = False
+    """With confirm: required if any of the shown rows has a note, or the answer is 409."""
+    reason: Text = ""
+    rule: Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time"] | UnsetType = UNSET
+    value: int | Text | UnsetType = UNSET
+    topics: list[Text] = []
+    pause: bool = False
