@@ -22,7 +22,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import NODE_PREFIX
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 

@@ -59,7 +59,7 @@ from kafka_coord.classic_groups.heartbeat_hold import Beats, LateBeats
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata
 from kafka_coord.classic_groups.sessions import LEAST_S, NOTED_AFTER_S
 from kafka_coord.model import Departure, DepartureKind
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 
 STORE_AGAIN_S = 1.0
 """How long to wait before writing again that a group is empty, in seconds, if the log refused it."""

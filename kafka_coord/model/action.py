@@ -43,8 +43,13 @@ class Action(JsonObject, frozen=True):
     @property
     def logged(self) -> dict[str, str]:
         """The structured fields of the log entry."""
-        said = {"action": self.kind, "by": self.by, "reason": self.reason, "change": self.change}
-        return {"event": "operator_action"} | said
+        return {
+            "event": "operator_action",
+            "action": self.kind,
+            "by": self.by,
+            "reason": self.reason,
+            "change": self.change,
+        }
 
 
 def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.model.command import CommandId
-from kafka_coord.model.departure import Departure
 from kafka_coord.model.ledger import Assignment, Ledger
-from kafka_coord.model.member import Member
+from kafka_coord.model.member import Departure, Member
 from kafka_coord.model.operations import GroupSettings, Pause, Request
 from kafka_coord.model.unresolved import Refusals
 

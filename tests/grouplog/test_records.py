@@ -20,7 +20,7 @@ from kafka_coord.grouplog.records import (
     topic_id_bytes,
 )
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message

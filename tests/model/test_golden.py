@@ -12,9 +12,9 @@ from kafka_coord.channel.messages import Coordinator, MetadataQuestion, Ping, Re
 from kafka_coord.grouplog.records import Claim, GoneEntry
 from kafka_coord.model import Action, CoordinatorInfo, Decision, GroupSettings, Pause, Request
 from kafka_coord.model.codec import JsonObject
-from kafka_coord.model.departure import Departure
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.json_fields import dump, load_object
+from kafka_coord.model.member import Departure
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.settled import Zxids
 from kafka_coord.model.unresolved import Refusals

@@ -451,7 +451,7 @@ def unreadable_descriptor(*found: Unreadable) -> Checked:
     return replaced(
         kafka_clients,
         lambda: kafka_clients.check_kafka_clients(of(), of(), {}),
-        Instances=answering(of(directory=lambda: directory)),
+        AskedInstances=answering(of(directory=lambda: directory)),
     )
 
 

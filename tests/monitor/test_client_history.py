@@ -17,7 +17,7 @@ from kafka_coord.grouplog.records import (
     keep_alive_record,
 )
 from kafka_coord.model import Departure, DepartureKind
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 from kafka_coord.model.operations import Cause
 from kafka_coord.monitor.client_groups.history import decisions
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of

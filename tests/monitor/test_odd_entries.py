@@ -99,8 +99,8 @@ def test_the_page_shows_the_other_entries(cluster: OddCluster) -> None:
         spoil(cluster, path, field, 7)
     with contextlib.closing(cluster.sources()) as sources:
         assert len(sources.history(GROUP)) == 2
-        assert len(sources.cluster_history()["elections"]) == 2
-        assert any("1 of 3 decisions" in one["what"] for one in sources.group_findings(GROUP))
+        assert len(sources.cluster_history().elections) == 2
+        assert any("1 of 3 decisions" in one.what for one in sources.group_findings(GROUP))
 
 
 def test_a_coordinator_keeps_the_other_entries_and_the_generation(caplog: pytest.LogCaptureFixture) -> None:

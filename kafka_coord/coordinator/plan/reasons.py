@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs
 from kafka_coord.model import Assignment, Cause, Departure, DepartureKind, PartitionSet, Request
-from kafka_coord.model.departure import EXPIRED
+from kafka_coord.model.member import EXPIRED
 from kafka_coord.model.sequences import grouped
 
 MAX_REASON_CHARS = 300

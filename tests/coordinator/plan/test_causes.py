@@ -8,7 +8,7 @@ import pytest
 
 from kafka_coord.coordinator.steps import SetTarget
 from kafka_coord.model import Cause, Departure, DepartureKind, GroupSettings, RequestType, Subscription
-from kafka_coord.model.departure import EXPIRED, LEFT
+from kafka_coord.model.member import EXPIRED, LEFT
 from tests.coordinator.plan.world import World
 
 

@@ -48,8 +48,8 @@ from kafka_coord.model import (
     Unreadable,
     command_from_json,
 )
-from kafka_coord.model.departure import LEFT
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
+from kafka_coord.model.member import LEFT
 from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk import layout
 from tests.coordinator.plan.invariants import violations, violations_of_ledgers

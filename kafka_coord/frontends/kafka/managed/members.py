@@ -28,7 +28,7 @@ from kafka_coord.frontends.kafka.managed.topics import UNCHANGED
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, Stimulus
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind, PartitionSet, TopicPartition
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 from kafka_coord.model.names import generated
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription, TopicPartition
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 from kafka_coord.model.unresolved import Unresolved
 
 Offsets = Mapping[TopicPartition, int]

@@ -16,7 +16,7 @@ from kafka_coord.frontends.members.machine.stimuli import (
     UnresolvedWanted,
 )
 from kafka_coord.model import OffsetDetails, StartFetcher, TopicPartition
-from kafka_coord.model.departure import LEFT
+from kafka_coord.model.member import LEFT
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.members.machine.machine import MembershipMachine
