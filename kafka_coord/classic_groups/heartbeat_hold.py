@@ -1,4 +1,4 @@
-"""Decides how long to hold a classic member's heartbeat while there is no news, and how to answer it (ADR 20, ADR 33).
+"""Decides how long to hold a classic member's heartbeat while there is no news, and how to answer it (ADR 11).
 
 librdkafka sends a heartbeat on every tick of a 3 s timer, but never while another heartbeat is in flight, so after a
 hold it stays silent until the next tick. To keep that silence short, a hold ends just before a tick. If a commit ends

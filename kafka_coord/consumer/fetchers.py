@@ -29,7 +29,7 @@ rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
 _LOCKS_UP = 0x020A0000
 """The first version of librdkafka in which a client may deadlock, and with it all threads of the interpreter, when a
-broker leaves the cluster and returns (librdkafka issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
+broker leaves the cluster and returns (librdkafka issue 5476; docs/adr/0011-stock-clients.md)."""
 
 _OURS = {
     "enable.auto.commit": "offsets are committed to ZooKeeper; set auto_commit_interval_ms instead",

@@ -21,10 +21,18 @@ from tests.security.conftest import PASSWORDS, OpenAs, credentials, identified, 
 pytestmark = pytest.mark.zookeeper
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "threat-model.md"
-COLUMNS = ("coordinator", "operator", "delays", "sales", "others", "stranger")
-"""The columns of the table, as users of these tests: both named groups, the others, and a stranger."""
+NAMES = {
+    "coordinator": "coordinator",
+    "operator": "operator",
+    "`delays`": "delays",
+    "`sales`": "sales",
+    "unnamed": "others",
+    "stranger": "stranger",
+}
+"""Who the table names, as users of these tests: both named groups, the others, and a stranger."""
+USERS = tuple(NAMES.values())
 
-_ROW = re.compile(r"\| `(create|delete|set|get|list|check|acl) ([^` ]+)` \|((?: (?:yes|no) \|){6}) [^|]* \|")
+_ROW = re.compile(r"\| `(create|delete|set|get|list|check|acl) ([^` ]+)` \| ([^|]+) \| [^|]* \|")
 _NEEDS = {"set": Permission.WRITE, "acl": Permission.ADMIN, "get": Permission.READ}
 _NEEDS |= {"list": Permission.READ, "check": Permission.READ}
 _NOWHERE = Check("/consumers/there-is-no-such-znode")
@@ -41,10 +49,9 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    for operation, path, answers in _ROW.findall(DOCUMENT.read_text()):
-        words = [answer.strip() for answer in answers.strip().strip("|").split("|")]
-        allowed = {user: word == "yes" for user, word in zip(COLUMNS, words, strict=True)}
-        yield Row(operation, f"/consumers/{path}", allowed)
+    for operation, path, who in _ROW.findall(DOCUMENT.read_text()):
+        told = set(USERS) if who == "everyone" else {NAMES[name] for name in who.split(", ")}
+        yield Row(operation, f"/consumers/{path}", {user: user in told for user in USERS})
 
 
 def test_the_document_has_a_row_for_writes_to_every_place_of_the_plan():
@@ -57,14 +64,14 @@ def test_the_document_has_a_row_for_writes_to_every_place_of_the_plan():
 
 
 def test_the_table_is_what_the_plan_says():
-    found = {str(row): {user: by_plan(plan(), identity_of(user), row) for user in COLUMNS} for row in rows()}
+    found = {str(row): {user: by_plan(plan(), identity_of(user), row) for user in USERS} for row in rows()}
     assert found == {str(row): row.allowed for row in rows()}
 
 
 def test_a_real_zookeeper_allows_and_refuses_what_the_table_says(open_as: OpenAs):
     populate(open_as(identified("coordinator")))
-    stores = {user: open_as(credentials(user)) for user in COLUMNS}
-    found = {str(row): {user: is_allowed(stores[user], row) for user in COLUMNS} for row in rows()}
+    stores = {user: open_as(credentials(user)) for user in USERS}
+    found = {str(row): {user: is_allowed(stores[user], row) for user in USERS} for row in rows()}
     assert found == {str(row): row.allowed for row in rows()}
 
 

@@ -122,7 +122,7 @@ class FetchedGroup(NamedTuple):
     def topics_in(self, version: int, of_topic: Any, of_part: Any) -> Sequence[Any]:
         """Returns the topics of the response. Since version 2, an error response normally lists no topics. If
         ``is_repeated`` is set, it lists them all, because librdkafka retries the request only if each partition has a
-        retriable error and the offset ``OFFSET_STORED`` (ADR 36)."""
+        retriable error and the offset ``OFFSET_STORED`` (ADR 11)."""
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT

@@ -61,7 +61,7 @@ _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _LOADED_WITHIN_S = 5.0
 """How long commits and offset fetches may wait while their group is being loaded, in seconds. They do not fail at once
-(ADR 36): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
+(ADR 11): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
 _SYNC_WITH_PROTOCOL = 5
 """The first version of SyncGroup that must name the group's protocol type and protocol."""
 WRITTEN_WITHIN_S = 2.0

@@ -54,7 +54,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """A person should look at it. It breaks no rule by itself."""
     EXCEPTION = "exception"
-    """The rule is broken in a way that is possible by design, according to docs/architecture.md."""
+    """The rule is broken in a way that is possible by design, according to docs/design.md, section 5."""
 
 
 @dataclass(frozen=True, slots=True)

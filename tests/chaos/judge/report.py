@@ -63,7 +63,7 @@ def _page(report: Report) -> Iterator[str]:
     findings = [finding for ruling in report.rulings for finding in ruling.findings]
     for severity, title in (
         (Severity.VIOLATION, "Broken rules"),
-        (Severity.EXCEPTION, "Exceptions known by design (docs/architecture.md)"),
+        (Severity.EXCEPTION, "Exceptions known by design (docs/design.md, section 5)"),
         (Severity.WARNING, "Warnings"),
     ):
         yield from _told(title, [finding for finding in findings if finding.severity is severity])

@@ -1,4 +1,4 @@
-"""The group moves to another instance just before a stock consumer asks for its committed offsets (ADR 36)."""
+"""The group moves to another instance just before a stock consumer asks for its committed offsets (ADR 11)."""
 
 from __future__ import annotations
 
