@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kafka_coord.errors import NotFound
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import WORLD
 from tests.chaos.logins import MEMBER, OTHER_MEMBER
@@ -171,8 +172,15 @@ def _topic_on(scene: Scene, broker_id: int) -> str:
         asked.result(30.0)
     except (KafkaException, TimeoutError) as error:
         raise Abandoned(f"{name} was not created: {error}") from error
-    scene.require(lambda: scene.topics.partition_count(name) == 1, f"{name} is known")
+    scene.require(lambda: _is_known(scene, name), f"{name} is known")
     return name
+
+
+def _is_known(scene: Scene, topic: str) -> bool:
+    try:
+        return scene.topics.partition_count(topic) == 1
+    except NotFound:  # the broker that was asked has not heard of it yet
+        return False
 
 
 def _acl(topic: str, operation: AclOperation, permission: AclPermissionType, user: str) -> AclBinding:
