@@ -94,6 +94,13 @@ def test_an_interrupted_run_reports_its_progress_and_leaves_no_process_behind(tm
     assert not list(tmp_path.iterdir())
 
 
+def test_a_bad_frame_behind_a_request_that_waits_ends_its_own_connection_alone():
+    """Found by chance: the check of all connections for time limits raised, and no connection was checked any more."""
+    request = bytes.fromhex("00000015 0009 0003 00000001 0004") + b"fuzz" + bytes.fromhex("0001 80808080 80808080")
+    stream = next(target for target in kafka_targets.TARGETS if target.name == "kafka-stream")
+    assert Judge().fault(stream, request + b"a" + bytes.fromhex("ffffffff")) is None
+
+
 def runs(pid: str) -> bool:
     """Whether the process exists and has not ended: nobody may be there to reap it."""
     fields = stat_fields(int(pid))

@@ -285,7 +285,10 @@ class ClientConnection(asyncio.Protocol):
     def end_if_overdue(self, now: float) -> None:
         """Ends the connection if it exceeds a time limit. :class:`Clients` calls this method for all connections, every
         :meth:`ClientLimits.overdue_check_s` seconds."""
-        reason = self._overdue(now)
+        try:
+            reason = self._overdue(now)
+        except BadMessage as error:  # in a frame that waits for the one before it
+            reason = str(error)
         if reason:
             self.end(reason, at_once=True)
 

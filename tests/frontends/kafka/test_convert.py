@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from msgspec import to_builtins
 
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.coordinator.service import CoordinatorService
@@ -266,5 +267,5 @@ def test_groups_that_do_not_exist_and_invalid_options_are_refused(service: Coord
 
 def test_the_audit_of_zookeepers_log_finds_no_violations_after_these_tests(front: Front) -> None:
     directory = front.cluster.brokers[0].directory.parent / "zookeeper" / "data"
-    found = audit([directory], running=True).to_json()
+    found = to_builtins(audit([directory], running=True).document())
     assert [one for one in found["violations"] if one["group"].startswith("converted-")] == []

@@ -20,6 +20,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from msgspec import to_builtins
 
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
@@ -424,7 +425,7 @@ def test_a_subscription_may_have_names_and_a_regular_expression(front: Front, to
 
 def test_the_audit_of_zookeepers_log_finds_no_violations_after_these_tests(front: Front) -> None:
     directory = front.cluster.brokers[0].directory.parent / "zookeeper" / "data"
-    found = audit([directory], running=True).to_json()
+    found = to_builtins(audit([directory], running=True).document())
     by_hand = "copied-"  # test_copies itself writes offsets, perhaps on this cluster
     assert [one for one in found["violations"] if not one["group"].startswith(by_hand)] == []
     silent = "side-"  # the members of test_side_by_side do not always carry out commands
