@@ -517,9 +517,7 @@ def test_records_of_committed_transactions_are_read_and_uncommitted_ones_are_not
 
 def test_settings_that_librdkafka_does_not_know_fail_the_query_at_once(planner, make_topic):
     options = {"kafka.sasl.jaas.config": "as Java's clients have it"}
-    with pytest.raises(
-        SettingsError, match=r"kafka\.sasl\.jaas\.config .*Java JAAS configuration"
-    ):
+    with pytest.raises(SettingsError, match=r"kafka\.sasl\.jaas\.config .*Java JAAS configuration"):
         planner("spark-settings", make_topic(), **options)
 
 

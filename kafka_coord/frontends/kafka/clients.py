@@ -94,7 +94,11 @@ class Clients:
 
     def end_overdue(self, now: float) -> None:
         for client in list(self._open):
-            client.end_if_overdue(now)
+            try:
+                client.end_if_overdue(now)
+            except Exception:  # one connection must not keep the others from being checked
+                log.exception("closing a connection, because its time limits cannot be checked (this is a bug)")
+                client.end("an internal error", at_once=True)
         self._flush_log()
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -77,6 +77,17 @@ _THREADS = 50
 """How many calls to ZooKeeper may wait for its answers at the same time: one for each partition of the groups log."""
 RESTARTED_WITHIN_S = 10.0
 """For how long a partition may not be claimable because of a planned restart of its broker, in seconds."""
+
+
+async def kept_running(work: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Runs endless work. After an unexpected error, reports it and begins again: nothing else would notice that a part
+    of the listener has ended."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("a part of the listener for Kafka clients failed (this is a bug); it begins again")
+        await asyncio.sleep(LEADER_CHECK_SOON_S)
 
 
 class KafkaListener:
@@ -233,13 +244,8 @@ class KafkaListener:
             raise SettingsError(f"cannot listen for Kafka clients on {self._host}:{self._port}: {error}") from None
         host, port, *_ = self._server.sockets[0].getsockname()
         self._port = port
-        maintenance = asyncio.gather(
-            self._maintain(),
-            self._follow_settings(),
-            self._end_overdue_clients(),
-            self._make_managed(),
-            self.registered.follow(),
-        )
+        endless = self._maintain, self._follow_settings, self._end_overdue_clients, self._make_managed
+        maintenance = asyncio.gather(*map(kept_running, (*endless, self.registered.follow)))
         self._started.set_result(f"{host}:{port}")
         await self._stop.wait()
         self._stop_listening()
