@@ -44,7 +44,9 @@ class GroupSettings(JsonObject, frozen=True, omit_defaults=True, tag_field="vers
         return max(self.rebalance_timeout_ms, own)
 
     def to_json(self) -> dict[str, Any]:
-        return super().to_json() | {"rebalance_timeout_ms": self.rebalance_timeout_ms}
+        value = super().to_json()
+        value.pop("rebalance_timeout_ms", None)  # msgspec leaves a default out only if it is the same object
+        return value | {"rebalance_timeout_ms": self.rebalance_timeout_ms}
 
 
 class Pause(JsonObject, frozen=True, tag_field="version", tag=1):
