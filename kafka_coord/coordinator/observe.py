@@ -30,9 +30,9 @@ from kafka_coord.model import (
     TopicInfo,
     Unreadable,
     Zxids,
-    history_from_json,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.unresolved import Refusals
@@ -275,7 +275,7 @@ def past_decisions(store: Store, group: str) -> tuple[Decision, ...]:
     path = layout.history(group)
     (node,) = read_each(store, [GetData(path)])
     try:
-        return history_from_json(fields.load(node.data, path), path) if isinstance(node, Node) else ()
+        return Trail.from_json(fields.load(node.data, path), path).decisions if isinstance(node, Node) else ()
     except MalformedValue:
         return ()  # reported when the history is replaced
 

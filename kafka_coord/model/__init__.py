@@ -1,7 +1,7 @@
 """The values that all other packages use, with their JSON forms. Nearly all of them are frozen. Nothing here does
 I/O."""
 
-from kafka_coord.model.action import Action, actions_from_json
+from kafka_coord.model.action import Action
 from kafka_coord.model.broker import Broker, Listener
 from kafka_coord.model.command import (
     NO_OFFSET,
@@ -39,7 +39,6 @@ from kafka_coord.model.operations import (
     Process,
     Request,
     RequestType,
-    history_from_json,
     history_to_json,
 )
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
@@ -91,9 +90,7 @@ __all__ = [
     "TopicPartition",
     "Unreadable",
     "Zxids",
-    "actions_from_json",
     "command_from_json",
-    "history_from_json",
     "history_to_json",
     "is_gone_long_enough",
     "is_identity",

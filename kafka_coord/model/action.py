@@ -78,11 +78,6 @@ def _quoted(group: str) -> str:
     return group if '"' not in group and group.split() == [group] else json.dumps(group, ensure_ascii=False)
 
 
-def actions_from_json(value: fields.Json, where: str) -> tuple[Action, ...]:
-    """Reads the actions in a history that can be decoded, oldest first."""
-    return fields.readable(value, "actions", where, Action.from_json)[0]
-
-
 def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
     return [fields.dump(one.to_json()) for one in actions]
 

@@ -46,8 +46,7 @@ class ClusterHistory(JsonObject, frozen=True, tag_field="version", tag=1):
         """Leaves out entries that cannot be decoded, and says so in ``unreadable``."""
         elections, no_election = fields.readable(value, "elections", where, Election.from_json)
         actions, no_action = fields.readable(value, "actions", where, Action.from_json)
-        unreadable = tuple(Unreadable(where, why) for why in (no_election, no_action) if why)
-        return cls(elections, actions, unreadable, **of_znode)
+        return cls(elections, actions, _unreadable(where, no_election, no_action), **of_znode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +62,8 @@ class Trail:
     def from_json(cls, value: fields.Json, where: str) -> Trail:
         decisions, no_decision = fields.readable(value, "decisions", where, Decision.from_json)
         actions, no_action = fields.readable(value, "actions", where, Action.from_json)
-        return cls(decisions, actions, tuple(Unreadable(where, why) for why in (no_decision, no_action) if why))
+        return cls(decisions, actions, _unreadable(where, no_decision, no_action))
+
+
+def _unreadable(where: str, *problems: str) -> tuple[Unreadable, ...]:
+    return tuple(Unreadable(where, why) for why in problems if why)

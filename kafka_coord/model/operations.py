@@ -257,8 +257,3 @@ MAX_HISTORY = 50
 def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:
     """Returns the JSON form of the newest :data:`MAX_HISTORY` decisions, oldest first."""
     return {"version": fields.VERSION, "decisions": [d.to_json() for d in decisions[-MAX_HISTORY:]]}
-
-
-def history_from_json(value: fields.Json, where: str) -> tuple[Decision, ...]:
-    """Reads the decisions in a history that can be decoded, oldest first."""
-    return fields.readable(value, "decisions", where, Decision.from_json)[0]

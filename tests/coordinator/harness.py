@@ -25,9 +25,9 @@ from kafka_coord.model import (
     StartFetcher,
     Subscription,
     TopicPartition,
-    history_from_json,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Node, Store
@@ -313,7 +313,7 @@ class World:
     def history(self, group: str = "delays") -> list[Any]:
         path = layout.history(group)
         node = self.node(path)
-        return list(history_from_json(fields.load(node.data, path), path)) if node else []
+        return list(Trail.from_json(fields.load(node.data, path), path).decisions) if node else []
 
     def ask(self, request: Request) -> Request:
         """Writes a request and waits for its answer."""

@@ -14,8 +14,9 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.scheduling import GATHER_S, LOOK_AGAIN_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable
-from kafka_coord.model import Assignment, Request, RequestType, TopicInfo, history_from_json
+from kafka_coord.model import Assignment, Request, RequestType, TopicInfo
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import Check
@@ -238,7 +239,7 @@ def test_the_history_has_the_duration_of_the_stops() -> None:
             for command in world.store.children(layout.channel(group, consumer)):
                 world.store.delete(layout.command(group, consumer, command))
         world.queue.request(group)
-    *_, last = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
+    *_, last = Trail.from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here").decisions
     assert (last.generation, last.stopped_ms, last.settled_ms) == (2, 2_000, 2_000)
 
 
@@ -315,7 +316,7 @@ def test_a_decision_that_moves_no_partition_takes_one_read_and_one_write() -> No
     world.handler.step()
 
     assert world.requests_made.reads == 1, "the coordinator must not read the history that it wrote itself"
-    found = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
+    found = Trail.from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here").decisions
     assert [(one.generation, one.settled_ms is not None) for one in found] == [(1, True), (2, True)]
     assert group not in world.queue.groups_being_rebalanced
 
@@ -331,7 +332,7 @@ def test_a_history_that_another_client_wrote_is_read_again() -> None:
     for _ in range(3):
         world.clock.now += 2 * LOOK_AGAIN_S
         world.handler.step()
-    (decision,) = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
+    (decision,) = Trail.from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here").decisions
     assert decision.settled_ms is not None
 
 
@@ -412,7 +413,7 @@ def test_a_new_coordinator_decides_about_a_request_with_two_reads_and_one_write(
     coordinator.handler.step()
 
     assert doings[:3] == ["read", "read", "multi"], "the second reads what the group remembers of its subscriptions"
-    found = history_from_json(fields.load(before.store.get(layout.history(group)).data, "here"), "here")
+    found = Trail.from_json(fields.load(before.store.get(layout.history(group)).data, "here"), "here").decisions
     assert [one.generation for one in found] == [1, 2], "the entries of the other coordinator must be kept"
 
 

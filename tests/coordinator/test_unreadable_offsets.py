@@ -14,9 +14,9 @@ from kafka_coord.model import (
     StartFetcher,
     TopicPartition,
     command_from_json,
-    history_from_json,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.zk import layout
 from tests.coordinator.led import Led
 
@@ -81,7 +81,7 @@ class World(Led):
 
     def decisions(self) -> int:
         path = layout.history(GROUP)
-        decisions = history_from_json(fields.load(self.store.get(path).data, path), path)
+        decisions = Trail.from_json(fields.load(self.store.get(path).data, path), path).decisions
         return sum(decision.started for decision in decisions)
 
 

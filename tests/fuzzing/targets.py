@@ -38,10 +38,10 @@ from kafka_coord.model import (
     Pause,
     Request,
     Settled,
-    history_from_json,
     is_identity,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit.jute import Truncated
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.txnlog import decode_txn, read_log
@@ -177,7 +177,7 @@ _VALUES = (
     ),
     _json_target(
         "history",
-        lambda value: history_from_json(value, _WHERE),
+        lambda value: Trail.from_json(value, _WHERE).decisions,
         _history_to_json,
         {"decisions": [_DECISION, _DECISION | {"moves": {}}]},
     ),

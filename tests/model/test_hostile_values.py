@@ -26,12 +26,10 @@ from kafka_coord.model import (
     Member,
     Pause,
     Request,
-    actions_from_json,
     command_from_json,
-    history_from_json,
     parse_command_id,
 )
-from kafka_coord.model.histories import ClusterHistory, Election
+from kafka_coord.model.histories import ClusterHistory, Election, Trail
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from tests.model import values
 
@@ -45,7 +43,7 @@ DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "pause": lambda value: Pause.from_json(value, "/x"),
     "coordinator": lambda value: CoordinatorInfo.from_json(value, "/x"),
     "committed offset": lambda value: CommittedOffset.from_json(value, "/x"),
-    "history": lambda value: (history_from_json(value, "/x"), actions_from_json(value, "/x")),
+    "history": lambda value: (Trail.from_json(value, "/x").decisions, Trail.from_json(value, "/x").actions),
     "cluster history": lambda value: ClusterHistory.from_json(value, "/x"),
 }
 GOOD: dict[str, st.SearchStrategy[dict[str, Any]]] = {

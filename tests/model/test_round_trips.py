@@ -26,9 +26,7 @@ from kafka_coord.model import (
     Request,
     RequestType,
     TopicPartition,
-    actions_from_json,
     command_from_json,
-    history_from_json,
     history_to_json,
 )
 from kafka_coord.model.action import (
@@ -40,6 +38,7 @@ from kafka_coord.model.action import (
     encoded_actions,
     newest,
 )
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.model.partitions import parse_ranges, ranges
@@ -109,7 +108,7 @@ def test_a_committed_offset(offset):
 @given(st.lists(values.decisions, max_size=4))
 def test_a_history(decisions):
     value = history_to_json(tuple(decisions))
-    assert history_from_json(load(dump(value), "/x"), "/x") == tuple(decisions)
+    assert Trail.from_json(load(dump(value), "/x"), "/x").decisions == tuple(decisions)
 
 
 def test_a_history_keeps_the_newest_actions_within_its_size():
@@ -119,8 +118,8 @@ def test_a_history_keeps_the_newest_actions_within_its_size():
 
     assert MAX_ACTIONS_BYTES - 3_000 < sum(map(len, kept)) <= MAX_ACTIONS_BYTES
     value = load(b'{"version":1,"decisions":[],"actions":[%b]}' % b",".join(kept), "/x")
-    assert actions_from_json(value, "/x") == tuple(actions[-len(kept) :])
-    assert history_from_json(value, "/x") == ()
+    assert Trail.from_json(value, "/x").actions == tuple(actions[-len(kept) :])
+    assert Trail.from_json(value, "/x").decisions == ()
     assert len(newest(encoded_actions([Action("pause", "a", at) for at in range(300)]))) == MAX_ACTIONS
 
 
@@ -132,7 +131,7 @@ def test_a_history_keeps_the_newest_decisions(decision):
 
     written = history_to_json((*[old] * 5, *[new] * MAX_HISTORY))
 
-    assert history_from_json(written, "/x") == (new,) * MAX_HISTORY
+    assert Trail.from_json(written, "/x").decisions == (new,) * MAX_HISTORY
 
 
 @_SETTINGS

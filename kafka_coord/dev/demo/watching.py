@@ -13,8 +13,9 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
-from kafka_coord.model import CoordinatorInfo, Decision, TopicPartition, history_from_json
+from kafka_coord.model import CoordinatorInfo, Decision, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.groups import GroupDescription, LogRanges, describe_group
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.zk import layout
@@ -163,7 +164,7 @@ class Watcher:
             node = self._patiently(lambda: self._store.get(path))
         except NoNode:
             return ()
-        return history_from_json(fields.load(node.data, path), path)
+        return Trail.from_json(fields.load(node.data, path), path).decisions
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         deadline = time.monotonic() + _AWAY_S

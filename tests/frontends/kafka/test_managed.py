@@ -27,7 +27,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import actions_from_json
+from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit import audit
 from kafka_coord.monitor.groups import describe_group
 from kafka_coord.monitor.metrics import MetricsServer
@@ -278,7 +278,7 @@ def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
     )
     _, _, partitions, offsets = rows_of_four(printed)
     assert (len(partitions), set(offsets)) == (PARTITIONS, {"2"})
-    done = actions_from_json(json.loads(front.store.get(layout.history(group)).data), "here")[-1]
+    done = Trail.from_json(json.loads(front.store.get(layout.history(group)).data), "here").actions[-1]
     assert re.fullmatch(r"User:ANONYMOUS \(client id \S+, 127\.0\.0\.1:\d+\)", done.by)
     assert re.fullmatch(rf"{topic} (\d: (-|\d+) → 2(, )?)+", done.change)
     other = consumer(group, enable_auto_commit=False)
