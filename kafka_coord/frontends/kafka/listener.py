@@ -62,6 +62,9 @@ LEADER_CHECK_S = 0.5
 LEADER_CHECK_SOON_S = 0.05
 """The time until the next check, in seconds, after a request for a group that this instance does not coordinate: the
 leader may just have changed."""
+BEGINS_AGAIN_S = 1.0
+"""The time until a part of the listener begins again after an unexpected error, in seconds, so that a lasting defect
+does not fill the log."""
 TAKE_OVER_CHECK_S = 5.0
 """How often to look for empty groups that match ``managed_groups``, in seconds."""
 IN_BOTH_CHECK_S = 1.0
@@ -87,7 +90,7 @@ async def kept_running(work: Callable[[], Coroutine[object, object, None]]) -> N
             await work()
         except Exception:
             log.exception("a part of the listener for Kafka clients failed (this is a bug); it begins again")
-        await asyncio.sleep(LEADER_CHECK_SOON_S)
+        await asyncio.sleep(BEGINS_AGAIN_S)
 
 
 class KafkaListener:

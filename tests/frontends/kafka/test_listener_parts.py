@@ -12,7 +12,7 @@ from kafka_coord.frontends.kafka.clients import Clients
 
 
 def test_endless_work_begins_again_after_an_unexpected_error(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(listener, "LEADER_CHECK_SOON_S", 0.0)
+    monkeypatch.setattr(listener, "BEGINS_AGAIN_S", 0.0)
     began = []
 
     async def work() -> None:
