@@ -1,13 +1,16 @@
-"""Manages the groups, offsets and terms of one instance, like Kafka's ``GroupMetadataManager``."""
+"""Manages the groups, offsets and terms of one instance, like Kafka's ``GroupMetadataManager``.
+
+What the log says is one :class:`PartitionState` for each partition, and only :meth:`PartitionState.replay` changes it:
+while the partition is loaded, and later for each entry that this instance has written, once it is durable.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -83,9 +86,8 @@ def _now_ms() -> int:
 class GroupMetadataManager:
     """Keeps the groups and their offsets in memory, and writes every change to the log first.
 
-    ``groups_cache`` and ``offsets_cache`` are keyed by group id. ``groups_of`` lists the group ids of each partition.
-    ``topics`` knows which topics the offsets belong to. ``now_ms`` reads the wall clock. Use this class only on the
-    event loop.
+    ``states`` has what the log says of each partition that is served. ``topics`` knows which topics the offsets belong
+    to. ``now_ms`` reads the wall clock. Use this class only on the event loop.
     """
 
     def __init__(
@@ -103,9 +105,7 @@ class GroupMetadataManager:
         self._instance, self.limits = instance, limits
         self._on_term_end = on_term_end
         self.now_ms, self.topics = now_ms, topics or LogTopics()
-        self.groups_cache: dict[str, Group] = {}
-        self.offsets_cache: dict[str, Offsets] = {}
-        self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
+        self.states: dict[int, PartitionState] = {}
         self.terms: dict[int, LogTerm] = {}
         self.loading: dict[int, asyncio.Future[None]] = {}
         """The partitions that are being loaded, each with a future that completes when the load ends."""
@@ -115,10 +115,6 @@ class GroupMetadataManager:
         """The partitions that could not be claimed or loaded because of :attr:`missing_right`."""
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
-        self.sessions: dict[int, Sessions] = {}
-        """What remains of the sessions of earlier terms' members, by partition."""
-        self.gone_since_ms: dict[int, dict[str, int]] = {}
-        """When it was first found that a topic does not exist, in ms since 1970, by partition of the log and topic."""
         self.other_members: Callable[[int], Mapping[Key, int | None]] = lambda _partition: {}
         """Returns the members of the partition's groups that are not in the log, as :class:`Heard` notes members."""
         self._noting: dict[int, asyncio.Task[None]] = {}
@@ -201,34 +197,24 @@ class GroupMetadataManager:
             )
             claimed_at = await term.claim()
             answered_at = clock()
-            loaded = await _load(term, claimed_at)
+            state = PartitionState(self.limits)
+            await _load(term, claimed_at, state)
             await term.outlast(answered_at)
         except BaseException:
             broker.close()
             raise
-        term.figures.loaded_records, term.figures.load_s = loaded.records, clock() - began
+        term.figures.loaded_records, term.figures.load_s = state.records, clock() - began
         term.serve()
-        self._install(loaded, term.now())
-        self.terms[partition], self.sessions[partition] = term, loaded.sessions
-        self.gone_since_ms[partition] = loaded.gone_since_ms
+        state.serve(term.now())
+        self.terms[partition], self.states[partition] = term, state
         self._noting[partition] = asyncio.create_task(self._note_heard(term), name=f"heard-{partition}")
         if self._attending is None:
             self._attend()
         log.info(
             "now coordinates a partition of the groups log partition=%d term=%d records=%d groups=%d load_ms=%d",
-            *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
+            *(partition, term.term, state.records, len(state.groups), round(term.figures.load_s * 1000)),
             extra={"event": "partition_loaded"},
         )
-
-    def _install(self, loaded: _Loaded, now: float) -> None:
-        least_s = self.limits.least_session_s
-        for group_id in {**loaded.groups, **loaded.offsets}:
-            metadata = loaded.groups.get(group_id) or GroupMetadata(group_id)
-            for member in metadata.members.values():
-                left_s = loaded.sessions.left_s(group_id, member.member_id, member.session_timeout_s, least_s)
-                member.expires_at, member.is_heard = now + left_s, False
-            self._add(group_id, metadata)
-        self.offsets_cache |= loaded.offsets
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str, planned: bool) -> None:
         log.log(
@@ -239,8 +225,6 @@ class GroupMetadataManager:
             extra={"event": "partition_lost"},
         )
         self.terms.pop(partition, None)
-        self.sessions.pop(partition, None)
-        self.gone_since_ms.pop(partition, None)
         for tasks in (self._noting, self._proving):
             if partition in tasks:
                 tasks.pop(partition).cancel()
@@ -249,9 +233,7 @@ class GroupMetadataManager:
             self._attending = None
         broker.close()
         self._on_term_end(partition)
-        for group_id in self.groups_of.pop(partition, ()):
-            del self.groups_cache[group_id]
-            self.offsets_cache.pop(group_id, None)
+        self.states.pop(partition, None)
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
@@ -283,7 +265,7 @@ class GroupMetadataManager:
             await asyncio.sleep(self.limits.noted_after_s)
             try:
                 note = heard_records(self._heard(term), self.limits.append_bytes)
-                await _all(term.append_in_order([([one], lambda: None) for one in note]))
+                await _all(self._queued(term, [_Part([one]) for one in note]))
             except TermEnded:
                 return
             except AppendRefused as error:
@@ -294,8 +276,8 @@ class GroupMetadataManager:
     def _heard(self, term: LogTerm) -> Heard:
         now = term.now()
         left_ms = dict(self.other_members(term.partition))
-        for group_id in self.groups_of.get(term.partition, ()):
-            for member in self.groups_cache[group_id].metadata.members.values():
+        for group_id, group in self.groups_of(term.partition).items():
+            for member in group.metadata.members.values():
                 is_heard, left_s = member.is_heard, max(0.0, member.expires_at - now)
                 left_ms[group_id, member.member_id] = None if is_heard else round(left_s * 1000)
         return Heard(term.term, left_ms)
@@ -327,10 +309,24 @@ class GroupMetadataManager:
 
     def has(self, group_id: str) -> bool:
         """Returns whether the group exists or has offsets."""
-        return group_id in self.groups_cache or group_id in self.offsets_cache
+        return self.group(group_id) is not None or bool(self.offsets(group_id))
+
+    def groups_of(self, partition: int) -> Mapping[str, Group]:
+        """Returns the groups of a partition, which are none if it is not served."""
+        state = self.states.get(partition)
+        return {} if state is None else state.groups
+
+    def groups(self) -> dict[str, Group]:
+        """Returns all groups that are served."""
+        return {group_id: group for state in self.states.values() for group_id, group in state.groups.items()}
 
     def group(self, group_id: str) -> Group | None:
-        return self.groups_cache.get(group_id)
+        return self.groups_of(partition_of(group_id)).get(group_id)
+
+    def offsets(self, group_id: str) -> Mapping[tuple[str, int], CommittedOffset]:
+        """Returns the group's durable offsets, which are none if it is not served."""
+        state = self.states.get(partition_of(group_id))
+        return {} if state is None else state.offsets.get(group_id, {})
 
     def has_offsets(self, group_id: str) -> bool:
         """Returns whether the group has offsets, including those that are being written."""
@@ -343,18 +339,14 @@ class GroupMetadataManager:
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
         """Returns the partitions that the group has an offset for, including offsets that are being written."""
         being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
-        return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
+        return dict.fromkeys((*self.offsets(group_id), *being_written))
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def add_group(self, group_id: str) -> Group:
-        """Returns the group, creating it if necessary."""
-        return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
-
-    def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
-        found = self.groups_cache[group_id] = Group(metadata, self.limits)
-        self.groups_of[partition_of(group_id)][group_id] = None
-        return found
+    def add_group(self, group_id: str) -> Group | None:
+        """Returns the group, creating it if necessary. Returns ``None`` if its partition is not served."""
+        state = self.states.get(partition_of(group_id))
+        return None if state is None else state.add(group_id)
 
     async def store_group(
         self, group: GroupMetadata, assignments: Mapping[str, bytes], topic_ids: Mapping[str, str] | None = None
@@ -364,7 +356,7 @@ class GroupMetadataManager:
         if group.state is ClassicState.DEAD:
             return Error.COORDINATOR_NOT_AVAILABLE
         record = group_record(group, assignments, self.now_ms(), topic_ids)
-        return await self._append(group.group_id, _Part([record]))
+        return await self._append(group.group_id, _Part([record]))  # the group itself is told of the outcome
 
     async def store_emptiness(self, group_id: str) -> Error:
         """Writes that the group is empty, if the log does not say so yet. Returns the outcome."""
@@ -373,19 +365,18 @@ class GroupMetadataManager:
     def _emptiness(self, group_id: str) -> Iterator[_Part]:
         """Yields the record that the group is empty, if the log does not say so yet. It must come before any record
         that is true only of an empty group: after a refusal, neither is written."""
-        group = self.groups_cache.get(group_id)
+        group = self.group(group_id)
         if group is not None and group.owes_emptiness:
-            record = group_record(group.metadata, {}, self.now_ms())
-            yield _Part([record], partial(group.emptied, group.metadata.generation_id))
+            empty = GroupMetadata(group_id, generation_id=group.metadata.generation_id)
+            yield _Part([group_record(group.metadata, {}, self.now_ms())], [GroupEntry(group_id, empty)])
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
         """Writes offsets to the log and returns the outcome. The offsets become visible once they are durable."""
-        records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
         try:
-            apply = lambda: self.offsets_cache.setdefault(group_id, {}).update(offsets)  # noqa: E731
-            error = await self._append(group_id, _Part(records, apply), too_large=Error.INVALID_COMMIT_OFFSET_SIZE)
+            part = _offsets_part(group_id, offsets)
+            error = await self._append(group_id, part, too_large=Error.INVALID_COMMIT_OFFSET_SIZE)
         finally:
             under_way.remove(offsets)
             if not under_way and self._under_way.get(group_id) is under_way:
@@ -396,14 +387,9 @@ class GroupMetadataManager:
 
     def _forget_if_unknown_to_log(self, group_id: str) -> None:
         """Forgets a group that exists in memory only, because its first commit was not written."""
-        group = self.groups_cache.get(group_id)
+        group = self.group(group_id)
         if group is not None and group.is_new and not self._keys(group_id):
-            self._forget(group_id)
-
-    def _forget(self, group_id: str) -> None:
-        self.groups_cache.pop(group_id, None)
-        self.offsets_cache.pop(group_id, None)
-        self.groups_of[partition_of(group_id)].pop(group_id, None)
+            del self.states[partition_of(group_id)].groups[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
         """Deletes the offsets of the given partitions, including those that are being written. Returns the outcome."""
@@ -416,28 +402,22 @@ class GroupMetadataManager:
         """Deletes the group's offsets and then the group itself. From this call on, the group can no longer be changed,
         unless the deletion is refused: then the group is as before, except for offsets that are already removed.
         Returns the outcome."""
-        group = self.groups_cache.get(group_id)
+        group = self.group(group_id)
         state = ClassicState.EMPTY
         if group is not None:
             state, group.metadata.state = group.metadata.state, ClassicState.DEAD
         removals = self._removals(group_id, list(self._keys(group_id)))
-        tombstone = _Part([group_removal(group_id)], partial(self._forget, group_id))
+        tombstone = _Part([group_removal(group_id)], [GroupEntry(group_id, None)])
         error = await self._append(group_id, *removals, tombstone)
-        if error is not Error.NONE and group is not None and self.groups_cache.get(group_id) is group:
+        if error is not Error.NONE and group is not None and self.group(group_id) is group:
             group.metadata.state = state
         return error
 
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
         yield from self._emptiness(group_id)
-
-        def forget(part: Sequence[tuple[str, int]]) -> None:
-            stored = self.offsets_cache.get(group_id, {})
-            for where in part:
-                stored.pop(where, None)
-
         at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // (len(group_id.encode()) + _TOPIC_BYTES))
         for part in parts(gone, at_once):
-            yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
+            yield _offsets_part(group_id, dict.fromkeys(part))
 
     async def delete_expired_consumer_offsets(self, retention: Retention) -> int:
         """Removes the offsets that have expired, and those of topics that were deleted. Also removes the empty groups
@@ -446,15 +426,15 @@ class GroupMetadataManager:
         for partition, term in list(self.terms.items()):
             await self._note_gone(partition, term)
         count = 0
-        for number, group_id in enumerate(list(self.groups_cache)):
+        for number, group_id in enumerate(self.groups()):
             if number % _EXAMINED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # lets other tasks run
-            group = self.groups_cache.get(group_id)
+            group = self.group(group_id)
             if group is None or group.metadata.state is ClassicState.DEAD or group_id in self._under_way:
                 continue
             if group.owes_emptiness:  # it is written soon, and can expire afterwards
                 continue
-            offsets = self.offsets_cache.get(group_id, {})
+            offsets = self.offsets(group_id)
             gone = self._expired(group.metadata, offsets, retention)
             is_empty = group.metadata.state is ClassicState.EMPTY and not group.metadata.pending
             if is_empty and len(gone) == len(offsets):
@@ -467,34 +447,35 @@ class GroupMetadataManager:
         return count
 
     async def _learn_topics(self) -> None:
-        names = sorted({topic for offsets in self.offsets_cache.values() for topic, _ in offsets})
+        names = sorted({topic for state in self.states.values() for topic in state.topics()})
         for some in parts(names, _EXAMINED_AT_ONCE):
             await self.topics.learn(some)
 
     async def _note_gone(self, partition: int, term: LogTerm) -> None:
         """Writes down which topics of the partition's offsets do not exist, and since when, so that the next term goes
         on counting."""
-        noted = self.gone_since_ms.setdefault(partition, {})
-        groups = self.groups_of.get(partition, ())
-        named = {topic for group_id in groups for topic, _ in self.offsets_cache.get(group_id, ())}
+        state = self.states[partition]
+        noted, named = state.gone_since_ms, state.topics()
         again = [one for one in noted if one not in named or self.topics.identity(one)]
         gone = [one for one in named if one not in noted and self.topics.is_gone(one)]
         now_ms = self.now_ms()
         news = [*(GoneEntry(one, None) for one in again), *(GoneEntry(one, now_ms) for one in gone)]
         at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // _TOPIC_BYTES)
-        appends = [([gone_record(one) for one in part], partial(_note, noted, part)) for part in parts(news, at_once)]
+        of_them = [_Part([gone_record(one) for one in part], part) for part in parts(news, at_once)]
         try:
-            await _all(term.append_in_order(appends))
+            await _all(self._queued(term, of_them))
         except TermEnded:
             return
         except AppendRefused as error:
             log.info("cannot write down yet which topics are gone: %s; the next check tries again", error)
 
-    def _expired(self, group: GroupMetadata, offsets: Offsets, retention: Retention) -> list[tuple[str, int]]:
+    def _expired(
+        self, group: GroupMetadata, offsets: Mapping[tuple[str, int], CommittedOffset], retention: Retention
+    ) -> list[tuple[str, int]]:
         """Returns the partitions whose offsets are to be deleted: those of topics that were deleted (ADR 42), and as in
         Kafka (KIP-211) those that have expired. In a group with members, only topics that nobody subscribes to expire.
         The state timestamp of an empty group is the time at which it became empty."""
-        now_ms, gone_since_ms = self.now_ms(), self.gone_since_ms.get(partition_of(group.group_id), {})
+        now_ms, gone_since_ms = self.now_ms(), self.states[partition_of(group.group_id)].gone_since_ms
         subscribed = frozenset() if group.state is ClassicState.EMPTY else all_subscribed_topics(group)
         since_ms = group.state_since_ms if group.state is ClassicState.EMPTY else 0
 
@@ -519,7 +500,7 @@ class GroupMetadataManager:
         if term is None:
             return Error.NOT_COORDINATOR
         try:
-            appends = term.append_in_order([(part.records, part.apply) for part in parts if part.records])
+            appends = self._queued(term, parts)
             if len(appends) == 1:  # as most calls
                 await appends[0]
             else:
@@ -532,6 +513,11 @@ class GroupMetadataManager:
             log.warning("refused a request whose record is too large group=%s reason=%s", group_id, error)
             return too_large
         return Error.NONE
+
+    def _queued(self, term: LogTerm, parts: Iterable[_Part]) -> list[asyncio.Future[None]]:
+        """Queues all parts. What each of them says is replayed as soon as it is durable."""
+        replay = self.states[term.partition].replay_all
+        return term.append_in_order([(part.records, partial(replay, part.says)) for part in parts if part.records])
 
     def close(self) -> None:
         for partition in list(self.terms):
@@ -558,60 +544,111 @@ async def _all(appends: list[asyncio.Future[None]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The records for one batch, and the change to apply once they are durable."""
+    """The records for one batch, and what they say, which is replayed once they are durable."""
 
     records: list[LogRecord]
-    apply: Callable[[], None] = lambda: None
+    says: Sequence[Entry | _Offsets] = ()
 
 
-def _note(noted: dict[str, int], news: Iterable[GoneEntry]) -> None:
-    for one in news:
-        if one.since_ms is None:
-            noted.pop(one.topic, None)
-        else:
-            noted[one.topic] = one.since_ms
+class _Offsets(NamedTuple):
+    """What the records of several partitions say, for speed: ``None`` stands for a removed offset."""
+
+    group: str
+    values: Mapping[tuple[str, int], CommittedOffset | None]
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """The groups, offsets, sessions and notes about topics that are gone, read from a partition."""
+def _offsets_part(group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> _Part:
+    return _Part(offset_records(group_id, offsets), [_Offsets(group_id, offsets)])
 
-    groups: dict[str, GroupMetadata] = field(default_factory=dict)
-    offsets: dict[str, Offsets] = field(default_factory=dict)
-    sessions: Sessions = field(default_factory=Sessions)
-    gone_since_ms: dict[str, int] = field(default_factory=dict)
-    records: int = 0
 
-    def read(self, entry: Entry) -> None:
+class PartitionState:
+    """What one partition of the log says."""
+
+    def __init__(self, limits: GroupLimits) -> None:
+        self._limits = limits
+        self.groups: dict[str, Group] = {}
+        """All groups. Those that only have offsets are empty. While a group is served it runs ahead of the log, and is
+        itself told when a change of its own is durable."""
+        self.offsets: dict[str, Offsets] = {}
+        self.sessions = Sessions()
+        """What remains of the sessions of earlier terms' members."""
+        self.gone_since_ms: dict[str, int] = {}
+        """When it was first found that a topic does not exist, in ms since 1970."""
+        self.records = 0
+        """How many records were loaded."""
+        self._is_served = False
+
+    def add(self, group_id: str) -> Group:
+        """Returns the group, creating it if necessary."""
+        found = self.groups.get(group_id)
+        if found is None:
+            found = self.groups[group_id] = Group(GroupMetadata(group_id), self._limits)
+        return found
+
+    def topics(self) -> set[str]:
+        """Returns the topics that there are offsets of."""
+        return {topic for offsets in self.offsets.values() for topic, _ in offsets}
+
+    def replay_all(self, entries: Iterable[Entry | _Offsets]) -> None:
+        for entry in entries:
+            self.replay(entry)
+
+    def replay(self, entry: Entry | _Offsets) -> None:
+        """Takes over what a durable record says. Every change that a load must find goes through here."""
         match entry:
-            case OffsetEntry(group, topic, partition, None):
-                self.offsets.get(group, {}).pop((topic, partition), None)
-            case OffsetEntry(group, topic, partition, CommittedOffset() as value):
-                self.offsets.setdefault(group, {})[topic, partition] = value
+            case _Offsets(group, values):
+                self._replay_offsets(group, values)
+            case OffsetEntry(group, topic, partition, value):
+                self._replay_offsets(group, {(topic, partition): value})
             case GroupEntry(group, None):
                 self.groups.pop(group, None)
-            case GroupEntry(group, GroupMetadata() as found):
-                self.groups[group] = found
+            case GroupEntry(group, GroupMetadata() as written):
+                if not self._is_served:
+                    self.groups[group] = Group(written, self._limits)
+                elif found := self.groups.get(group):
+                    found.emptied(written.generation_id)
             case Heard():
-                self.sessions.noted(entry)
-            case GoneEntry():
-                _note(self.gone_since_ms, [entry])
+                if not self._is_served:  # what this term notes itself is for the next
+                    self.sessions.noted(entry)
+            case GoneEntry(topic, None):
+                self.gone_since_ms.pop(topic, None)
+            case GoneEntry(topic, int() as since_ms):
+                self.gone_since_ms[topic] = since_ms
+
+    def _replay_offsets(self, group: str, values: Mapping[tuple[str, int], CommittedOffset | None]) -> None:
+        offsets = self.offsets.setdefault(group, {})
+        for where, value in values.items():
+            if value is None:
+                offsets.pop(where, None)
+            else:
+                offsets[where] = value
+        if not offsets:
+            del self.offsets[group]
+
+    def serve(self, now: float) -> None:
+        """Ends the load: all members are silent from now on, for what remains of their sessions."""
+        self._is_served = True
+        for group_id in self.offsets:
+            self.add(group_id)
+        for group_id, group in self.groups.items():
+            for member in group.metadata.members.values():
+                left_s = self.sessions.left_s(
+                    *(group_id, member.member_id, member.session_timeout_s, self._limits.least_session_s)
+                )
+                member.expires_at, member.is_heard = now + left_s, False
 
 
-async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
-    loaded = _Loaded()
+async def _load(term: LogTerm, claimed_at: int, state: PartitionState) -> None:
     async for of_term, records in term.load(claimed_at):
         if records:
-            loaded.sessions.passed(of_term, records[-1].timestamp_ms)
+            state.sessions.passed(of_term, records[-1].timestamp_ms)
         for record in records:
-            loaded.records += 1
+            state.records += 1
             try:
-                loaded.read(read_record(record))
+                state.replay(read_record(record))
             except BadMessage as error:
                 log.warning(
                     "ignored an unreadable record in the groups log partition=%d reason=%s", term.partition, error
                 )
-            if loaded.records % _READ_AT_ONCE == 0:
+            if state.records % _READ_AT_ONCE == 0:
                 await asyncio.sleep(0)  # lets other tasks run
-    loaded.offsets = {group: offsets for group, offsets in loaded.offsets.items() if offsets}
-    return loaded

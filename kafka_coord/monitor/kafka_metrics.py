@@ -107,4 +107,4 @@ def _of_log(listener: KafkaListener) -> Iterator[Metric]:
         "Partitions being claimed or loaded. Meanwhile, their groups have to wait.",
         len(manager.loading),
     )
-    yield gauge("kafka_groups", "Client-assigned groups that this instance coordinates.", len(manager.groups_cache))
+    yield gauge("kafka_groups", "Client-assigned groups that this instance coordinates.", len(manager.groups()))

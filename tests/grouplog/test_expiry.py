@@ -10,8 +10,8 @@ import pytest
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
-from kafka_coord.grouplog.manager import GroupMetadataManager, _Loaded, partition_of
-from kafka_coord.grouplog.records import read_record
+from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
+from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
 from kafka_coord.model.retention import Retention
@@ -26,6 +26,8 @@ FIRST, SECOND = "first-id--------------", "second-id-------------"
 
 class MemoryTerm:
     """A term whose appends succeed at once."""
+
+    partition = partition_of(GROUP)
 
     def __init__(self, log: list[LogRecord]) -> None:
         self._log = log
@@ -58,15 +60,14 @@ def left(
         manager = GroupMetadataManager(
             _nowhere, _never, _unasked, "test", GroupLimits(), now_ms=lambda: now_ms, topics=topics
         )
-        loaded = _Loaded()
-        for record in log or ():
-            loaded.read(read_record(record))
+        state = manager.states[partition_of(GROUP)] = PartitionState(manager.limits)
         manager.terms[partition_of(GROUP)] = MemoryTerm([] if log is None else log)  # type: ignore[assignment]
-        manager.gone_since_ms[partition_of(GROUP)] = loaded.gone_since_ms
-        manager._add(GROUP, GroupMetadata(GROUP, **group))
-        manager.offsets_cache[GROUP] = {(topic, 0): one for topic, one in offsets.items()}
+        state.replay_all(read_record(record) for record in log or ())
+        state.replay(GroupEntry(GROUP, GroupMetadata(GROUP, **group)))
+        state.replay_all(OffsetEntry(GROUP, topic, 0, one) for topic, one in offsets.items())
+        state.serve(0.0)
         await manager.delete_expired_consumer_offsets(retention)
-        return tuple(topic for topic, _ in manager.offsets_cache[GROUP]) if manager.has(GROUP) else None
+        return tuple(topic for topic, _ in manager.offsets(GROUP)) if manager.has(GROUP) else None
 
     return asyncio.run(run())
 

@@ -110,14 +110,14 @@ def in_a_term(number: int, act: Callable[[GroupMetadataManager], Awaitable[None]
 
 def left(manager: GroupMetadataManager) -> dict[str, int]:
     """Returns for how many seconds the term waits for each member."""
-    found = manager.groups_cache[GROUP].metadata.members
+    found = manager.groups()[GROUP].metadata.members
     return {name: round(one.expires_at - asyncio.get_running_loop().time()) for name, one in found.items()}
 
 
 def test_a_term_notes_once_whom_it_has_heard(log: Log) -> None:
     async def act(manager: GroupMetadataManager) -> None:
         assert left(manager) == {"a": SESSION_S, "b": SESSION_S}
-        manager.groups_cache[GROUP].handle(Heartbeat(object(), "b", None, 3), manager.now(GROUP))
+        manager.groups()[GROUP].handle(Heartbeat(object(), "b", None, 3), manager.now(GROUP))
         await asyncio.sleep(NOTED_AFTER_S * 5)
 
     in_a_term(2, act)

@@ -13,39 +13,16 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Leave, Stored, StoreGroup
 from kafka_coord.classic_groups.machine import Group, GroupLimits
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.grouplog.errors import NOT_ENOUGH_REPLICAS, AppendRefused
-from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
+from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
 from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.model import CommittedOffset
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.classic_groups.played import Played
+from tests.grouplog.refusing_term import RefusingTerm
 
 GROUP, WHERE = "delays", ("flights", 0)
 Does = Callable[[GroupMetadataManager], Awaitable[Any]]
-
-
-class Term:
-    """A term whose log refuses the first appends."""
-
-    def __init__(self, log: list[LogRecord]) -> None:
-        self._log, self.refuses = log, 0
-
-    def append_in_order(
-        self, parts: Sequence[tuple[Sequence[LogRecord], Callable[[], None]]]
-    ) -> list[asyncio.Future[None]]:
-        done, refused = [], False
-        for records, apply in parts:
-            done.append(asyncio.get_running_loop().create_future())
-            if refused or self.refuses:
-                self.refuses -= not refused
-                refused = True
-                done[-1].set_exception(AppendRefused("test", NOT_ENOUGH_REPLICAS))
-                continue
-            self._log += records
-            apply()
-            done[-1].set_result(None)
-        return done
 
 
 async def _expire(manager: GroupMetadataManager) -> None:
@@ -94,10 +71,12 @@ def after_the_last_member_has_left(does: Does, refused: int) -> tuple[list[str],
         manager = GroupMetadataManager(
             *(_unused, _unused, _unused, "test", GroupLimits()), now_ms=lambda: 1_000 * next(clock)
         )
-        term = Term(log)
-        manager.terms[partition_of(GROUP)] = term  # type: ignore[assignment]
+        term = RefusingTerm(log, partition_of(GROUP))
+        manager.terms[term.partition] = term  # type: ignore[assignment]
         played = Played()
-        played.group = manager._add(GROUP, GroupMetadata(GROUP))
+        state = manager.states[term.partition] = PartitionState(manager.limits)
+        state.serve(0.0)
+        played.group = state.add(GROUP)
         played.group._limits.initial_rebalance_delay_s = 0.0
         played.holds_stores = True
         played.join(fresh="m1", protocols="range")

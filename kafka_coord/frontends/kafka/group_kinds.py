@@ -153,7 +153,7 @@ class GroupKinds:
             return []
         names = [
             name
-            for name, group in self._manager.groups_cache.items()
+            for name, group in self._manager.groups().items()
             if name in managed.groups and self.has_classic_members(name) and group.metadata.protocol_name in ASSIGNORS
         ]
         names = [name for name in names if self.availability(name) is Error.NONE]
@@ -164,7 +164,7 @@ class GroupKinds:
         their offsets. Ignores groups with other protocol types, such as those of Kafka Connect."""
         if self._managed is None:
             return
-        for group_id, group in list(self._manager.groups_cache.items()):
+        for group_id, group in self._manager.groups().items():
             metadata = group.metadata
             is_empty = metadata.state is ClassicState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
             if not is_empty or not self._matches(group_id) or self._manager.is_writing(group_id):
@@ -185,12 +185,12 @@ class GroupKinds:
         if group_id in self._changing or self._manager.is_writing(group_id):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         with self._change(group_id):
-            await self._manager.topics.learn({topic for topic, _ in self._manager.offsets_cache.get(group_id, {})})
+            await self._manager.topics.learn({topic for topic, _ in self._manager.offsets(group_id)})
             error = await self._manager.prove(group_id) or await self._manager.store_emptiness(group_id)
             term = self._manager.terms.get(partition_of(group_id))
             if error is not Error.NONE or term is None:
                 return error or Error.NOT_COORDINATOR
-            stored = current_offsets(self._manager.offsets_cache.get(group_id, {}), self._manager.topics)
+            stored = current_offsets(self._manager.offsets(group_id), self._manager.topics)
             offsets = {TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0])}
             reason = f"taken over with the offsets of the client-assigned group: {why}"
             error = await managed.administration.adopt(group_id, offsets, reason, term.term)
@@ -223,7 +223,7 @@ class GroupKinds:
         if not (is_here or is_managed):
             return _refused(f"there is no group {group_id}")
         if self.has_classic_members(group_id):
-            return _refused(_in_the_way(group_id, self._manager.groups_cache[group_id].metadata.members))
+            return _refused(_in_the_way(group_id, self._manager.groups()[group_id].metadata.members))
         if group_id in self._changing or self._manager.is_writing(group_id):
             return _refused(f"group {group_id} is being changed; try again")
         if asked.to is GroupKind.CLIENT_ASSIGNED:
@@ -234,7 +234,7 @@ class GroupKinds:
             return await self._give_back(managed, asked)
         if not is_here:
             return _done(f"group {group_id} is already managed")
-        count = len(self._manager.offsets_cache.get(group_id, {}))
+        count = len(self._manager.offsets(group_id))
         error = await self.take_over(managed, group_id, _asked_by(asked))
         if error is Error.NONE:
             return _done(f"group {group_id} is managed now, with {counted(count, 'offset')}")
@@ -300,7 +300,8 @@ class GroupKinds:
         earlier attempt removed part of the group from ZooKeeper, the log has the only copies of those."""
         manager, now_ms = self._manager, self._manager.now_ms()
         await manager.topics.learn({topic for topic, _ in offsets})
-        manager.add_group(group_id)
+        if manager.add_group(group_id) is None:
+            return Error.NOT_COORDINATOR
         rest, error = iter(offsets.items()), Error.NONE
         while error is Error.NONE and (part := dict(itertools.islice(rest, _OFFSETS_AT_ONCE))):
             stamped = {

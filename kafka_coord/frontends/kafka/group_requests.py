@@ -333,7 +333,7 @@ class GroupCoordinator:
 
     def _stored(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the stored offsets of those of the partitions that have one."""
-        stored = self._manager.offsets_cache.get(group_id, {})
+        stored = self._manager.offsets(group_id)
         return {TopicPartition(*where): stored[where].offset for where in partitions if where in stored}
 
     def _record_commit(self, call: Call, before: Mapping[TopicPartition, int], offsets: Offsets) -> None:
@@ -426,7 +426,7 @@ class GroupCoordinator:
 
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)
-        access, cache = call.client.access, self._manager.offsets_cache
+        access, offsets_of = call.client.access, self._manager.offsets
         await self.kinds.wait_until_loaded((one.group_id for one in asked), _LOADED_WITHIN_S)
         no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
@@ -438,7 +438,7 @@ class GroupCoordinator:
                 found = error, {}
             elif owner is not None and group not in no_groups:
                 found = await owner.fetch(requested)
-            stored = cache.get(group, {}) if found is None else found[1]
+            stored = offsets_of(group) if found is None else found[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             if found is None and group not in no_groups:
                 await self._manager.topics.learn({topic for topic, _ in _requested(stored, topics)})
@@ -456,7 +456,7 @@ class GroupCoordinator:
             if found is not None:
                 stored = found[1]
             else:
-                stored = current_offsets(_requested(cache.get(group, {}), topics), self._manager.topics)
+                stored = current_offsets(_requested(offsets_of(group), topics), self._manager.topics)
             offsets = {} if error else stored
             if topics is None and hidden:  # topics added since have not been authorized
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
@@ -608,7 +608,7 @@ class GroupCoordinator:
         ``client`` is its sender."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
-            return Error.UNKNOWN_MEMBER_ID, None
+            return Error.NOT_COORDINATOR if make else Error.UNKNOWN_MEMBER_ID, None
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
         instructions = group.handle(event(answer), self._manager.now(group_id))
         self._carry_out(group_id, group, instructions)
@@ -686,8 +686,7 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 
     def _groups_of(self, partition: int) -> list[tuple[str, Group]]:
-        manager = self._manager
-        return [(group_id, manager.groups_cache[group_id]) for group_id in manager.groups_of.get(partition, ())]
+        return list(self._manager.groups_of(partition).items())
 
     async def stop(self) -> None:
         """Stops coordinating, as planned: answers new requests with NOT_COORDINATOR, lets what is being written to the

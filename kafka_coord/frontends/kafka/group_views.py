@@ -77,11 +77,11 @@ class GroupViews:
             return answers.listed([], call.request, error)
         loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
         managed, access = self._kinds.managed_here(), call.client.access
-        classic = self._manager.groups_cache.keys() - set(managed)
+        classic = self._manager.groups().keys() - set(managed)
         hidden: frozenset[str] = frozenset()
         if not await access.may_describe_cluster():
             hidden = await access.denied_groups(Operation.DESCRIBE, [*classic, *managed])
-        cache = self._manager.groups_cache  # some may have been deleted since
+        cache = self._manager.groups()  # some may have been deleted since
         visible = [cache[name].metadata for name in classic - hidden if name in cache]
         rows = [
             answers.Listed(one.group_id, one.protocol_type or "", one.state.value, answers.CLASSIC) for one in visible

@@ -454,11 +454,12 @@ class KafkaListener:
             self.instances.tried_to_lead(partition, leads=True)
             self._unheard |= {
                 (group_id, member_id): member.expires_at
-                for group_id in self.manager.groups_of.get(partition, ())
-                for member_id, member in self.manager.groups_cache[group_id].metadata.members.items()
+                for group_id, group in self.manager.groups_of(partition).items()
+                for member_id, member in group.metadata.members.items()
             }
             self.coordinator.begin_partition(partition)
-            self.managed.begin(partition, self.manager.terms[partition].term, self.manager.sessions[partition])
+            sessions = self.manager.states[partition].sessions
+            self.managed.begin(partition, self.manager.terms[partition].term, sessions)
         except RightMissing as error:
             log.info("cannot coordinate a partition of the groups log partition=%d: %s; retrying", partition, error)
             await asyncio.sleep(RIGHT_CHECK_S)

@@ -71,7 +71,7 @@ def test_an_automatic_commit_of_the_java_client_is_stored_at_once_and_answered_a
     TopicAdmin(front.brokers).create(group, 1)
 
     def stored() -> int:
-        return listener.manager.offsets_cache[group][group, 0].offset
+        return listener.manager.offsets(group)[group, 0].offset
 
     with Peer(listener) as peer, Peer(listener) as newcomer:
         member = Member(peer, group, "apache-kafka-java")
@@ -138,7 +138,7 @@ def test_held_heartbeats_are_answered_when_the_instance_gives_up_the_partition(
 
 def test_no_heartbeat_is_held_for_a_lost_connection(listener: KafkaListener, member: Member, group: str) -> None:
     member.beat()
-    found = listener.manager.groups_cache[group].metadata.members[member.who["member_id"]]
+    found = listener.manager.groups()[group].metadata.members[member.who["member_id"]]
     assert found.beat_token is not None
 
     member.peer.socket.close()

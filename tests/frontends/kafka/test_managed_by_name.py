@@ -98,7 +98,7 @@ def test_groups_of_other_types_or_with_illegal_names_stay_client_assigned(named:
 
 def test_a_group_with_members_becomes_managed_only_once_it_is_empty(named: Named) -> None:
     listener = named.front.serving(named.live_group)
-    eventually(lambda: named.live.poll(0.1) or named.live_group in listener.manager.groups_cache)
+    eventually(lambda: named.live.poll(0.1) or named.live_group in listener.manager.groups())
     assert described(named.coord, named.live_group) == ("client-assigned", OFFSETS)
     named.live.close()
     eventually(lambda: described(named.coord, named.live_group) == ("managed", OFFSETS), within_s=60)

@@ -86,7 +86,7 @@ def test_kafkas_list_and_describe_show_the_same_as_this_projects_commands(
     others = {  # other tests may leave groups, and the tool lists only those of consumers
         name
         for listener in front.listeners.values()
-        for name, group in listener.manager.groups_cache.items()
+        for name, group in listener.manager.groups().items()
         if group.metadata.protocol_type not in {None, "", "consumer"}
     }
     assert set(listed.splitlines()) == {row["group"] for row in rows} - others

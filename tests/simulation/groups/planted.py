@@ -17,7 +17,7 @@ from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
 from kafka_coord.grouplog.errors import REFUSALS, AppendRefused
-from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
 from kafka_coord.grouplog.topics import LogTopics
@@ -146,8 +146,8 @@ def _expires_what_is_being_written() -> Patch:
 
 
 async def _expire_carelessly(self: Any, _retention: Any) -> int:
-    for group_id in list(self.groups_cache):
-        known = dict(self.offsets_cache.get(group_id, {}))
+    for group_id in self.groups():
+        known = dict(self.offsets(group_id))
         await self.delete_offsets(group_id, [at for at, one in known.items() if one.committed_at_ms])
     return 0
 
@@ -174,8 +174,8 @@ def _told_before_it_is_stored() -> Patch:
 
 
 def _nothing_loaded() -> Patch:
-    async def load(_term: Any, _claimed_at: int) -> Any:
-        return manager._Loaded()
+    async def load(_term: Any, _claimed_at: int, _state: Any) -> None:
+        return
 
     return manager, "_load", load
 
@@ -204,7 +204,7 @@ def _refused_commit_stays_in_memory() -> Patch:
     async def store_offsets(self: Any, group_id: str, offsets: Any) -> Error:
         error = await store(self, group_id, offsets)
         if error is Error.COORDINATOR_NOT_AVAILABLE:
-            self.offsets_cache.setdefault(group_id, {}).update(offsets)
+            self.states[partition_of(group_id)].offsets.setdefault(group_id, {}).update(offsets)
         return error
 
     return GroupMetadataManager, "store_offsets", store_offsets
@@ -240,7 +240,7 @@ def _refused_deletion_leaves_the_group_dead() -> Patch:
     original = GroupMetadataManager.delete_group
 
     async def delete(self: Any, group_id: str) -> Error:
-        group = self.groups_cache.get(group_id)
+        group = self.group(group_id)
         error = await original(self, group_id)
         if error is not Error.NONE and group is not None:
             group.metadata.state = ClassicState.DEAD

@@ -1,0 +1,79 @@
+"""What an instance has in memory is what the next one loads: both get there by replaying the same records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
+from kafka_coord.grouplog.records import read_record
+from kafka_coord.grouplog.topics import LogTopics
+from kafka_coord.model import CommittedOffset, TopicInfo
+from kafka_coord.model.retention import Retention
+from kafka_coord.wire.batches import LogRecord
+from tests.grouplog.refusing_term import RefusingTerm
+
+GROUPS = [name for name in map("g{}".format, range(200)) if partition_of(name) == 7][:3]
+TOPICS = ("flights", "fares")
+_WHERE = st.tuples(st.sampled_from(TOPICS), st.integers(0, 2))
+_COMMITS = st.dictionaries(_WHERE, st.integers(0, 9), min_size=1).map(
+    lambda found: {where: CommittedOffset(offset, -1, "", offset) for where, offset in found.items()}
+)
+_CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.sampled_from(GROUPS), _COMMITS),
+        st.tuples(st.just("delete offsets"), st.sampled_from(GROUPS), st.lists(_WHERE)),
+        st.tuples(st.just("delete"), st.sampled_from(GROUPS), st.none()),
+        st.tuples(st.just("topics"), st.none(), st.sets(st.sampled_from(TOPICS))),
+        st.tuples(st.just("refuse"), st.none(), st.integers(1, 3)),
+    ),
+    max_size=12,
+)
+
+
+async def change(manager: GroupMetadataManager, term: RefusingTerm, what: str, group: str | None, value: Any) -> None:
+    match what, group:
+        case "commit", str() as name:
+            manager.add_group(name)
+            await manager.store_offsets(name, value)
+        case "delete offsets", str() as name:
+            await manager.delete_offsets(name, value)
+        case "delete", str() as name:
+            await manager.delete_group(name)
+        case "topics", _:
+            for topic in TOPICS:
+                manager.topics.note(topic, TopicInfo(topic, frozenset({0}), "id") if topic in value else None)
+            await manager.delete_expired_consumer_offsets(Retention(1 << 40))
+        case _:
+            term.refuses = value
+
+
+@given(_CHANGES)
+def test_the_next_instance_loads_what_this_one_has_in_memory(changes: list[tuple[str, str | None, Any]]) -> None:
+    def unused(*_: Any) -> Any:
+        raise AssertionError("nobody is asked")
+
+    async def run() -> None:
+        log: list[LogRecord] = []
+        term = RefusingTerm(log, 7)
+        manager = GroupMetadataManager(
+            *(unused, unused, unused, "test", GroupLimits()), now_ms=lambda: 1_000, topics=LogTopics()
+        )
+        manager.terms[7], state = term, PartitionState(manager.limits)  # type: ignore[assignment]
+        manager.states[7] = state
+        state.serve(0.0)
+        everything = {(topic, 0): CommittedOffset(1, -1, "", 1) for topic in TOPICS}
+        for one in [("commit", GROUPS[0], everything), *changes]:
+            await change(manager, term, *one)
+        loaded = PartitionState(manager.limits)
+        loaded.replay_all(map(read_record, log))
+        loaded.serve(0.0)
+        unwritten = {name for name, group in state.groups.items() if group.is_new}
+        assert loaded.groups.keys() | unwritten == state.groups.keys()
+        assert (loaded.offsets, loaded.gone_since_ms) == (state.offsets, state.gone_since_ms)
+
+    asyncio.run(run())
