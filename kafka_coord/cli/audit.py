@@ -15,12 +15,13 @@ from kafka_coord.cli.output import Column, Format, Section, columns, show
 from kafka_coord.errors import NoNode, VerificationFailed
 from kafka_coord.monitor.audit import EventHistory, Selection, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
-from kafka_coord.monitor.audit.report import EventDocument, F, Findings
+from kafka_coord.monitor.audit.report import AuditRule, EventDocument, F, Findings
 
 _FINDINGS = columns("when zxid rule group what who")
 _LOG_FINDINGS = columns("when #partition #offset rule group what")
 _EVENTS = columns("when group what why who")
 _FIGURES = columns("checked #count")
+_RULES = columns("rule meaning")
 
 
 @click.command()
@@ -44,6 +45,7 @@ _FIGURES = columns("checked #count")
     is_flag=True,
     help="Audit the groups log in Kafka, which stores the groups and offsets of stock clients.",
 )
+@click.option("--rules", is_flag=True, help="Only list the rules; with --group-log, those of the groups log.")
 @connection_options
 @output_option
 def audit(
@@ -51,6 +53,7 @@ def audit(
     chroot: str,
     running: bool,
     group_log: bool,
+    rules: bool,
     partition: str | None,
     group: str,
     consumer: str,
@@ -71,7 +74,11 @@ def audit(
     kafka-coord audit zk1 zk2 zk3 --chroot /kafka -o json
     kafka-coord audit /var/lib/zookeeper --group delays --partition flights-3
     kafka-coord audit --group-log -z zk1:2181
+    kafka-coord audit --rules
     """
+    if rules:
+        _list_rules(output, group_log)
+        return
     if group_log:
         if directories or chroot or running or partition or group or consumer:
             raise click.UsageError("--group-log cannot be combined with DIR or with options for ZooKeeper's log.")
@@ -85,6 +92,13 @@ def audit(
     events = [event.document() for event in history.events] if with_history else UNSET
     checked = "{transactions} transactions, {grants} partition grants, {commands} commands, {commits} commits"
     _show(output, report, _FINDINGS, checked, events)
+
+
+def _list_rules(output: Format, group_log: bool) -> None:
+    from kafka_coord.monitor.log_audit import LogRule
+
+    rows = [{"rule": one.value, "meaning": one.meaning} for one in (LogRule if group_log else AuditRule)]
+    show(output, rows, [Section("rules", _RULES, rows)])
 
 
 def _audit_groups_log(output: Format) -> None:

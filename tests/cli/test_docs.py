@@ -16,6 +16,8 @@ import pytest
 from kafka_coord.cli.failures import EXIT_CODES
 from kafka_coord.cli.main import cli
 from kafka_coord.model import PartitionSet, StopFetcher
+from kafka_coord.monitor.audit.report import AuditRule
+from kafka_coord.monitor.log_audit import LogRule
 from kafka_coord.settings import keys, variable_of
 from tests.cli.commands import OPERATIONS, commands, promised
 from tests.cli.running import Run
@@ -93,6 +95,14 @@ def test_the_exit_codes_in_the_table_equal_those_in_the_help() -> None:
     table = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)}
     told = {int(code) for code in re.findall(r"^  (\d+) |; (\d+) ", EXIT_CODES, re.MULTILINE) for code in code if code}
     assert table == told
+
+
+def test_every_rule_of_the_audits_is_listed_with_its_meaning(coord: Run) -> None:
+    listed = {one["rule"]: one["meaning"] for one in coord("audit", "--rules", "-o", "json").json()}
+    assert listed.keys() == set(AuditRule)
+    assert listed["offset-back"] == "5: an offset was moved back by someone who did not hold the partition."
+    of_the_log = {one["rule"] for one in coord("audit", "--rules", "--group-log", "-o", "json").json()}
+    assert of_the_log == set(LogRule)
 
 
 def test_the_json_output_has_the_documented_shapes(tree: Tree, coord: Run) -> None:

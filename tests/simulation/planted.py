@@ -47,7 +47,8 @@ PURE_TESTS = (
 )
 """The tests without a server, which take seconds. The tests of the planner run with a few examples each."""
 EXAMPLES = 25
-NOT_RUN = "not run"
+NOT_SEEN = "-"
+NOT_RUN = ""
 RULES_OF_TIME = frozenset({Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER})
 """A slow machine breaks these rules too, so they do not prove a defect."""
 _CELLS = 5
@@ -66,7 +67,7 @@ class Seen:
 
     def row(self) -> str:
         def shown(histories: int | None) -> str:
-            return "not seen" if histories is None else f"{histories}"
+            return NOT_SEEN if histories is None else f"{histories}"
 
         audit = shown(self.audit) + (f" (`{self.rule}`)" if self.rule else "")
         return f"| {self.name} | {shown(self.simulator)} | {self.properties} | {self.chaos} | {audit} |"
@@ -99,7 +100,7 @@ def ask_properties(name: str) -> str:
     except subprocess.TimeoutExpired:
         return "no answer in time"
     failed = re.search(r"^(?:FAILED|ERROR) (?:\S*/)?test_(\w+)\.py", done.stdout, re.MULTILINE)
-    return f"`{failed[1]}`" if failed else "not seen"
+    return f"`{failed[1]}`" if failed else NOT_SEEN
 
 
 def ask_chaos(name: str, minutes: float) -> str:
@@ -109,10 +110,10 @@ def ask_chaos(name: str, minutes: float) -> str:
         done = subprocess.run([*run, "--planted", name], capture_output=True, timeout=1_800, check=False)
         report = Path(directory, "report.json")
         if not report.is_file():
-            return "does not run" if done.returncode else "not seen"
+            return "does not run" if done.returncode else NOT_SEEN
         rules = json.loads(report.read_text())["rules"]
         broken = [one["rule"] for one in rules if one["status"] == Status.BROKEN and one["rule"] not in RULES_OF_TIME]
-    return broken[0] if broken else "not seen"
+    return broken[0] if broken else NOT_SEEN
 
 
 def run_properties(name: str) -> int:

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from kafka_coord.monitor.audit.report import Findings, clock_time
+from kafka_coord.monitor.audit.report import Findings, Rule, clock_time
 from kafka_coord.monitor.documents import Document
 
 
-class LogRule(StrEnum):
-    """What the audit checks. A rule whose description ends in "A warning." is reported, but does not fail the audit."""
+class LogRule(Rule):
+    """What the audit of the groups log checks."""
 
-    TERM_BACK = "term-back"
-    """A term wrote a batch after a newer term had started. The brokers should have refused it."""
-    NO_TERM = "no-term"
-    """A writer without a term of this partition wrote a batch."""
-    NO_CLAIM = "no-claim"
-    """A term's batches do not begin with its claim, although compaction has not removed anything before them."""
-    WRONG_CLAIM = "wrong-claim"
-    """A claim names a term other than that of its batch, or is not at the beginning of its term."""
-    WRONG_HEARD = "wrong-heard"
-    """A note of which members a term has heard names another term."""
-    SEQUENCE = "sequence"
-    """A batch's sequence number does not match its position in its term: there is a gap, or another writer's batch,
-    before it."""
-    UNCLAIMED_TERM = "unclaimed-term"
-    """A term is newer than the partition's znode, so no one can have claimed it."""
-    GENERATION_BACK = "generation-back"
-    """A group's generation went back."""
-    COMMIT_BACK = "commit-back"
-    """An older commit replaced a newer one, so both the offset and the time went back."""
-    LIVE_GROUP_REMOVED = "live-group-removed"
-    """A group was removed while it had members."""
-    LIVE_OFFSET_REMOVED = "live-offset-removed"
-    """An offset was removed while members of the group subscribed to its topic."""
-    SEEK_BACK = "seek-back"
-    """A newer commit carries a lower offset: the client went back. A warning."""
-    UNREADABLE = "unreadable"
-    """A record cannot be decoded. A warning."""
+    TERM_BACK = "term-back", "A term wrote a batch after a newer term had started. The brokers should have refused it."
+    NO_TERM = "no-term", "A writer without a term of this partition wrote a batch."
+    NO_CLAIM = (
+        "no-claim",
+        "A term's batches do not begin with its claim, although compaction has not removed anything before them.",
+    )
+    WRONG_CLAIM = (
+        "wrong-claim",
+        "A claim names a term other than that of its batch, or is not at the beginning of its term.",
+    )
+    WRONG_HEARD = "wrong-heard", "A note of which members a term has heard names another term."
+    SEQUENCE = (
+        "sequence",
+        "A batch's sequence number does not match its position in its term: there is a gap, or another "
+        "writer's batch, before it.",
+    )
+    UNCLAIMED_TERM = "unclaimed-term", "A term is newer than the partition's znode, so no one can have claimed it."
+    GENERATION_BACK = "generation-back", "A group's generation went back."
+    COMMIT_BACK = "commit-back", "An older commit replaced a newer one, so both the offset and the time went back."
+    LIVE_GROUP_REMOVED = "live-group-removed", "A group was removed while it had members."
+    LIVE_OFFSET_REMOVED = (
+        "live-offset-removed",
+        "An offset that names no topic id was removed while members of the group subscribed to its topic.",
+    )
+    SEEK_BACK = "seek-back", "A newer commit carries a lower offset: the client went back. A warning."
+    UNREADABLE = "unreadable", "A record cannot be decoded. A warning."
 
 
 class LogFindingDocument(Document, frozen=True):
