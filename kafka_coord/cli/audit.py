@@ -103,7 +103,7 @@ def _list_rules(output: Format, group_log: bool) -> None:
 
 def _audit_groups_log(output: Format) -> None:
     from kafka_coord.cli.opening import note_left_out
-    from kafka_coord.grouplog.cluster import LogCluster
+    from kafka_coord.kafka.cluster import ClusterClient
     from kafka_coord.monitor.lag import bootstrap_servers
     from kafka_coord.monitor.log_audit import audit_groups_log
     from kafka_coord.zk import layout
@@ -118,7 +118,7 @@ def _audit_groups_log(output: Format) -> None:
             except NoNode:
                 return -1
 
-        cluster = LogCluster.of(bootstrap_servers(store, properties, note_left_out), properties)
+        cluster = ClusterClient.of(bootstrap_servers(store, properties, note_left_out), properties)
         report = audit_groups_log(cluster, znode_version)
     checked = "{records} records of {partitions} partitions, {terms} terms, {commits} commits"
     _show(output, report, _LOG_FINDINGS, checked)

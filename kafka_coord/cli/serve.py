@@ -243,7 +243,7 @@ def _with_renewed_properties(settings: Settings) -> Settings:
     if file is None or reread is None:
         return settings
     from kafka_coord.consumer.confluent_names import check_properties
-    from kafka_coord.grouplog.authentication import SettingsFileProperties
+    from kafka_coord.kafka.authentication import SettingsFileProperties
 
     properties = SettingsFileProperties(file, lambda: check_properties(reread()).kafka.properties)
     return dataclasses.replace(settings, kafka=KafkaSettings(properties))
@@ -284,7 +284,7 @@ class _Renewed:
 
             made["operators"] = OperatorsFile(serve.http_operators)
         if serve.listen_kafka is not None:
-            from kafka_coord.grouplog.authentication import broker_security
+            from kafka_coord.kafka.authentication import broker_security
 
             made["brokers"] = broker_security(settings.kafka.properties)
         return cls(made)

@@ -18,8 +18,7 @@ from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.machine import Group, GroupLimits
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S, Heard, Key, Sessions
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import RIGHTS, AppendRefused, NotProven, RightMissing, TermEnded
+from kafka_coord.grouplog.errors import AppendRefused, NotProven, TermEnded
 from kafka_coord.grouplog.records import (
     Entry,
     GoneEntry,
@@ -34,6 +33,8 @@ from kafka_coord.grouplog.records import (
 )
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
 from kafka_coord.grouplog.topics import LogTopics, all_subscribed_topics
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import RIGHTS, RightMissing
 from kafka_coord.model import CommittedOffset, is_gone_long_enough
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import parts

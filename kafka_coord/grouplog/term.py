@@ -39,21 +39,11 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.sessions import AttentiveClock
 from kafka_coord.errors import BrokerError, StoreError
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import (
-    MESSAGE_TOO_LARGE,
-    REFUSALS,
-    AppendRefused,
-    LeadsNoMore,
-    NotProven,
-    NotSent,
-    RightMissing,
-    TermEnded,
-    failure,
-    only,
-)
-from kafka_coord.grouplog.reader import PartitionReader
+from kafka_coord.grouplog.errors import MESSAGE_TOO_LARGE, REFUSALS, AppendRefused, NotProven, TermEnded
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import LeadsNoMore, NotSent, RightMissing, failure, only
+from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message

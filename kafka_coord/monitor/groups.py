@@ -27,7 +27,7 @@ from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.channel import Waiting, WaitingCommand, read_waiting
-from kafka_coord.monitor.client_groups.instance_directory import read_instances
+from kafka_coord.monitor.client_groups.asking import read_instances
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.offsets import Committed, LagTotal, OffsetRow, offset_rows, partitions_of, read_all_committed
 from kafka_coord.monitor.ownership import Unowned, without_member

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka_coord.errors import BrokerError, SettingsError
-from kafka_coord.grouplog.authentication import files_of
+from kafka_coord.kafka.authentication import files_of
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.sequences import parts

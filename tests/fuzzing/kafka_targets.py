@@ -16,9 +16,9 @@ from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.patches import Patches, patch_api_versions
 from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local
-from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame

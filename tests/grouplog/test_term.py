@@ -13,9 +13,11 @@ import pytest
 
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.errors import BrokerError, StoreUnavailable
-from kafka_coord.grouplog import reader, term
-from kafka_coord.grouplog.errors import REFUSALS, AppendRefused, NotProven, NotSent, TermEnded
+from kafka_coord.grouplog import term
+from kafka_coord.grouplog.errors import REFUSALS, AppendRefused, NotProven, TermEnded
 from kafka_coord.grouplog.term import LogTerm
+from kafka_coord.kafka import log_reader
+from kafka_coord.kafka.errors import NotSent
 from kafka_coord.wire.batches import Batch, LogRecord
 from tests.simulation.groups.instances import sent
 from tests.simulation.groups.log import Sent
@@ -71,7 +73,7 @@ class Broker:
 @pytest.fixture(autouse=True)
 def _wire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(term, "encode_batch", sent)
-    monkeypatch.setattr(reader, "decode_batches", iter)
+    monkeypatch.setattr(log_reader, "decode_batches", iter)
 
 
 class Played:

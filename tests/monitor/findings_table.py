@@ -18,7 +18,7 @@ from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.model import Action, Broker, Listener, PartitionSet, Pause, TopicPartition, Unreadable
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
-from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
+from kafka_coord.monitor.client_groups.asking import InstanceDirectory
 from kafka_coord.monitor.doctor import (
     access,
     brokers,

@@ -12,8 +12,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, Silent
-from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, InstanceDirectory, Silent
 from kafka_coord.wire.messages import message
 from tests.monitor.written import Tree
 

@@ -138,7 +138,7 @@ def _copy(
 
 
 def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaOffsetStore, OwnOffsetStore]:
-    from kafka_coord.monitor.client_groups.instance_directory import read_instances
+    from kafka_coord.monitor.client_groups.asking import read_instances
     from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OwnOffsetStore, ZooKeeperOffsetStore
 
     properties = settings.kafka.properties

@@ -21,9 +21,9 @@ from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError, SettingsError, Timeout
-from kafka_coord.grouplog.authentication import broker_security
-from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.kafka.authentication import broker_security
+from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.settings import host_and_port
 from kafka_coord.spark.java import find_java
 from kafka_coord.wire.consumer_protocol import encoded_subscription
@@ -141,7 +141,7 @@ def _stand(cluster: KafkaCluster, store: Store, options: QuietOptions, on_progre
     addresses = [host_and_port(one) for one in cluster.instance_servers.split(",")]
 
     def carry_out(work: Any) -> Any:
-        clients = LogCluster(addresses, broker_security(_properties(options)))
+        clients = ClusterClient(addresses, broker_security(_properties(options)))
 
         async def run() -> Any:
             with closing(clients):
@@ -186,7 +186,7 @@ def _terms(store: Store) -> list[int]:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-async def _ask(clients: LogCluster, group: str, name: str, version: int, value: Any, error_of: Any) -> Any:
+async def _ask(clients: ClusterClient, group: str, name: str, version: int, value: Any, error_of: Any) -> Any:
     """Asks the group's coordinator, again while it is moving or loading."""
     deadline = time.monotonic() + _STARTS_S
     why = ""
@@ -204,7 +204,7 @@ async def _ask(clients: LogCluster, group: str, name: str, version: int, value: 
     raise Timeout(f"{name} was not answered within {_STARTS_S:.0f} s: {why}")
 
 
-async def _join_once(clients: LogCluster, session_s: float) -> float:
+async def _join_once(clients: ClusterClient, session_s: float) -> float:
     """Makes one member join and sync, and never hears of it again. Returns when it was last heard of."""
     form = message("JoinGroupRequest")
     protocol = form.struct("JoinGroupRequestProtocol")(name="range", metadata=encoded_subscription(_TOPIC))
@@ -226,13 +226,13 @@ async def _join_once(clients: LogCluster, session_s: float) -> float:
     return time.monotonic()
 
 
-async def _is_empty(clients: LogCluster) -> bool:
+async def _is_empty(clients: ClusterClient) -> bool:
     request = message("DescribeGroupsRequest")(groups=(_DEAD,))
     found = await _ask(clients, _DEAD, "DescribeGroups", _DESCRIBE, request, lambda told: told.groups[0].error_code)
     return not found.groups[0].members
 
 
-async def _commit_once(clients: LogCluster) -> list[float]:
+async def _commit_once(clients: ClusterClient) -> list[float]:
     """Commits once in each of a few groups, each on a connection of its own. Returns how long each commit took, in
     ms."""
     form = message("OffsetCommitRequest")

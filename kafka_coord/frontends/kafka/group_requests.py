@@ -45,9 +45,9 @@ from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, invalid,
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.frontends.kafka.tool_commits import ToolCommits
-from kafka_coord.grouplog.line import CLIENT_ID
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets
+from kafka_coord.kafka.connection import CLIENT_ID
 from kafka_coord.model import CommittedOffset, Request, TopicPartition
 from kafka_coord.model.action import offsets_change
 from kafka_coord.wire.consumer_protocol import subscribed_topics

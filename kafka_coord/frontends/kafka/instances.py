@@ -15,9 +15,9 @@ from typing import Any
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.registered import Address
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import RIGHTS, RightMissing, only
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import RIGHTS, RightMissing, only
 from kafka_coord.wire.messages import message
 
 Node = tuple[int, str, int]

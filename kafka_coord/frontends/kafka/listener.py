@@ -41,10 +41,10 @@ from kafka_coord.frontends.kafka.readiness import Readiness
 from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
-from kafka_coord.grouplog.authentication import PLAINTEXT, BrokerSecurity
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import LeadsNoMore, NotSent, RightMissing
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
+from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import LeadsNoMore, NotSent, RightMissing
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused
-from kafka_coord.grouplog.errors import of_group
+from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, unless_moving
 from kafka_coord.wire.messages import message

@@ -11,15 +11,14 @@ from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import BrokerError, NotFound
-from kafka_coord.grouplog.errors import of_group
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import grouped, parts, some
-from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, Silent, unless_moving
-from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, InstanceDirectory, Silent, unless_moving
 from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, MemberRow
 from kafka_coord.monitor.offsets import Committed, rows_of
 from kafka_coord.monitor.ownership import Unowned

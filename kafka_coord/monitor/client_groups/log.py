@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.cluster import LogCluster
-from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import (
     CLAIM_KEY,
     GONE_KEY,
@@ -25,6 +23,8 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
@@ -121,7 +121,7 @@ def read_log(
     """
 
     async def read() -> tuple[LogBounds, Sequence[LogRecord]]:
-        cluster, clock = LogCluster.of(bootstrap, properties), asyncio.get_running_loop().time
+        cluster, clock = ClusterClient.of(bootstrap, properties), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(SILENCE_S) as silence:
                 leaders = await cluster.leaders(TOPIC)

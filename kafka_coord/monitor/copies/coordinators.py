@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.cluster import LogCluster
-from kafka_coord.grouplog.errors import of_group
+from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.client_groups.changes import by_topic
 from kafka_coord.wire.messages import message
@@ -67,7 +67,7 @@ class _Passing(BrokerError):
 class Coordinators:
     """The group coordinators of a cluster. All methods raise :class:`BrokerError`."""
 
-    def __init__(self, cluster: LogCluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._speak_stable: bool | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
-from kafka_coord.grouplog.cluster import LogCluster
+from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
@@ -80,7 +80,7 @@ class KafkaOffsetStore:
         """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
 
         async def run() -> T:
-            cluster = LogCluster.of(self._bootstrap, self._properties)
+            cluster = ClusterClient.of(self._bootstrap, self._properties)
             try:
                 return await work(Coordinators(cluster))
             finally:

@@ -16,7 +16,7 @@ from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.histories import Trail
 from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.client_groups.asking import AskedInstances
+from kafka_coord.monitor.client_groups.asking import AskedInstances, read_instances
 from kafka_coord.monitor.client_groups.groups import (
     ClientGroup,
     ClientGroups,
@@ -25,7 +25,6 @@ from kafka_coord.monitor.client_groups.groups import (
     read_client_group,
     with_offsets,
 )
-from kafka_coord.monitor.client_groups.instance_directory import read_instances
 from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
 from kafka_coord.monitor.dashboard.documents import (
     FoundConsumerDocument,

@@ -12,9 +12,8 @@ from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import grouped, some
-from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances
+from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, InstanceDirectory
 from kafka_coord.monitor.client_groups.groups import list_client_groups
-from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.copies.coordinators import GroupPositions
 from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore

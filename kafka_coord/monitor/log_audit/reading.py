@@ -6,16 +6,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kafka_coord.grouplog.cluster import Address, LogCluster
-from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.monitor.log_audit.findings import LogReport
 from kafka_coord.monitor.log_audit.judge import PartitionJudge
 
 _AT_ONCE = 4
 
 
-def audit_groups_log(cluster: LogCluster, znode_version: Callable[[int], int | None], topic: str = TOPIC) -> LogReport:
+def audit_groups_log(
+    cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str = TOPIC
+) -> LogReport:
     """Checks every partition up to its current end and returns the report. Calls ``znode_version`` for each partition
     after reading its log. Closes ``cluster``. Raises :class:`BrokerError` if a broker does not answer, and
     :class:`NotFound` if the topic does not exist.
@@ -23,7 +25,7 @@ def audit_groups_log(cluster: LogCluster, znode_version: Callable[[int], int | N
     return asyncio.run(_audit(cluster, znode_version, topic))
 
 
-async def _audit(cluster: LogCluster, znode_version: Callable[[int], int | None], topic: str) -> LogReport:
+async def _audit(cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str) -> LogReport:
     report = LogReport()
     places = asyncio.Semaphore(_AT_ONCE)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.side_by_side import INCOMPARABLE, Side

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message

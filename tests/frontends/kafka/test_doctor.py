@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
+from kafka_coord.monitor.client_groups.asking import InstanceDirectory
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, Severity
 from kafka_coord.monitor.doctor.groups_log import Topic, check_topic

@@ -36,10 +36,10 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettin
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.grouplog.authentication import broker_security
-from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm
+from kafka_coord.kafka.authentication import broker_security
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from tests.cli.running import run as cli

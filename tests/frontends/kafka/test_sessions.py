@@ -10,11 +10,11 @@ import pytest
 
 from kafka_coord.classic_groups.sessions import NOTED_AFTER_S, Heard, Key
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import read_record
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.log_reader import PartitionReader
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Peer, join
 from tests.waiting import eventually
@@ -30,7 +30,7 @@ def note(front: Front, group: str) -> Mapping[Key, int | None] | None:
     partition = partition_of(group)
 
     async def read() -> list[Heard]:
-        cluster = LogCluster.of(front.brokers, {})
+        cluster = ClusterClient.of(front.brokers, {})
         with contextlib.closing(cluster):
             leaders = await cluster.leaders(TOPIC)
             reader = PartitionReader(cluster.to(leaders[partition]), partition, TOPIC)

@@ -15,8 +15,6 @@ from confluent_kafka import Producer
 from kafka_coord.dev.cluster.kafka import KafkaBroker
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.cluster import LogCluster
 from kafka_coord.grouplog.errors import TermEnded
 from kafka_coord.grouplog.records import (
     CommittedOffset,
@@ -25,6 +23,8 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, producer_of
+from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.monitor.log_audit import LogRule, audit_groups_log
 from kafka_coord.wire.batches import LogRecord
 from tests.cli.running import run as cli
@@ -184,9 +184,9 @@ def test_the_audit_of_the_log_reports_only_a_term_that_no_znode_claimed(log: Log
 
     run(play())
     bootstrap = [("127.0.0.1", log.leader.listener_port)]
-    report = audit_groups_log(LogCluster(bootstrap), lambda _partition: 5_000_001, log.topic)
+    report = audit_groups_log(ClusterClient(bootstrap), lambda _partition: 5_000_001, log.topic)
     assert (report.violations, report.figures["terms"], report.figures["commits"]) == ([], 2, 2)
-    report = audit_groups_log(LogCluster(bootstrap), lambda _partition: 5_000_000, log.topic)
+    report = audit_groups_log(ClusterClient(bootstrap), lambda _partition: 5_000_000, log.topic)
     assert [one.rule for one in report.violations] == [LogRule.UNCLAIMED_TERM]
 
 

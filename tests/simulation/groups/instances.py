@@ -12,9 +12,9 @@ from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
 from kafka_coord.frontends.kafka.claimants import WITHIN_S as CLAIMANT_WITHIN_S
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import NotSent
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import NotSent
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
@@ -61,7 +61,7 @@ class Network:
 
 
 class Connection:
-    """Replaces :class:`~kafka_coord.grouplog.broker.BrokerConnection`. Messages sent before it is closed may still
+    """Replaces :class:`~kafka_coord.kafka.connection.BrokerConnection`. Messages sent before it is closed may still
     arrive. The broker may have closed it, and the process does not know yet."""
 
     def __init__(self, instance: Instance) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kafka_coord.errors import BrokerError, NotFound
-from kafka_coord.grouplog.cluster import Address, LogCluster
+from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.batches import LogRecord, encode_batch
 from kafka_coord.wire.messages import message
@@ -41,7 +41,7 @@ class _Feeder:
 
     async def _feed(self, partition: int) -> None:
         leader: Address | None = None
-        cluster = LogCluster(self._addresses)
+        cluster = ClusterClient(self._addresses)
         due = time.monotonic()
         while not self._ended.is_set():
             try:
@@ -55,7 +55,7 @@ class _Feeder:
             await asyncio.sleep(due - time.monotonic())
         cluster.close()
 
-    async def _leader(self, cluster: LogCluster, partition: int) -> Address:
+    async def _leader(self, cluster: ClusterClient, partition: int) -> Address:
         """Returns the leader's address, even if other partitions have none. Raises :class:`BrokerError`."""
         answer = await cluster.metadata([self._topic])
         nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
@@ -64,7 +64,7 @@ class _Feeder:
                 return nodes[one.leader_id]
         raise BrokerError(f"partition {partition} has no leader")
 
-    async def _write(self, cluster: LogCluster, leader: Address, partition: int) -> None:
+    async def _write(self, cluster: ClusterClient, leader: Address, partition: int) -> None:
         form = message("ProduceRequest")
         batch = encode_batch(
             [LogRecord(b"", b"x")],

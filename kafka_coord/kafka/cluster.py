@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
-from kafka_coord.grouplog.authentication import PLAINTEXT, BrokerSecurity, broker_security
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import only
+from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity, broker_security
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import only
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
@@ -20,7 +20,7 @@ _FIRST_ANSWER_S = 5.0
 Address = tuple[str, int]
 
 
-class LogCluster:
+class ClusterClient:
     """A client for one cluster. ``bootstrap`` lists the addresses of some of its brokers. Call :meth:`close` after use.
     All requests raise :class:`BrokerError`."""
 
@@ -29,7 +29,7 @@ class LogCluster:
         self._connections: dict[Address, BrokerConnection] = {}
 
     @classmethod
-    def of(cls, bootstrap: str, properties: Mapping[str, str]) -> LogCluster:
+    def of(cls, bootstrap: str, properties: Mapping[str, str]) -> ClusterClient:
         """Creates a client from a list of addresses (as in ``bootstrap.servers``) and librdkafka properties. Raises
         :class:`SettingsError`."""
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.grouplog.authentication import BrokerSecurity, answers_to
+from kafka_coord.kafka.authentication import BrokerSecurity, answers_to
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 BOTH = NONCE + "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import failure, only
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import failure, only
 from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 

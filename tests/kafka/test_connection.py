@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import NotSent
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import NotSent
 from kafka_coord.wire.messages import message
 
 API_VERSIONS = message("ApiVersionsRequest")()
@@ -130,7 +130,7 @@ def test_a_connection_that_the_broker_closed_is_opened_again_when_it_is_needed()
 
 
 def test_a_close_is_noticed_even_if_the_event_loop_has_not_come_to_it_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_coord.grouplog.line._LOOKS_AFTER_S", 0.0)
+    monkeypatch.setattr("kafka_coord.kafka.connection._LOOKS_AFTER_S", 0.0)
 
     async def play() -> None:
         async with answering_broker() as (broker, connection):
@@ -159,7 +159,7 @@ def test_a_connection_that_closes_after_a_byte_was_written_is_not_reported_as_no
 def test_a_connection_is_replaced_when_it_has_been_idle_for_almost_as_long_as_brokers_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kafka_coord.grouplog.line._MOST_IDLE_S", 0.05)
+    monkeypatch.setattr("kafka_coord.kafka.connection._MOST_IDLE_S", 0.05)
 
     async def play() -> None:
         async with answering_broker() as (_, connection):

@@ -8,18 +8,18 @@ import pytest
 
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import BrokerError, SettingsError
-from kafka_coord.grouplog.cluster import LogCluster
+from kafka_coord.kafka.cluster import ClusterClient
 
 
 @pytest.mark.parametrize("bootstrap", ["broker1", "broker1:9092,:1", "SSL://broker1"])
 def test_invalid_addresses_are_reported_as_a_mistake_in_the_settings(bootstrap: str) -> None:
     with pytest.raises(SettingsError, match=r"kafka\.bootstrap\.servers: .* expected HOST:PORT"):
-        LogCluster.of(bootstrap, {})
+        ClusterClient.of(bootstrap, {})
 
 
 def test_each_broker_that_does_not_answer_is_named() -> None:
     ports = free_port(), free_port()
-    cluster = LogCluster.of(",".join(f"127.0.0.1:{port}" for port in ports), {})
+    cluster = ClusterClient.of(",".join(f"127.0.0.1:{port}" for port in ports), {})
 
     async def ask() -> None:
         try:
