@@ -34,7 +34,7 @@ ZOOKEEPER = "zk1:2181,zk2:2181/kafka"
 
 def test_every_example_is_known() -> None:
     assert len(re.findall(r"^```python", PAGE, re.MULTILINE)) == len(EXAMPLES)
-    assert set(EXAMPLES) == PROGRAMS | set(LOOPS) | {"registry", "unit-test", "revoke"}
+    assert set(EXAMPLES) == PROGRAMS | set(LOOPS) | {"registry", "unit-test"}
 
 
 # --- as programs -----------------------------------------------------------------------------------------------------
@@ -179,18 +179,6 @@ def test_the_example_processes_and_commits_every_record(name: str, cluster: Fake
     )
     assert name not in {"deserializer", "from-kafka-python"} or done == [json.loads(LOOPS[name])] * 10
     assert cluster.committed("delays", "flights") == {0: 5, 1: 6 if name == "deserializer" else 5}
-
-
-def test_sums_are_written_before_partitions_move(
-    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number in range(10):
-        cluster.produce("flights", b"UA,%d" % number, partition=number % 2)
-    run(cluster, "revoke", lambda: bool(cluster._consumers) and cluster._consumers[0].stats.records == 10)
-    with sqlite3.connect("delays.db") as database:
-        assert database.execute("SELECT * FROM delay").fetchall() == [(b"UA", 45)]
-    assert cluster.committed("delays", "flights") == {0: 5, 1: 5}
 
 
 def test_the_unit_test_passes() -> None:
