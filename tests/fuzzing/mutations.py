@@ -14,6 +14,8 @@ from typing import Any
 
 MAX_INPUT_BYTES = 950_000
 """A little more than a value may have (900 kB), because larger values must be refused too."""
+_MAX_REPEATED_BYTES = 2 * MAX_INPUT_BYTES
+"""What is larger is not repeated: a few repetitions of repetitions need gigabytes, of which almost all is cut off."""
 
 
 class Form(StrEnum):
@@ -97,7 +99,9 @@ def _spoil_one(random: Random, root: list[Any]) -> None:
     elif kind == 0:
         del container[index]
     elif kind == 1:
-        container *= random.choice((2, 30, 500))
+        times = random.choice((2, 30, 500))
+        if len(_encoded(container)) * times <= _MAX_REPEATED_BYTES:
+            container *= times
     else:
         container[index] = _nasty(random)
 
@@ -279,7 +283,9 @@ def _spoilt_text(random: Random, sample: bytes, samples: Sequence[bytes]) -> byt
             start = random.randrange(len(other))
             tokens[at:at] = other[start : start + 10]
         elif kind == 5:
-            tokens[at:at] = tokens[at : at + 10] * random.choice((1, 3, 200))
+            repeated, times = tokens[at : at + 10], random.choice((1, 3, 200))
+            if sum(map(len, repeated)) * times <= _MAX_REPEATED_BYTES:
+                tokens[at:at] = repeated * times
         else:
             tokens[at : at + 1] = [random.choice(_STRINGS).encode()]
     return b"".join(tokens)

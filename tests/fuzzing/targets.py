@@ -378,7 +378,9 @@ def _understood(frame: Frame) -> object:
             read(frame)
     with suppress(BadFrame):
         Rpc().take(frame)
-    return encode(frame)
+    with suppress(RecursionError):  # the deepest frames that can be decoded; nobody sends on what he received
+        return encode(frame)
+    return None
 
 
 def _stream(raw: bytes) -> object:

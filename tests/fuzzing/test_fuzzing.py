@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -49,6 +50,26 @@ def test_the_same_seed_gives_the_same_input_and_damages_most_of_it():
         made = [case(target, 7, number) for number in range(5)]
         assert made == [case(target, 7, number) for number in range(5)]
         assert len({*made, *target.samples}) > 3
+
+
+@pytest.mark.parametrize(("name", "number"), [("settled", 3080), ("kafka-broker", 4449), ("topic-option", 3072)])
+def test_no_input_needs_much_memory_while_it_is_made(name: str, number: int) -> None:
+    """Repetitions of repetitions once needed gigabytes."""
+    (target,) = (one for one in ALL if one.name == name)
+    tracemalloc.start()
+    case(target, 2, number)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30 * MAX_INPUT_BYTES
+
+
+def test_a_frame_as_deep_as_can_be_decoded_is_no_fault() -> None:
+    """One that can be decoded, but not be encoded again, once was one."""
+    (target,) = (one for one in ALL if one.name == "socket-frame")
+    for less in range(300):
+        depth = sys.getrecursionlimit() - less
+        raw = b'{"v":1,"id":1,"type":"ping","x":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
+        assert Judge().fault(target, raw) is None, less
 
 
 def test_the_input_of_a_fault_is_shortened_to_the_necessary_part():
