@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.errors import of_group
 from kafka_coord.monitor.dashboard.operating import Operating
@@ -23,6 +24,7 @@ from tests.fuzzing.odd_broker import KNOWN, OddBroker
 from tests.fuzzing.odd_cluster import ASKING, READING
 from tests.fuzzing.odd_files import OF_FILES
 from tests.fuzzing.odd_requests import odd_requests
+from tests.fuzzing.odd_serve import serve_trial
 from tests.fuzzing.tools import odd_cluster, trial
 
 
@@ -55,6 +57,23 @@ def test_no_odd_file_or_acl_ends_a_command_that_reads_it(seed: int) -> None:
         for command in OF_FILES:
             fault = cluster.command(command)
             assert not fault, (command, fault, cluster.told)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_instance_goes_on_whatever_is_in_the_tree_and_whatever_its_broker_answers(seed: int) -> None:
+    with odd_cluster(Random(seed)) as cluster:
+        cluster.broker.becomes(cluster.chance, sane=seed == 0)
+        ((what, fault),) = serve_trial(cluster, seconds=2.0)
+        assert not fault, (cluster.told, cluster.broker.told)
+        assert seed or what == "serve, which was elected"
+
+
+def test_an_instance_leaves_partitions_alone_that_the_groups_log_should_not_have() -> None:
+    """Nobody uses them. It once tried to claim them, which cannot succeed if a number is very large."""
+    with odd_cluster(Random(0)) as cluster:
+        cluster.broker.log_partitions = (*range(PARTITIONS), PARTITIONS, 2**31 - 1)
+        ((_, fault),) = serve_trial(cluster, seconds=1.0)
+        assert not fault
 
 
 def test_an_unexpected_error_of_the_dashboards_server_is_found() -> None:

@@ -46,7 +46,7 @@ def _frames() -> list[bytes]:
     return found
 
 
-_FRAMES = _frames()
+FRAMES = _frames()
 
 
 def _request(raw: bytes) -> object:
@@ -195,8 +195,8 @@ _VERSIONS = bytes.fromhex("00000001") + bytes(
 )
 
 TARGETS = (
-    Target("kafka-request", Form.BINARY, tuple(frame[4:] for frame in _FRAMES), _request, (BadMessage,)),
-    Target("kafka-stream", Form.BINARY, (*_FRAMES[::4], b"".join(_FRAMES[::9])), _stream, ()),
+    Target("kafka-request", Form.BINARY, tuple(frame[4:] for frame in FRAMES), _request, (BadMessage,)),
+    Target("kafka-stream", Form.BINARY, (*FRAMES[::4], b"".join(FRAMES[::9])), _stream, ()),
     Target(
         "kafka-subscription", Form.BINARY, (b"\0\0\0\0\0\1\0\1t\0\0\0\0",), lambda raw: subscribed_topics([raw]), ()
     ),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
-from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.definition import Struct, read_definition
@@ -56,6 +56,7 @@ class OddBroker:
         """Whether it answers as a broker would."""
         self.names: tuple[str, ...] = (GROUP, "orders", "flown")
         """The groups that it lists."""
+        self.log_partitions: Sequence[int] = range(PARTITIONS)
         self.told: list[str] = []
         """Its odd answers since the last :meth:`becomes`."""
         self._calm = True
@@ -171,7 +172,7 @@ class OddBroker:
 
     def _metadata(self, request: Any, form: Message) -> Any:
         partition, topic = form.struct("MetadataResponsePartition"), form.struct("MetadataResponseTopic")
-        known = {"flights": 2, TOPIC: 50}
+        known = {"flights": range(2), TOPIC: self.log_partitions}
         asked = [one.name for one in request.topics] if request.topics is not None else list(known)
         topics = tuple(
             topic(
@@ -179,7 +180,7 @@ class OddBroker:
                 error_code=0 if name in known else 3,
                 partitions=tuple(
                     partition(partition_index=number, leader_id=1, leader_epoch=0, replica_nodes=(1,), isr_nodes=(1,))
-                    for number in range(known.get(name, 0))
+                    for number in known.get(name, ())
                 ),
             )
             for name in asked

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from kafka_coord.errors import BadVersion, NoAuth, StoreError
 from kafka_coord.zk.acl import ANYONE, Identity, Permission, grants
@@ -50,9 +52,25 @@ _FIRST = (1 << 32) + 1
 
 
 class OddAcls(SimulatedStore):
-    """A store whose znodes have odd ACLs, some of which may not be read or set."""
+    """A store whose znodes have odd ACLs, some of which may not be read or set. Any thread may use it."""
 
     chance = Random(0)
+    lock = threading.RLock()
+    """Of all stores, because they share a server."""
+
+    def _ask(self, doing: str, effect: Callable[[], Any], *, writes: bool = False) -> Any:
+        with self.lock:
+            return super()._ask(doing, effect, writes=writes)
+
+    def deliver(self) -> None:
+        with self.lock:
+            if not self._arrived and self.remote is not None:
+                self._arrived, self.remote.outbox = self.remote.outbox, []
+            told = self._arrived[:1]
+            del self._arrived[:1]
+        for event, watchers in told:
+            for watcher in watchers:
+                watcher(event)
 
     @property
     def options(self) -> ZkOptions:

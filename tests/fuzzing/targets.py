@@ -327,7 +327,7 @@ _WRITTEN = (
 
 _REGISTER: dict[str, Any] = {"v": 1, "id": 1, "type": "register", "group": "delays", "consumer_id": "c1"}
 _REGISTER |= {"subscription": {"flights": 1}, "session_timeout_ms": 10_000, "client": "x/1", "resume_key": "k"}
-_FRAMES: tuple[dict[str, Any], ...] = (
+FRAMES: tuple[dict[str, Any], ...] = (
     {"v": 1, "id": 1, "type": "cluster-metadata"},
     _REGISTER,
     {"v": 1, "id": 1, "type": "resume", "group": "g", "consumer_id": "c", "incarnation": 7, "resume_key": "k"},
@@ -392,8 +392,8 @@ def _body(raw: bytes) -> object:
 
 
 _SOCKETS = (
-    Target("socket-stream", Form.BINARY, tuple(encode(frame) for frame in _FRAMES), _stream, (BadFrame,)),
-    Target("socket-frame", Form.JSON, _bytes_of(*_FRAMES), _body, (BadFrame,)),
+    Target("socket-stream", Form.BINARY, tuple(encode(frame) for frame in FRAMES), _stream, (BadFrame,)),
+    Target("socket-frame", Form.JSON, _bytes_of(*FRAMES), _body, (BadFrame,)),
 )
 
 # --- files that programs write, and somebody may have damaged --------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``scripts/fuzz --tools``: every command and page on odd trees and with odd brokers' answers."""
+"""``scripts/fuzz --tools``: every command, page and instance on odd trees and with odd brokers' answers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.fuzzing.odd_broker import running
 from tests.fuzzing.odd_cluster import ASKING, READING, WRITING, OddCluster, write_tree, znodes
 from tests.fuzzing.odd_files import OF_FILES, OddAcls, write_files
 from tests.fuzzing.odd_requests import odd_requests
+from tests.fuzzing.odd_serve import serve_trial
 from tests.monitor.written import Tree
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore
@@ -87,7 +88,8 @@ def trial(cluster: OddCluster, *, commands: int, pages: bool = True, requests: i
 @click.option("--native", is_flag=True, help="Also give librdkafka odd answers, in which it may crash.")
 @click.option("--verbose", is_flag=True, help="Also print what was tried.")
 def main(minutes: float, first: int, native: bool, verbose: bool) -> None:
-    """Makes the values in a tree, and the answers of a broker and an instance, odd, and runs every command and page.
+    """Makes the values in a tree, and the answers of a broker and an instance, odd, and runs every command, every page,
+    and an instance of its own.
 
     Exit code 1 if any ended with an unexpected error, or took longer than its time limit. A trial's seed repeats it.
     Each trial has a process of its own.
@@ -125,7 +127,8 @@ def _try(reports: Connection, seed: int, native: bool) -> None:
     with odd_cluster(Random(seed)) as cluster:
         for one in (cluster.broker, cluster.instance):
             one.spares_librdkafka = not native
-        for what, fault in trial(cluster, commands=8, requests=40):
+        trials = trial(cluster, commands=8, requests=40), serve_trial(cluster)
+        for what, fault in itertools.chain(*trials):
             told = "\n    ".join([*cluster.told, *cluster.broker.told, *cluster.instance.told]) if fault else ""
             reports.send((what, fault, told))
 

@@ -143,7 +143,8 @@ class Instances:
         topic = only(answer.topics, "topics")
         if topic.error_code in RIGHTS:
             raise RightMissing(f"cannot describe topic {TOPIC}", topic.error_code)
-        self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
+        ours = [one for one in topic.partitions if 0 <= one.partition_index < PARTITIONS]  # the topic may have grown
+        self.leaders = {one.partition_index: one.leader_id for one in ours if one.leader_id >= 0}
         self._not_led = {one for one in self._not_led if self.leaders.get(one) == self.broker_id}
         self.lagging_replicas = sum(len(one.replica_nodes) - len(one.isr_nodes) for one in topic.partitions)
         if not topic.partitions and not self.leaders:
