@@ -13,7 +13,6 @@ from typing import Any
 import click
 import pytest
 
-from kafka_coord.cli.failures import EXIT_CODES
 from kafka_coord.cli.main import cli
 from kafka_coord.model import PartitionSet, StopFetcher
 from kafka_coord.monitor.audit.report import AuditRule
@@ -89,12 +88,6 @@ def test_every_setting_is_in_the_table() -> None:
 def test_variables_are_named_as_the_document_says() -> None:
     said = {key: f"KAFKA_COORD_{key.replace('.', '_').upper()}" for key in keys()}
     assert {key: variable_of(key) for key in keys()} == said | {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
-
-
-def test_the_exit_codes_in_the_table_equal_those_in_the_help() -> None:
-    table = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)}
-    told = {int(code) for code in re.findall(r"^  (\d+) |; (\d+) ", EXIT_CODES, re.MULTILINE) for code in code if code}
-    assert table == told
 
 
 def test_every_rule_of_the_audits_is_listed_with_its_meaning(coord: Run) -> None:
