@@ -16,8 +16,8 @@ import trustme
 
 from kafka_coord.cli.serve import _with_renewed_properties
 from kafka_coord.errors import SettingsError
+from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.kafka.authentication import SettingsFileProperties, broker_security
-from kafka_coord.monitor.lag import BrokerLog
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import load_settings
 from kafka_coord.zk.credentials import Credentials, renewed_credentials

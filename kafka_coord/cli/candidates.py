@@ -13,7 +13,7 @@ from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.zk import layout
 
 if TYPE_CHECKING:
-    from kafka_coord.monitor.client_groups.asking import AskedInstances
+    from kafka_coord.groups.instances import AskedInstances
 
 _PATIENCE_S = 1.0
 """How long, in seconds, completion waits for ZooKeeper or an instance after the user presses Tab."""
@@ -31,7 +31,7 @@ running_instances, requests = _below(layout.COORDINATORS), _below(layout.REQUEST
 
 
 def all_groups(instances: AskedInstances, _: click.Context) -> Iterable[str]:
-    from kafka_coord.monitor.client_groups.groups import list_client_groups
+    from kafka_coord.groups.client_assigned import list_client_groups
 
     clients = list_client_groups(instances).groups
     return {*instances.store.children(layout.GROUPS), *(one.group for one in clients)}
@@ -39,7 +39,7 @@ def all_groups(instances: AskedInstances, _: click.Context) -> Iterable[str]:
 
 def members(instances: AskedInstances, ctx: click.Context) -> Iterable[str]:
     """Returns the members of the group that the command line names."""
-    from kafka_coord.monitor.client_groups.groups import read_client_group
+    from kafka_coord.groups.client_assigned import read_client_group
 
     group = ctx.params.get("group") or ""
     if instances.store.exists(layout.ids(group)) is not None:
@@ -64,7 +64,7 @@ def offering(names: Names) -> Complete:
                 settings = current_settings()
             quick = replace(settings.zookeeper, connect_timeout_ms=round(_PATIENCE_S * 1000))
             with open_store(replace(settings, zookeeper=quick)) as store:
-                from kafka_coord.monitor.client_groups.asking import AskedInstances
+                from kafka_coord.groups.instances import AskedInstances
 
                 instances = AskedInstances(store, settings.kafka.properties, _PATIENCE_S)
                 return sorted(name for name in names(instances, ctx) if name.startswith(incomplete))

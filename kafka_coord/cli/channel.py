@@ -9,11 +9,11 @@ from kafka_coord.cli.groups.show import report_unreadable
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option
 from kafka_coord.cli.output import Column, Format, Section, columns, duration, show
 from kafka_coord.errors import NotFound
-from kafka_coord.monitor.channel import Waiting, read_waiting
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.documents import CommandDocument
-from kafka_coord.monitor.groups import snapshot_of
-from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.group import CommandDocument
+from kafka_coord.groups.managed import snapshot_of
+from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import Waiting, read_waiting
 
 _LIST = columns("group consumer command waits_for=WAITS for_live=LIVE partitions")
 _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation for_live=LIVE partitions reason")

@@ -18,8 +18,8 @@ from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
 from kafka_coord.cli.output import note
 from kafka_coord.cli.stopping import Stopping, stopping_at_signals
 from kafka_coord.errors import SettingsError
+from kafka_coord.groups.group import iso_time
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.moments import iso_time
 from kafka_coord.zk.options_from_settings import zookeeper_options
 
 if TYPE_CHECKING:

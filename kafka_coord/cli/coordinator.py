@@ -16,16 +16,10 @@ from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, 
 from kafka_coord.cli.requests import asked, asking_options, reason_option, show_answers
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
+from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
+from kafka_coord.groups.group import ActionDocument, ClusterHistoryDocument, ElectionDocument, RequestDocument
+from kafka_coord.groups.requests import await_successor, read_requests, withdraw
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
-from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
-from kafka_coord.monitor.documents import (
-    ActionDocument,
-    ClusterHistoryDocument,
-    ElectionDocument,
-    RequestDocument,
-)
-from kafka_coord.monitor.history import read_cluster_history
-from kafka_coord.monitor.requests import await_successor, read_requests, withdraw
 
 _INSTANCES = columns("#broker_id=BROKER elected broker_up ready host #pid release #up endpoints waiting_for")
 _ELECTIONS = columns("#epoch #broker_id=BROKER host elected ended why")

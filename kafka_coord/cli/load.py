@@ -17,7 +17,7 @@ from kafka_coord.cli.output import note
 from kafka_coord.cli.records import KeyValue, read_records
 from kafka_coord.cli.topic import ensure_topic
 from kafka_coord.errors import SettingsError
-from kafka_coord.monitor.lag import bootstrap_servers
+from kafka_coord.groups.lag import bootstrap_servers
 
 _EVERY_S = 2.0
 

@@ -56,7 +56,7 @@ kind_option = click.option(
 
 
 def partitions_option(what: str) -> Callable[[F], F]:
-    """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, which :func:`kafka_coord.monitor.scope.parse_scope`
+    """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, which :func:`kafka_coord.groups.offsets.parse_scope`
     parses."""
     complete = offering(candidates.topics)
     return click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", shell_complete=complete, help=what)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import json, to_builtins
 
-from kafka_coord.monitor.moments import iso_time
+from kafka_coord.groups.group import iso_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,7 +188,7 @@ def _escaped(character: str) -> str:
 
 
 ACTIONS = columns("at by action reason change")
-"""The columns of an operator action (:class:`~kafka_coord.monitor.documents.ActionDocument`)."""
+"""The columns of an operator action (:class:`~kafka_coord.groups.group.ActionDocument`)."""
 
 
 def paused_by(pause: Pause) -> str:

@@ -14,7 +14,7 @@ from kafka_coord.cli.lazy import LazyCommands
 from kafka_coord.cli.options import GROUP, output_option, result_format
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import DevClusterError, SettingsError
-from kafka_coord.monitor.history import read_trail
+from kafka_coord.groups.managed import read_trail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

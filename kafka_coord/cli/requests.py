@@ -12,9 +12,9 @@ from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.options import output_option, timeout_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import RequestRefused
+from kafka_coord.groups.group import AnswerDocument
+from kafka_coord.groups.requests import ask
 from kafka_coord.model import Request
-from kafka_coord.monitor.documents import AnswerDocument
-from kafka_coord.monitor.requests import ask
 from kafka_coord.zk.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])

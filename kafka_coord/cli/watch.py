@@ -29,26 +29,27 @@ from kafka_coord.cli.output import (
 )
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.model import GroupKind
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.documents import (
+from kafka_coord.groups.client_assigned import read_client_group
+from kafka_coord.groups.directory import DETAILED, Overview, OwnerRow, read_overview
+from kafka_coord.groups.group import (
     CommandDocument,
     Document,
     Gone,
     GroupRowDocument,
     LagSum,
+    LagTotal,
     LagUnknown,
+    LogRanges,
     Partitions,
     Time,
     WorstLag,
+    iso_time,
     lag_fields,
 )
-from kafka_coord.monitor.groups import LogRanges, kind_of
-from kafka_coord.monitor.moments import iso_time
-from kafka_coord.monitor.offsets import LagTotal
-from kafka_coord.monitor.operate import require_group
-from kafka_coord.monitor.overview import DETAILED, Overview, OwnerRow, read_overview
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.managed import kind_of
+from kafka_coord.groups.requests import require_group
+from kafka_coord.model import GroupKind
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

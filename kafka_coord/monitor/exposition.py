@@ -20,8 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.tls import common_name
 from kafka_coord.model import Durations
-from kafka_coord.monitor.http_host import is_own, own_names
-from kafka_coord.settings import host_and_port
+from kafka_coord.settings import host_and_port, is_address
 
 log = logging.getLogger(__name__)
 
@@ -246,3 +245,24 @@ class _QuietHandler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         log.debug(format, *args)
+
+
+def own_names(listen_host: str, also: Iterable[str]) -> frozenset[str]:
+    """Returns the server's names: the host name, the host in the listening address, ``localhost``, and ``also``.
+
+    They defend against DNS rebinding. A malicious site can make its own name resolve to this server's address. A
+    visitor's browser then lets the site's scripts read this server's responses, but the ``Host`` header still carries
+    the site's name.
+    """
+    names = {"localhost", listen_host, socket.gethostname(), socket.getfqdn(), *also}
+    return frozenset(name.lower().rstrip(".") for name in names if name)
+
+
+def is_own(header: str, names: frozenset[str]) -> bool:
+    """Returns whether a ``Host`` header names this server, with any port. An IP address always does: the request did
+    not use a name."""
+    try:
+        host, _ = host_and_port(header if header.rpartition(":")[2].isdigit() else f"{header}:0")
+    except ValueError:
+        return False
+    return is_address(host) or host.lower().rstrip(".") in names

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_coord.errors import KafkaCoordError
-from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import AskedInstances
+from kafka_coord.groups.directory import list_all_groups
+from kafka_coord.groups.group import GroupRow, LagTotal, OffsetRow
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
 from kafka_coord.monitor.exposition import gauge, labelled
-from kafka_coord.monitor.groups import GroupRow
-from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import LagTotal, OffsetRow
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)

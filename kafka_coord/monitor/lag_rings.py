@@ -7,18 +7,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kafka_coord.groups.group import LagTotal, OffsetRow, Verdict, counted
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.lag_trend import (
     LagSample,
     Trends,
-    Verdict,
     hot_partitions,
     total_trend,
     trend,
     verdict,
     verdict_of_group,
 )
-from kafka_coord.monitor.offsets import LagTotal, OffsetRow, counted
 from kafka_coord.monitor.remainders import Remainders
 
 KEPT_MS = 3_600_000

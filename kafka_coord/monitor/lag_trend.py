@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import pairwise
 
+from kafka_coord.groups.group import Verdict
 from kafka_coord.model import TopicPartition
 
 WINDOW_MS = 120_000
@@ -26,24 +26,6 @@ _LEAST_MOVES, _PATIENCE = 4, 4
 moves since its lag was zero."""
 _LEAST_RECORDS = 100
 """If the window contains fewer new records, no partition is hot."""
-
-
-class Verdict(StrEnum):
-    """The verdicts, in order of severity. The verdict on a group is the worst of those on its partitions and on its
-    total lag."""
-
-    KEEPING_UP = "keeping up"
-    UNKNOWN = "unknown"
-    """There are too few samples, or the committed offset or the end offset is unknown, or the offset does not move and
-    it is unknown whether any record follows it. A group in which one partition is unknown is not keeping up."""
-    BEHIND = "behind"
-    """The committed offset moves, but the lag has never shrunk, or has grown overall."""
-    REWOUND = "rewound"
-    """The committed offset was moved back."""
-    STALLED = "stalled"
-    """The partition has an owner and lag, but its offset does not move."""
-    STOPPED = "stopped"
-    """The partition has lag, but no owner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from kafka_coord.coordinator.reporting import StuckGroup
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.groups.instances import PRESENCES
 from kafka_coord.model import Cause
 from kafka_coord.monitor.exposition import Exposition, Site, counter, gauge, histogram, labelled
-from kafka_coord.monitor.presence import PRESENCES
 from kafka_coord.version import __version__
 from kafka_coord.zk.store import SessionState, Store
 

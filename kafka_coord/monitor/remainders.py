@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kafka_coord.errors import BrokerError, KafkaCoordError
+from kafka_coord.groups.group import OffsetRow
+from kafka_coord.groups.lag import bootstrap_servers
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.lag import bootstrap_servers
-from kafka_coord.monitor.offsets import OffsetRow
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import member_settings
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, SettingsError, StoreUnavailable
+from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
-from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.spark.fetching import out_of_range
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets

@@ -26,12 +26,12 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from kafka_coord.consumer.confluent_names import check_properties
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.offsets import read_committed
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.lag import LogRange, lag_of
-from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.exposition import Exposition, gauge, labelled
-from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.settings import load_settings
 from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.version import __version__

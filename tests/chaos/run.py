@@ -16,8 +16,8 @@ import confluent_kafka
 
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.errors import DevClusterError, KafkaCoordError
+from kafka_coord.groups.requests import await_answer, submit, withdraw
 from kafka_coord.model import Request, RequestType
-from kafka_coord.monitor.requests import await_answer, submit, withdraw
 from tests.chaos import foreign
 from tests.chaos.clients.faults import ClientsFaults
 from tests.chaos.clients.following import LogFollower

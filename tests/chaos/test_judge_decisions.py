@@ -11,9 +11,9 @@ from msgspec import structs
 
 from kafka_coord.coordinator.plan.operator_requests import DONE
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
+from kafka_coord.groups.requests import submit
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.requests import submit
 from kafka_coord.zk import connect, layout
 from tests.audit.conftest import next_chroot
 from tests.chaos.judge.decisions import read_decisions, write_decisions

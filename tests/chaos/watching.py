@@ -11,13 +11,13 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.zookeeper import four_letter_word
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.lag import OffsetReader
+from kafka_coord.groups.offsets import partitions_of, read_committed
+from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import group_state
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.lag import OffsetReader
-from kafka_coord.monitor.offsets import partitions_of, read_committed
-from kafka_coord.monitor.snapshot import read_groups
-from kafka_coord.monitor.state import group_state
 from kafka_coord.zk import layout
 from tests.chaos.faults import read_process
 from tests.chaos.journal import EventWriter, Kind, ResourceWriter, Usage

@@ -6,8 +6,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from kafka_coord.cli.main import cli
+from kafka_coord.groups.requests import submit
 from kafka_coord.model import Request, RequestType
-from kafka_coord.monitor.requests import submit
 from kafka_coord.zk import layout
 from tests.coordinator.harness import World
 

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from kafka_coord.cli.options import who
+from kafka_coord.groups.requests import ask, read_requests
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.requests import ask, read_requests
 from kafka_coord.zk import layout
 from tests.cli.running import Run, started
 from tests.coordinator.harness import World

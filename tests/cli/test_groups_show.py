@@ -321,7 +321,7 @@ def test_two_thousand_groups_are_listed_in_a_few_reads(tree: Tree, coord: Run) -
         reads.append(len(wanted))
         return read_many(wanted)
 
-    from kafka_coord.monitor.groups import list_groups
+    from kafka_coord.groups.managed import list_groups
 
     tree.store.read_many = counted  # type: ignore[method-assign]
     _, rows, _ = list_groups(tree.store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.cli.output import Section, cell, clean, columns, duration, plain_lines, tsv_lines
-from kafka_coord.monitor.moments import iso_time
+from kafka_coord.groups.group import iso_time
 
 ROWS = [{"name": "c1", "lag": 5, "owned": {"flights": "0-3"}}, {"name": "c22", "lag": None, "owned": {}}]
 COLUMNS = columns("name #lag owned")

@@ -16,7 +16,7 @@ import trustme
 
 from kafka_coord.cli.serve import log_dead_thread
 from kafka_coord.dev.cluster.ports import free_port
-from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.zk import layout
 from tests.cli.running import started
 from tests.coordinator.harness import World

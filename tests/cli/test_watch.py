@@ -14,8 +14,8 @@ from rich.console import Console
 
 from kafka_coord.cli.watch import _fitting
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.overview import read_overview
+from kafka_coord.groups.directory import read_overview
+from kafka_coord.groups.instances import AskedInstances
 from tests.cli.running import PROGRAM, Run, environment, started
 from tests.coordinator.harness import World
 from tests.monitor.written import Tree

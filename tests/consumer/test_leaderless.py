@@ -16,8 +16,8 @@ from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import NoNode, NoOffset
+from kafka_coord.groups.managed import describe_group
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.groups import describe_group
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout

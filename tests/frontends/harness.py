@@ -15,7 +15,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.socket.leadership_view import LeadershipView
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.server import GatewayServer
-from kafka_coord.monitor.lag import BrokerLog
+from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.zk.store import Store
 from tests.coordinator.harness import FAST, open_store
 from tests.waiting import eventually

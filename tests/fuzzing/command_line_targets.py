@@ -8,7 +8,7 @@ from pathlib import Path
 from kafka_coord.cli.output import clean
 from kafka_coord.cli.records import read_records
 from kafka_coord.errors import MalformedValue, SettingsError
-from kafka_coord.monitor.scope import parse_scope
+from kafka_coord.groups.offsets import parse_scope
 from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target
 

@@ -28,6 +28,7 @@ from kafka_coord.channel.rpc import Rpc
 from kafka_coord.consumer.brokers import choose
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue, SettingsError
+from kafka_coord.groups.reset import duration_ms, read_csv, time_ms
 from kafka_coord.model import (
     Assignment,
     Broker,
@@ -45,7 +46,6 @@ from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit.jute import Truncated
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.txnlog import decode_txn, read_log
-from kafka_coord.monitor.reset import duration_ms, read_csv, time_ms
 from kafka_coord.settings import host_and_port, load_settings
 from kafka_coord.zk.acl_identities import parse_identities
 from kafka_coord.zk.connect_string import parse_connect_string

@@ -10,17 +10,11 @@ from kafka_coord.cli.channel import WaitingCommandDocument
 from kafka_coord.cli.groups.copying import CopyDocument
 from kafka_coord.cli.groups.log import LogEntryDocument
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.groups.group import Document, GroupDocument, GroupRowDocument, MemberDocument, OffsetDocument
+from kafka_coord.groups.log import EntryKind
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor.audit.report import AuditDocument, AuditFindingDocument, AuditRule
-from kafka_coord.monitor.client_groups.log import EntryKind
 from kafka_coord.monitor.doctor.findings import FindingDocument, Severity
-from kafka_coord.monitor.documents import (
-    Document,
-    GroupDocument,
-    GroupRowDocument,
-    MemberDocument,
-    OffsetDocument,
-)
 
 NOON = "2026-01-31T12:00:00.000Z"
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from kafka_coord.groups.group import Document, Partitions
 from kafka_coord.monitor.dashboard.documents import (
     DoneDocument,
     ErrorDocument,
@@ -27,7 +28,6 @@ from kafka_coord.monitor.dashboard.documents import (
 from kafka_coord.monitor.dashboard.operating import ACTIONS
 from kafka_coord.monitor.dashboard.routes import ROUTES
 from kafka_coord.monitor.dashboard.site import MAX_PATHS
-from kafka_coord.monitor.documents import Document, Partitions
 from tests.house.examples import EXAMPLES
 from tests.house.rooms import ROOT
 

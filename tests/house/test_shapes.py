@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from kafka_coord.groups.group import GroupDocument
 from kafka_coord.monitor.audit.report import AuditDocument, AuditFindingDocument
 from kafka_coord.monitor.dashboard.documents import PartitionDocument
-from kafka_coord.monitor.documents import GroupDocument
 from tests.house import shapes
 
 STALE = "a document, route or action has changed; run scripts/shapes"

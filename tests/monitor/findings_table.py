@@ -15,10 +15,11 @@ from unittest import mock
 
 from kafka_coord.errors import BrokerError, MalformedValue, NoAuth, NoNode, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.groups.group import OffsetRow, Verdict
+from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.model import Action, Broker, Listener, PartitionSet, Pause, TopicPartition, Unreadable
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
-from kafka_coord.monitor.client_groups.asking import InstanceDirectory
 from kafka_coord.monitor.doctor import (
     access,
     brokers,
@@ -33,8 +34,7 @@ from kafka_coord.monitor.doctor import (
 )
 from kafka_coord.monitor.doctor.findings import Finding
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
-from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
-from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, Node, Read, Stat
 

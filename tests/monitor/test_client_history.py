@@ -16,11 +16,10 @@ from kafka_coord.grouplog.records import (
     heard_records,
     keep_alive_record,
 )
+from kafka_coord.groups.log import EntryKind, LogEntry, about_group, decisions, entry_of
 from kafka_coord.model import Departure, DepartureKind
 from kafka_coord.model.member import LEFT
 from kafka_coord.model.operations import Cause
-from kafka_coord.monitor.client_groups.history import decisions
-from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from tests.grouplog.offset_record import offset_record

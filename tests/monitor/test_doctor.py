@@ -12,18 +12,18 @@ from typing import cast
 import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.requests import read_requests
+from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import read_waiting
 from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFetcher
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import ClusterHistory, Election
-from kafka_coord.monitor.channel import read_waiting
-from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.brokers import check_elections
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import check_groups, check_requests
 from kafka_coord.monitor.doctor.zookeeper import check_clock, check_servers, check_speed, check_writes
-from kafka_coord.monitor.requests import read_requests
-from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Store
 from tests.coordinator.harness import World

@@ -12,6 +12,18 @@ import msgspec
 import pytest
 
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.groups import group as documents
+from kafka_coord.groups.cluster import Cluster, ClusterDocument, GroupNames
+from kafka_coord.groups.group import (
+    GroupDescription,
+    GroupRow,
+    LagTotal,
+    MemberRow,
+    OffsetRow,
+    QueuedRequest,
+    Unowned,
+    WaitingCommand,
+)
 from kafka_coord.model import (
     Action,
     Cause,
@@ -30,15 +42,8 @@ from kafka_coord.model import (
 from kafka_coord.model.command import CommandId, CommandType
 from kafka_coord.model.histories import Election
 from kafka_coord.model.operations import Process
-from kafka_coord.monitor import documents
-from kafka_coord.monitor.channel import WaitingCommand
-from kafka_coord.monitor.cluster import Cluster, ClusterDocument, GroupNames
 from kafka_coord.monitor.dashboard.documents import UnassignedGroupDocument
 from kafka_coord.monitor.doctor.findings import Finding, FindingDocument, Severity
-from kafka_coord.monitor.groups import GroupDescription, GroupRow, MemberRow
-from kafka_coord.monitor.offsets import LagTotal, OffsetRow
-from kafka_coord.monitor.ownership import Unowned
-from kafka_coord.monitor.requests import QueuedRequest
 
 SAMPLES = Path(__file__).with_name("documents.json")
 NOON_MS = 1_769_860_800_123

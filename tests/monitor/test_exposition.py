@@ -18,8 +18,7 @@ from prometheus_client.core import Metric
 
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.monitor import exposition
-from kafka_coord.monitor.exposition import Exposition, gauge
-from kafka_coord.monitor.http_host import is_own, own_names
+from kafka_coord.monitor.exposition import Exposition, gauge, is_own, own_names
 from tests.waiting import eventually
 
 

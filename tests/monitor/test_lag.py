@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import BrokerError
+from kafka_coord.groups.lag import NO_SUCH_RECORD, OffsetReader, bootstrap_servers
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
-from kafka_coord.monitor.lag import NO_SUCH_RECORD, OffsetReader, bootstrap_servers
 from kafka_coord.zk import layout
 from tests.monitor.deleting import delete_records
 from tests.monitor.written import Tree, opened

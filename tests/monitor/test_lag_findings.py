@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow, Verdict
 from kafka_coord.model import Action, TopicPartition
 from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
 from kafka_coord.monitor.lag_rings import KEPT_MS, LagRings
-from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
-from kafka_coord.monitor.offsets import NOT_SUBSCRIBED, OffsetRow
+from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 
 NOW_MS = 1_800_000_000_000
 EARLIER_MS = NOW_MS - 12 * 60_000

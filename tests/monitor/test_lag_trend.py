@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kafka_coord.groups.group import Verdict
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.lag_trend import (
     WINDOW_MS,
     LagSample,
     Trend,
-    Verdict,
     hot_partitions,
     total_trend,
     trend,

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from kafka_coord.cli.groups import show
+from kafka_coord.groups.group import NOT_SUBSCRIBED, LagTotal
+from kafka_coord.groups.offsets import Committed, offset_rows
 from kafka_coord.model import Member, Observation, Subscription, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import NOT_SUBSCRIBED, Committed, LagTotal, offset_rows
 
 TOPICS = {name: TopicInfo(name, frozenset({0}), "4711") for name in ("flights", "fares")}
 OFFSETS = Committed({TopicPartition("flights", 0): 90, TopicPartition("fares", 0): 0, TopicPartition("gone", 0): 0})

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.groups.directory import list_all_groups
+from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory, Silent
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
-from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, InstanceDirectory, Silent
 from kafka_coord.wire.messages import message
 from tests.monitor.written import Tree
 

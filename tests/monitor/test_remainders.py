@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_coord.groups.group import OffsetRow, Verdict
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.doctor.lag import Lags, check_lag
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.lag_trend import WINDOW_MS, Verdict
-from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.monitor.lag_trend import WINDOW_MS
 from kafka_coord.monitor.remainders import STILL_MS, Next, Remainders
 
 TP = TopicPartition("t", 0)

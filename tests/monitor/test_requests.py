@@ -9,9 +9,9 @@ import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import Timeout
+from kafka_coord.groups.requests import await_answer, submit
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.requests import await_answer, submit
 from kafka_coord.zk import connect, layout
 
 pytestmark = pytest.mark.zookeeper

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
-from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.lag import NO_SUCH_RECORD, BrokerOffsets
-from kafka_coord.monitor.reset import (
+from kafka_coord.groups.lag import NO_SUCH_RECORD, BrokerOffsets
+from kafka_coord.groups.reset import (
     ResetRule,
     RuleKind,
     compute,
@@ -20,6 +19,7 @@ from kafka_coord.monitor.reset import (
     time_ms,
     write_csv,
 )
+from kafka_coord.model import PartitionSet, TopicPartition
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOTH = PartitionSet.of([P0, P1])

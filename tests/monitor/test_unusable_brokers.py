@@ -10,10 +10,10 @@ import pytest
 from kafka_coord.channel.frames import encode
 from kafka_coord.consumer.brokers import BrokerDirectory
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
+from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
 from kafka_coord.model import Unreadable
 from kafka_coord.monitor.doctor import Severity
 from kafka_coord.monitor.doctor.brokers import check_brokers
-from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.zk import layout
 from tests.monitor.listening import listening
 from tests.monitor.written import Tree

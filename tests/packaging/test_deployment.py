@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.model import Process
-from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.settings import Settings, load_settings
 from kafka_coord.zk import connect
 from kafka_coord.zk.instance import InstanceRegistration

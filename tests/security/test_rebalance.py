@@ -8,8 +8,8 @@ import pytest
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import NoAuth
+from kafka_coord.groups.requests import ask
 from kafka_coord.model import Request, RequestType, TopicPartition
-from kafka_coord.monitor.requests import ask
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import ANYONE, Permission, grants
 from kafka_coord.zk.acl_tree import apply, compare, read_tree_acls
@@ -43,7 +43,7 @@ def test_two_groups_rebalance_hand_over_and_leave_and_every_znode_gets_the_acl_o
 
 
 def test_an_operator_pauses_resets_evicts_and_removes_a_group_that_comes_back(world: World, open_as: OpenAs):
-    from kafka_coord.monitor.operate import pause, resume
+    from kafka_coord.groups.requests import pause, resume
 
     world.instance(1, zk=identified("coordinator")).start_elected()
     consumer = world.consumer("c1", zk=identified("delays")).join()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.offsets import read_committed
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.offsets import read_committed
 from kafka_coord.zk.session import connect
 
 

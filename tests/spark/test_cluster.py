@@ -18,7 +18,7 @@ from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.jobs.flights import as_arrow
 from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import NotFound
-from kafka_coord.monitor.groups import describe_group
+from kafka_coord.groups.managed import describe_group
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.spark.standalone import Standalone, kill

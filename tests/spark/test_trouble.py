@@ -20,10 +20,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
+from kafka_coord.groups.requests import submit
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import GroupSettings
-from kafka_coord.monitor.requests import submit
 from kafka_coord.spark import fetching
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.spark.source import GroupStreamReader, Task

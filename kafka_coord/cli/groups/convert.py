@@ -14,14 +14,14 @@ from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import asked, asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused, SettingsError, Timeout
+from kafka_coord.groups import requests as operate
+from kafka_coord.groups.client_assigned import read_client_group
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.managed import kind_of, snapshot_of
+from kafka_coord.groups.offsets import read_committed
 from kafka_coord.model import NO_PARTITIONS, GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.names import legal
-from kafka_coord.monitor import operate
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.groups import kind_of, snapshot_of
-from kafka_coord.monitor.offsets import read_committed
 
 _COLUMNS = columns("group topic #partition #offset verdict")
 _MOVES, _GONE = "moves", "does not move, because the topic was deleted or recreated"

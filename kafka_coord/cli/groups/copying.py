@@ -15,15 +15,14 @@ from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import ANSWER_TIMEOUT_S
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
-from kafka_coord.monitor.documents import Document
+from kafka_coord.groups.group import Document
 from kafka_coord.settings import Settings
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
-    from kafka_coord.monitor.copies.copying import GroupCopy
-    from kafka_coord.monitor.copies.copying import Row as CopyRow
-    from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OwnOffsetStore
+    from kafka_coord.groups.copies import GroupCopy, KafkaOffsetStore, OwnOffsetStore
+    from kafka_coord.groups.copies import Row as CopyRow
 
 _COLUMNS = columns("group topic #partition #source_offset=SOURCE #target_offset=TARGET verdict")
 
@@ -103,7 +102,7 @@ def _copy(
     timeout_s: float,
     output: Format,
 ) -> None:
-    from kafka_coord.monitor.copies.copying import CopyVerdict, compare, copy
+    from kafka_coord.groups.copies import CopyVerdict, compare, copy
 
     if not chosen:
         raise SettingsError(f"add {place}, which is the only supported choice")
@@ -138,8 +137,8 @@ def _copy(
 
 
 def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaOffsetStore, OwnOffsetStore]:
-    from kafka_coord.monitor.client_groups.asking import read_instances
-    from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OwnOffsetStore, ZooKeeperOffsetStore
+    from kafka_coord.groups.copies import KafkaOffsetStore, OwnOffsetStore, ZooKeeperOffsetStore
+    from kafka_coord.groups.instances import read_instances
 
     properties = settings.kafka.properties
     instances = read_instances(store).addresses

@@ -12,14 +12,13 @@ from kafka_coord.cli.opening import open_instances, read_groups_log
 from kafka_coord.cli.options import any_group_argument, kind_option, output_option
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, show
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.client_assigned import read_client_actions, read_client_group
+from kafka_coord.groups.group import ActionDocument, DecisionDocument
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.log import about_group, entry_of
+from kafka_coord.groups.log import decisions as decisions_of
+from kafka_coord.groups.managed import kind_of, read_trail
 from kafka_coord.model import Decision, GroupKind
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import read_client_group
-from kafka_coord.monitor.client_groups.history import decisions as decisions_of
-from kafka_coord.monitor.client_groups.log import about_group, entry_of
-from kafka_coord.monitor.documents import ActionDocument, DecisionDocument
-from kafka_coord.monitor.groups import kind_of
-from kafka_coord.monitor.history import read_client_actions, read_trail
 
 _COLUMNS = columns(
     "#generation=GEN #epoch decided_at=DECIDED reason assignor #members #partitions #moved "

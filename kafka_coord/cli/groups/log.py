@@ -17,11 +17,9 @@ from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.records import Claim, GoneEntry, GroupEntry, OffsetEntry
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.groups.group import Document, Time, iso_time
+from kafka_coord.groups.log import EntryKind, LogEntry, about_group, entry_of, owned_in
 from kafka_coord.model import NO_PARTITIONS, CommittedOffset
-from kafka_coord.monitor.client_groups.history import owned_in
-from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
-from kafka_coord.monitor.documents import Document, Time
-from kafka_coord.monitor.moments import iso_time
 
 _COLUMNS = columns("#offset at kind group what")
 

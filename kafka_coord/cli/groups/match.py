@@ -8,8 +8,8 @@ from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.model import Subscription
-from kafka_coord.monitor.cluster import read_cluster
 
 _COLUMNS = columns("topic #partitions")
 

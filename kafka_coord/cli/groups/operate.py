@@ -28,23 +28,21 @@ from kafka_coord.cli.requests import asked, asking_options, confirm, reason_opti
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.coordinator.steps import AT_REST
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
+from kafka_coord.groups import requests as operate
+from kafka_coord.groups.client_assigned import delete_group, is_client_group, read_client_group
+from kafka_coord.groups.client_assigned import delete_offsets as delete_client_offsets
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.group import AnswerDocument
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.managed import kind_of, snapshot_of
+from kafka_coord.groups.offsets import parse_scope, read_committed
+from kafka_coord.groups.requests import Acting
+from kafka_coord.groups.requests import evict as evict_consumers
+from kafka_coord.groups.requests import rebalance as rebalance_group
 from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import offsets_change
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
-from kafka_coord.monitor import operate
-from kafka_coord.monitor.actions import evict as evict_consumers
-from kafka_coord.monitor.actions import rebalance as rebalance_group
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.changes import delete_group
-from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
-from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.documents import AnswerDocument
-from kafka_coord.monitor.groups import kind_of, snapshot_of
-from kafka_coord.monitor.offsets import read_committed
-from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk import layout
 from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import Store

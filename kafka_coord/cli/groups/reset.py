@@ -17,29 +17,32 @@ from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.requests import asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
-from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
-from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import is_client_group, list_client_groups
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.groups import kind_of
-from kafka_coord.monitor.lag import BrokerLog
-from kafka_coord.monitor.operate import change_settings
-from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import (
+from kafka_coord.groups.client_assigned import is_client_group, list_client_groups
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import BrokerLog
+from kafka_coord.groups.managed import kind_of
+from kafka_coord.groups.offsets import Scope, parse_scope
+from kafka_coord.groups.requests import Acting, change_settings
+from kafka_coord.groups.reset import (
     FileOffsets,
+    Plan,
     ResetRow,
+    ResetRowDocument,
     ResetRule,
+    Resettable,
     RuleKind,
     before_now_ms,
     compute,
     read_csv,
+    read_resettable,
     require_accepted,
+    reset,
     time_ms,
     write_csv,
 )
-from kafka_coord.monitor.resetting import Plan, ResetRowDocument, Resettable, read_resettable, reset
-from kafka_coord.monitor.scope import Scope, parse_scope
+from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 
 _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET owner note")

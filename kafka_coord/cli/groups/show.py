@@ -16,29 +16,30 @@ from kafka_coord.cli.output import Column, Format, Section, cell, columns, durat
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
+from kafka_coord.groups.client_assigned import described, list_client_groups, read_client_group, with_offsets
+from kafka_coord.groups.cluster import Cluster, read_cluster
+from kafka_coord.groups.directory import list_all_groups
+from kafka_coord.groups.group import (
+    GroupDescription,
+    GroupDocument,
+    GroupRowDocument,
+    LagTotal,
+    LogRanges,
+    MemberDocument,
+    MemberRow,
+    OffsetRow,
+    QueuedRequest,
+    RequestDocument,
+    iso_time,
+)
+from kafka_coord.groups.group import counted as counted_rows
+from kafka_coord.groups.instances import AskedInstances, Presences, read_presences
+from kafka_coord.groups.managed import describe_group, describe_groups, kind_of
+from kafka_coord.groups.offsets import Scope, parse_scope
+from kafka_coord.groups.requests import read_requests
 from kafka_coord.model import GroupKind, GroupSettings, Unreadable
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
-from kafka_coord.monitor.all_groups import list_all_groups
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import described, list_client_groups, read_client_group, with_offsets
-from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.documents import GroupDocument, GroupRowDocument, MemberDocument, RequestDocument
-from kafka_coord.monitor.groups import (
-    GroupDescription,
-    LogRanges,
-    MemberRow,
-    Presences,
-    describe_group,
-    describe_groups,
-    kind_of,
-)
-from kafka_coord.monitor.moments import iso_time
-from kafka_coord.monitor.offsets import LagTotal, OffsetRow
-from kafka_coord.monitor.offsets import counted as counted_rows
-from kafka_coord.monitor.presence import read_presences
-from kafka_coord.monitor.requests import QueuedRequest, read_requests
-from kafka_coord.monitor.scope import Scope, parse_scope
 from kafka_coord.zk.store import Store
 
 _T = TypeVar("_T")

@@ -13,11 +13,12 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
+from kafka_coord.groups.group import GroupDescription, LogRanges
+from kafka_coord.groups.lag import OffsetReader
+from kafka_coord.groups.managed import describe_group
 from kafka_coord.model import CoordinatorInfo, Decision, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import Trail
-from kafka_coord.monitor.groups import GroupDescription, LogRanges, describe_group
-from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

@@ -8,8 +8,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from kafka_coord.monitor.documents import Document
-from kafka_coord.monitor.moments import iso_time
+from kafka_coord.groups.group import Document, iso_time
 
 MAX_FINDINGS = 1_000
 """A report keeps at most this many violations and this many warnings, but it counts them all."""

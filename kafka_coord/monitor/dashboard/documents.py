@@ -1,6 +1,6 @@
 """Defines the documents of the JSON API that no command prints, and the bodies of its actions.
 
-As in :mod:`kafka_coord.monitor.documents`, docstrings become the descriptions in ``openapi.json``.
+As in :mod:`kafka_coord.groups.group`, docstrings become the descriptions in ``openapi.json``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.model import GroupKind
-from kafka_coord.monitor.cluster import ClusterDocument
-from kafka_coord.monitor.documents import (
+from kafka_coord.groups.cluster import ClusterDocument
+from kafka_coord.groups.group import (
     AnswerDocument,
     Document,
     Gone,
@@ -22,15 +21,16 @@ from kafka_coord.monitor.documents import (
     OffsetDocument,
     Partitions,
     Time,
+    Verdict,
     WorstLag,
+    iso_time,
 )
-from kafka_coord.monitor.lag_trend import Verdict
-from kafka_coord.monitor.moments import iso_time
-from kafka_coord.monitor.resetting import ResetRowDocument
+from kafka_coord.groups.reset import ResetRowDocument
+from kafka_coord.model import GroupKind
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.socket.access import User
-    from kafka_coord.monitor.groups import GroupDescription
+    from kafka_coord.groups.group import GroupDescription
 
 MAX_TEXT = 1_000
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]

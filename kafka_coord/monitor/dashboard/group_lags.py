@@ -11,22 +11,15 @@ from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
 from kafka_coord.coordinator.observe import decode_assignment
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.group import LagTotal, LogRanges
+from kafka_coord.groups.offsets import Committed, offset_rows, partitions_of, read_all_committed, subscribed_among
+from kafka_coord.groups.reading import Reading, group_of
+from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.model import PartitionSet
 from kafka_coord.model.lag import lag_of
-from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
-from kafka_coord.monitor.groups import LogRanges
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import (
-    Committed,
-    LagTotal,
-    offset_rows,
-    partitions_of,
-    read_all_committed,
-    subscribed_among,
-)
-from kafka_coord.monitor.reading import Reading, group_of
-from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
 

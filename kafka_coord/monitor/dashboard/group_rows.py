@@ -18,14 +18,15 @@ from typing import Any
 from kafka_coord.coordinator.idle import decode_settled, spread
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.group import GroupRow
+from kafka_coord.groups.managed import group_row
+from kafka_coord.groups.reading import Reading, group_of
+from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.model import Assignment, GroupKind, GroupSettings
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.settled import Zxids
-from kafka_coord.monitor.cluster import Cluster
-from kafka_coord.monitor.groups import GroupRow, group_row
-from kafka_coord.monitor.reading import Reading, group_of
-from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, ReadResult, Store, WatchEvent, WatchType
 

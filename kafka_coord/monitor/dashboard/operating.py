@@ -33,10 +33,28 @@ from kafka_coord.errors import (
     Timeout,
 )
 from kafka_coord.frontends.socket.access import User
+from kafka_coord.groups import requests as operate
+from kafka_coord.groups.group import AnswerDocument, Document
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import BrokerLog
+from kafka_coord.groups.managed import kind_of
+from kafka_coord.groups.offsets import parse_scope
+from kafka_coord.groups.requests import Acting, evict, rebalance
+from kafka_coord.groups.reset import (
+    Check,
+    Plan,
+    ResetRow,
+    ResetRowDocument,
+    ResetRule,
+    RuleKind,
+    before_now_ms,
+    compute,
+    read_resettable,
+    require_accepted,
+    reset,
+    time_ms,
+)
 from kafka_coord.model import GroupKind
-from kafka_coord.monitor import operate
-from kafka_coord.monitor.actions import evict, rebalance
-from kafka_coord.monitor.client_groups.asking import AskedInstances
 from kafka_coord.monitor.dashboard.documents import (
     DoneDocument,
     ErrorDocument,
@@ -49,13 +67,6 @@ from kafka_coord.monitor.dashboard.documents import (
 )
 from kafka_coord.monitor.dashboard.logins import SESSION_S, Denied, Logins
 from kafka_coord.monitor.dashboard.routes import PREFIX
-from kafka_coord.monitor.documents import AnswerDocument, Document
-from kafka_coord.monitor.groups import kind_of
-from kafka_coord.monitor.lag import BrokerLog
-from kafka_coord.monitor.requests import Acting
-from kafka_coord.monitor.reset import ResetRow, ResetRule, RuleKind, before_now_ms, compute, require_accepted, time_ms
-from kafka_coord.monitor.resetting import Check, Plan, ResetRowDocument, read_resettable, reset
-from kafka_coord.monitor.scope import parse_scope
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)

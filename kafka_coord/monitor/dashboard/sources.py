@@ -13,19 +13,39 @@ from msgspec.structs import asdict
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
-from kafka_coord.model import TopicPartition
-from kafka_coord.model.histories import Trail
-from kafka_coord.model.names import is_legal
-from kafka_coord.monitor.client_groups.asking import AskedInstances, read_instances
-from kafka_coord.monitor.client_groups.groups import (
+from kafka_coord.groups.client_assigned import (
     ClientGroup,
     ClientGroups,
     described,
     list_client_groups,
+    read_client_actions,
     read_client_group,
     with_offsets,
 )
-from kafka_coord.monitor.cluster import Cluster, ClusterDocument, read_cluster
+from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
+from kafka_coord.groups.group import (
+    ActionDocument,
+    ClusterHistoryDocument,
+    DecisionDocument,
+    ElectionDocument,
+    GroupDescription,
+    GroupDocument,
+    GroupRow,
+    GroupRowDocument,
+    LogRanges,
+    QueuedRequest,
+    RequestDocument,
+    counted,
+    iso_time,
+    lag_fields,
+)
+from kafka_coord.groups.instances import AskedInstances, Presence, read_instances, read_presences
+from kafka_coord.groups.lag import LogRangeCache
+from kafka_coord.groups.managed import describe_group, describe_groups, read_trail
+from kafka_coord.groups.requests import read_requests
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.histories import Trail
+from kafka_coord.model.names import is_legal
 from kafka_coord.monitor.dashboard.documents import (
     FoundConsumerDocument,
     LagDocument,
@@ -42,7 +62,6 @@ from kafka_coord.monitor.dashboard.documents import (
 )
 from kafka_coord.monitor.dashboard.group_lags import GroupLags
 from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRows
-from kafka_coord.monitor.dashboard.log_ranges import LogRangeCache
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.access import check_access
@@ -50,24 +69,8 @@ from kafka_coord.monitor.doctor.findings import FindingDocument, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.documents import (
-    ActionDocument,
-    ClusterHistoryDocument,
-    DecisionDocument,
-    ElectionDocument,
-    GroupDocument,
-    GroupRowDocument,
-    RequestDocument,
-    lag_fields,
-)
-from kafka_coord.monitor.groups import GroupDescription, GroupRow, LogRanges, describe_group, describe_groups
-from kafka_coord.monitor.history import read_client_actions, read_cluster_history, read_trail
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
-from kafka_coord.monitor.moments import iso_time
-from kafka_coord.monitor.offsets import counted
-from kafka_coord.monitor.presence import Presence, read_presences
-from kafka_coord.monitor.requests import QueuedRequest, read_requests
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.group import ago
 from kafka_coord.model import Listener
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import some
-from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
-from kafka_coord.monitor.moments import ago
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.election import highest_epoch_written

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import MalformedValue
-from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.group import duration
+from kafka_coord.groups.instances import read_page
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
-from kafka_coord.monitor.moments import duration
-from kafka_coord.monitor.presence import read_page
 
 CHECK = "certificates"
 SOON_MS = 14 * 24 * 3600 * 1000

@@ -9,10 +9,10 @@ from kafka_coord.channel.client import ask_cluster_metadata
 from kafka_coord.channel.frames import BadFrame
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.errors import MalformedValue
-from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.snapshot import GroupSnapshot
 from kafka_coord.monitor.doctor.certificates import unverified
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
-from kafka_coord.monitor.snapshot import GroupSnapshot
 
 TIMEOUT_S = 2.0
 CHECK = "socket channel"

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, field
 
 from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
+from kafka_coord.groups.group import LogRanges, counted
+from kafka_coord.groups.managed import read_actions
+from kafka_coord.groups.offsets import Committed, offset_rows, read_all_committed
+from kafka_coord.groups.requests import read_requests
+from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
+from kafka_coord.groups.state import read_waiting
 from kafka_coord.model import PartitionSet, Unreadable
-from kafka_coord.monitor.channel import read_waiting
-from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.doctor import access, brokers, certificates, channel, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor import groups as of_groups
 from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import CHECK as LAG
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.groups import LogRanges
-from kafka_coord.monitor.history import read_actions, read_cluster_history
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import Committed, counted, offset_rows, read_all_committed
-from kafka_coord.monitor.requests import read_requests
-from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from kafka_coord.monitor.documents import Document
+from kafka_coord.groups.group import Document
 
 
 class Severity(StrEnum):

@@ -6,17 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.group import QueuedRequest, WaitingCommand, lasting
+from kafka_coord.groups.reading import group_of
+from kafka_coord.groups.snapshot import GroupSnapshot
+from kafka_coord.groups.state import lost, waits
 from kafka_coord.model import Pause, Unreadable
 from kafka_coord.model.sequences import grouped, some
-from kafka_coord.monitor.channel import WaitingCommand
-from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
-from kafka_coord.monitor.moments import lasting
-from kafka_coord.monitor.ownership import lost
-from kafka_coord.monitor.reading import group_of
-from kafka_coord.monitor.requests import QueuedRequest
-from kafka_coord.monitor.snapshot import GroupSnapshot
-from kafka_coord.monitor.waits import waits
 from kafka_coord.zk import layout
 
 FORGOTTEN_PAUSE_MS = 3_600_000

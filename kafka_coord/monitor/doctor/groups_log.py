@@ -9,10 +9,10 @@ from typing import Any
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory
 from kafka_coord.kafka.errors import RIGHTS
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
-from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, InstanceDirectory
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
 

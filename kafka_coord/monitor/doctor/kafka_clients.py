@@ -8,19 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.errors import BrokerError, MalformedValue
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.groups.client_assigned import list_client_groups
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.copies import GroupPositions, KafkaOffsetStore
+from kafka_coord.groups.group import duration, iso_time
+from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory
+from kafka_coord.groups.reading import Reading
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import grouped, some
-from kafka_coord.monitor.client_groups.asking import Ask, AskedInstances, InstanceDirectory
-from kafka_coord.monitor.client_groups.groups import list_client_groups
-from kafka_coord.monitor.cluster import Cluster
-from kafka_coord.monitor.copies.coordinators import GroupPositions
-from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
-from kafka_coord.monitor.moments import duration, iso_time
-from kafka_coord.monitor.reading import Reading
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
+from kafka_coord.groups.group import OffsetRow, Verdict, ago, lasting
 from kafka_coord.model import Action, PartitionSet
 from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
-from kafka_coord.monitor.lag_trend import Hot, Trend, Trends, Verdict
-from kafka_coord.monitor.moments import ago, lasting
-from kafka_coord.monitor.offsets import OffsetRow
+from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 
 CHECK = "lag"
 NEWS_MS = 3_600_000

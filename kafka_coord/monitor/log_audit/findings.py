@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kafka_coord.groups.group import Document
 from kafka_coord.monitor.audit.report import Findings, Rule, clock_time
-from kafka_coord.monitor.documents import Document
 
 
 class LogRule(Rule):

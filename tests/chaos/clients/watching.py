@@ -10,10 +10,10 @@ from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import KafkaCoordError
+from kafka_coord.groups.client_assigned import ClientGroup, list_client_groups
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import ClientGroup, list_client_groups
-from kafka_coord.monitor.lag import OffsetReader
 from tests.chaos.journal import OffsetsWriter
 from tests.chaos.logins import OPERATOR, login
 from tests.chaos.watching import Watch

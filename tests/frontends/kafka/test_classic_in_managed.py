@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.monitor.groups import describe_group
+from kafka_coord.groups.managed import describe_group
 from kafka_coord.wire.consumer_protocol import assignment, encoded_subscription
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Peer, join

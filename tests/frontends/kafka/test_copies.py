@@ -11,9 +11,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.groups.copies import CopyPosition, KafkaOffsetStore
 from kafka_coord.model import TopicPartition as Where
-from kafka_coord.monitor.copies.coordinators import CopyPosition
-from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.zk import layout
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front

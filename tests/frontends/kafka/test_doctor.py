@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.client_groups.asking import InstanceDirectory
-from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, Severity
 from kafka_coord.monitor.doctor.groups_log import Topic, check_topic
 from kafka_coord.monitor.doctor.kafka_clients import _check_listeners, check_kafka_clients

@@ -20,7 +20,7 @@ from kafka_coord.dev.bench.rolling.feeder import feeding
 from kafka_coord.dev.bench.rolling.journal import What
 from kafka_coord.dev.bench.rolling.run import JAVA, LIBRARIES, READ, Commands, RollingClient
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect
 from tests.waiting import eventually

@@ -27,11 +27,11 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.instances import read_presences
+from kafka_coord.groups.managed import describe_group
 from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit import audit
-from kafka_coord.monitor.groups import describe_group
 from kafka_coord.monitor.metrics import MetricsServer
-from kafka_coord.monitor.presence import read_presences
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout

@@ -14,7 +14,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.monitor.doctor.kafka_clients import check_kafka_clients
 from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import Front, described, elected, published

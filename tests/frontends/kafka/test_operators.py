@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups import instances as asking
 from kafka_coord.model import TopicPartition as Wanted
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.client_groups import asking
 from kafka_coord.zk import layout
 from tests.cli.commands import promised
 from tests.cli.running import Run, run

@@ -10,7 +10,7 @@ import pytest
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
-from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.groups.cluster import read_cluster
 from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct, UnsetType, json
 
-from kafka_coord.monitor.dashboard.changes import changes
+from kafka_coord.monitor.dashboard.live import changes
 from tests.monitor.dashboard.served import applied
 
 VALUES = st.recursive(

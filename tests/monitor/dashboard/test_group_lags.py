@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.group import LagTotal
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
-from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.dashboard import group_lags
 from kafka_coord.monitor.dashboard.group_lags import GroupLags
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.offsets import LagTotal
 from kafka_coord.zk import layout
 from tests.coordinator.harness import RESTS_SOON, World
 from tests.waiting import eventually

@@ -14,7 +14,7 @@ from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import Timeout
-from kafka_coord.monitor.cluster import read_coordinator
+from kafka_coord.groups.cluster import read_coordinator
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

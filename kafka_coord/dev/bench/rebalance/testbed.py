@@ -26,9 +26,9 @@ from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
+from kafka_coord.groups.managed import read_trail
+from kafka_coord.groups.requests import await_answer, submit
 from kafka_coord.model import Decision, Request, RequestType
-from kafka_coord.monitor.history import read_trail
-from kafka_coord.monitor.requests import await_answer, submit
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

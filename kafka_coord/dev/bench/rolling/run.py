@@ -31,7 +31,7 @@ from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store

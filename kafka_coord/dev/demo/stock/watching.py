@@ -8,11 +8,11 @@ from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign
 from kafka_coord.dev.demo.watching import GroupNow, Watcher
 from kafka_coord.errors import BrokerError
+from kafka_coord.groups.client_assigned import described, read_client_group
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.group import GroupDescription, LogRanges
+from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.model import CoordinatorInfo, Decision
-from kafka_coord.monitor.client_groups.asking import AskedInstances
-from kafka_coord.monitor.client_groups.groups import described, read_client_group
-from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.groups import GroupDescription, LogRanges
 
 
 class StockWatcher(Watcher):

@@ -6,7 +6,7 @@ const SIBLINGS = "siblings";
 export const CSRF = "kafka-coord-csrf"; // not in a cookie, which a browser also sends to other ports of this host
 export const MOVED = "?moved"; // tells the next instance's page that someone was logged in here
 
-/** Applies the server's changes (kafka_coord/monitor/dashboard/changes.py) and returns the new document. */
+/** Applies the server's changes (kafka_coord/monitor/dashboard/live.py) and returns the new document. */
 export function applied(document, changes) {
   for (const [path, value, how] of changes) {
     if (!path.length) {

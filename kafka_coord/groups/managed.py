@@ -1,157 +1,53 @@
-"""Describes groups for operators: a summary of each group, or one group in full."""
+"""Describes managed groups: a summary of each group, or one group in full, with its history."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from kafka_coord.coordinator.plan.reasons import plural
-from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.errors import MalformedValue, NotFound
+from kafka_coord.errors import MalformedValue, NoNode, NotFound
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.cluster import Cluster, read_cluster
+from kafka_coord.groups.group import (
+    GroupDescription,
+    GroupRow,
+    LagTotal,
+    LogRanges,
+    MemberRow,
+    OffsetRow,
+    OnOffsets,
+    WaitingCommand,
+)
+from kafka_coord.groups.instances import Presence, Presences, read_instances
+from kafka_coord.groups.offsets import Committed, offset_rows, partitions_of, read_all_committed
+from kafka_coord.groups.reading import Reading, group_of, plainly
+from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
+from kafka_coord.groups.state import Waiting, group_state, group_status, read_waiting, waits, without_member
 from kafka_coord.model import (
     NO_PARTITIONS,
+    Action,
     GroupKind,
-    GroupSettings,
     Ledger,
     Member,
     PartitionSet,
-    Pause,
+    Settled,
     Subscription,
     TopicPartition,
     Unreadable,
 )
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import Trail
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.sequences import grouped, some
-from kafka_coord.monitor.channel import Waiting, WaitingCommand, read_waiting
-from kafka_coord.monitor.client_groups.asking import read_instances
-from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.offsets import Committed, LagTotal, OffsetRow, offset_rows, partitions_of, read_all_committed
-from kafka_coord.monitor.ownership import Unowned, without_member
-from kafka_coord.monitor.presence import Presence
-from kafka_coord.monitor.reading import group_of
-from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
-from kafka_coord.monitor.state import group_state, group_status
-from kafka_coord.monitor.waits import waits
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store
-
-LogRanges = Callable[[PartitionSet], tuple[Mapping[TopicPartition, LogRange], str]]
-"""Returns the known starts and ends of logs, and a message that says why the rest are unknown (or ``""``)."""
-
-Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
-"""Queries the instance at an HTTP URL about each (group, consumer) that it serves. Raises ``OSError`` and
-:class:`MalformedValue`."""
-
+from kafka_coord.zk.store import GetData, Store
 
 MAX_WAITS = 3
 """A group's status names at most this many consumers with unacknowledged commands."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One group in a list. ``pending`` counts the unacknowledged commands. ``coordinator`` is the broker id of the
-    instance that coordinates the group. ``log_partition`` is the partition of the groups log that holds the group, if
-    it is client-assigned.
-    """
-
-    group: str
-    kind: GroupKind
-    state: GroupState
-    members: int
-    partitions: int
-    assignor: str
-    coordinator: int | None
-    generation: int | None = None
-    pending: int = 0
-    unreadable: int = 0
-    log_partition: int | None = None
-    lag: LagTotal | None = None
-    """``None`` if the brokers were not queried."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRow:
-    """One member, live or gone. A member that is gone (``registered`` is false) still has a reserved place or
-    partitions.
-
-    ``channel`` says how the member connects: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered
-    (ms since 1970), and ``target`` contains the partitions that it should own. For a member that an instance serves,
-    ``gateway`` is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since
-    the instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch``
-    (the member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
-    ``None`` means unknown. ``refused`` contains the topics that the member may not read, each with the reason.
-    """
-
-    consumer: str
-    registered: bool
-    host: str | None
-    client: str | None
-    channel: str
-    subscription: str
-    mode: str
-    rack: str | None
-    owned: PartitionSet
-    target: PartitionSet
-    stopping: PartitionSet = NO_PARTITIONS
-    pending: tuple[WaitingCommand, ...] = ()
-    gateway: int | None = None
-    address: str | None = None
-    incarnation: int = 0
-    since_ms: int | None = None
-    capacity: int = 1
-    rejoin_grace_ms: int = 0
-    heard_ms_ago: int | None = None
-    software: str | None = None
-    protocol: str | None = None
-    epoch: int | None = None
-    held_ms: int | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """Everything about one group. ``status`` is the planner's summary, followed by any missing topics, unacknowledged
-    commands, topics that members may not read, and partitions without a position. ``settings`` is ``None`` if the
-    coordinator does not report the settings. ``lag_note`` says why lags are unknown, and ``heard_note`` why
-    members' ``heard_ms_ago`` is unknown.
-    """
-
-    group: str
-    kind: GroupKind
-    state: GroupState
-    status: str
-    assignor: str
-    coordinator: int | None
-    members: tuple[MemberRow, ...]
-    offsets: tuple[OffsetRow, ...]
-    unowned: Unowned
-    lag_note: str
-    log_partition: int | None = None
-    generation: int | None = None
-    reason: str = ""
-    decided_at_ms: int | None = None
-    settings: GroupSettings | None = None
-    pause: Pause | None = None
-    paused_everywhere: bool = False
-    of_earlier_topic: PartitionSet = NO_PARTITIONS
-    heard_note: str = ""
-    unreadable: tuple[Unreadable, ...] = ()
-
-    @property
-    def pending(self) -> int:
-        return sum(len(member.pending) for member in self.members)
-
-    @property
-    def lag(self) -> LagTotal:
-        return LagTotal.of_rows(self.offsets)
-
-
-OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
-"""Receives a group's name, its partitions, and the time of its last rebalance (ms since 1970; 0 if unknown)."""
 
 
 def list_groups(
@@ -424,3 +320,35 @@ def _subscription(found: Subscription) -> str:
         return f"{found.kind} {found.pattern}"
     topics = sorted(found.topics.items())
     return ", ".join(topic if streams == 1 else f"{topic}({streams})" for topic, streams in topics)
+
+
+def read_trail(store: Store, group: str) -> Trail:
+    """Returns the history of a managed group. Raises :class:`NotFound`, and :class:`MalformedValue` if nothing of it
+    can be read."""
+    path = layout.history(group)
+    try:
+        node = store.get(path)
+    except NoNode:
+        if store.exists(layout.group(group)) is None:
+            raise NotFound(f"no group {group!r}") from None
+        return Trail()
+    try:
+        return Trail.from_json(fields.load(node.data, path), path)
+    except MalformedValue as error:
+        raise MalformedValue(
+            error.where, f"{error.reason} (the coordinator replaces it at its next decision)"
+        ) from None
+
+
+def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[Action, ...]], list[Unreadable]]:
+    """Returns the operator actions on each group, oldest first, and what is unreadable in the ``history`` and
+    ``settled`` znodes."""
+    reading, names, actions = Reading(store), tuple(groups), {}
+    found = reading.all(GetData(path(name)) for name in names for path in (layout.history, layout.settled))
+    for name in names:
+        history, settled = layout.history(name), layout.settled(name)
+        trail = reading.decode(history, found[GetData(history)], plainly(Trail.from_json)) or Trail()
+        reading.unreadable += trail.unreadable
+        reading.decode(settled, found[GetData(settled)], plainly(Settled.from_json))
+        actions[name] = trail.actions
+    return actions, reading.unreadable

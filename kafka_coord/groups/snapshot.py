@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from kafka_coord.channel.operations import in_order
 from kafka_coord.coordinator.observe import decode_assignment, decode_ledger, decode_member
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.reading import Reading, plainly
 from kafka_coord.model import Channel, CommandId, GroupSettings, Observation, Pause, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.unresolved import Refusals, awaited_partition, read_reason
-from kafka_coord.monitor.cluster import Cluster
-from kafka_coord.monitor.reading import Reading, plainly
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Stat, Store
 

@@ -1,14 +1,16 @@
-"""Reads the committed offsets of groups, and adds up the lag of their partitions."""
+"""Reads the committed offsets of managed groups, and parses an operator's choice of partitions (``flights:0,3-5``)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.start_offsets import unclaimed
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import MalformedValue, NotFound, SettingsError
+from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow
+from kafka_coord.groups.reading import Reading
 from kafka_coord.model import (
     NO_PARTITIONS,
     Ledger,
@@ -21,9 +23,9 @@ from kafka_coord.model import (
     is_identity,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.lag import Lag, LogRange, lag_of
-from kafka_coord.model.partitions import MAX_PARTITION
-from kafka_coord.monitor.reading import Reading
+from kafka_coord.model.lag import LogRange, lag_of
+from kafka_coord.model.names import legal
+from kafka_coord.model.partitions import MAX_PARTITION, parse_ranges
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
@@ -124,43 +126,6 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
             yield TopicPartition(topic, number)
 
 
-NOT_SUBSCRIBED = "not subscribed"
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRow:
-    """One partition of a group. ``lag`` and ``gone`` are those of :func:`kafka_coord.model.lag.lag_of`, or ``None`` if
-    nothing is committed, or if it is unknown where the log starts and ends. ``holding`` is ``owned``, ``stopping`` (its
-    owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group has members, but none subscribes
-    to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
-    for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
-    read (:mod:`kafka_coord.monitor.remainders`). ``unresolved`` is the reason why the partition has no position yet,
-    although a consumer was told to start it at its end.
-    """
-
-    topic: str
-    partition: int
-    owner: str | None
-    holding: str
-    committed_offset: int | None
-    end_offset: int | None
-    lag: int | None
-    committed_ms: int | None = None
-    unread: bool = False
-    unresolved: str | None = None
-    start_offset: int | None = None
-    gone: int | None = None
-
-    @property
-    def tp(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def first_left(self) -> int:
-        """The first offset after the committed one that the log still holds, from which the lag counts."""
-        return (self.committed_offset or 0) + (self.gone or 0)
-
-
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
     """Returns all partitions that a group subscribes to, holds, or has a committed offset for."""
     partitions = PartitionSet.of(committed.offsets) | subscribed(seen)
@@ -244,33 +209,57 @@ def rows_of(
 
 
 @dataclass(frozen=True, slots=True)
-class LagTotal:
-    """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
-    the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown. ``gone`` is the number of
-    records that were deleted before the group read them, as far as known."""
+class Scope:
+    """The chosen partitions. ``topics`` maps each chosen topic to the chosen partitions, or to ``None`` for all of
+    them. If ``topics`` is empty, every topic is chosen."""
 
-    lag: int | None
-    worst: int | None
-    unknown: int
-    gone: int | None = None
+    topics: Mapping[str, frozenset[int] | None]
 
-    @classmethod
-    def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
-        """Returns the total of the partitions that count (:func:`counted`)."""
-        return cls.of(None if row.lag is None else Lag(row.lag, row.gone or 0) for row in counted(rows))
+    def choose(self, there: PartitionSet, group: str) -> PartitionSet:
+        """Returns the chosen partitions of ``there``. Raises :class:`NotFound` if ``there`` lacks a chosen topic or
+        partition."""
+        if not self.topics:
+            if not there:
+                raise NotFound(f"group {group!r} has no offsets and does not subscribe to any existing topic")
+            return there
+        chosen = {}
+        for topic, numbers in self.topics.items():
+            known = there.of_topic(topic)
+            if not known:
+                raise NotFound(f"no topic {topic!r}; topics to choose from: {', '.join(there.topics) or 'none'}")
+            missing = (numbers or frozenset()) - known
+            if missing:
+                raise NotFound(
+                    f"topic {topic!r} has no partition {min(missing)}; it has {PartitionSet({topic: known})}"
+                )
+            chosen[topic] = numbers if numbers is not None else known
+        return PartitionSet(chosen)
 
-    @classmethod
-    def of(cls, lags: Iterable[Lag | None]) -> LagTotal:
-        """Returns the total of ``lags``, where ``None`` means unknown."""
-        lags = list(lags)
-        known = [one for one in lags if one is not None]
-        if not known:
-            return cls(None, None, len(lags))
-        unknown = len(lags) - len(known)
-        lag = [one.lag for one in known]
-        return cls(sum(lag), max(lag), unknown, sum(one.gone for one in known))
+
+def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:
+    """Parses ``--topic`` and ``--all-topics``. Raises :class:`SettingsError` if both or neither are given, or if a
+    topic is malformed."""
+    if all_topics is bool(topics):
+        raise SettingsError(
+            "choose topics with --topic NAME (repeatable; NAME:0,3-5 for some partitions) or --all-topics"
+        )
+    by_topic: dict[str, frozenset[int] | None] = {}
+    for written in topics:
+        name, colon, numbers = written.partition(":")
+        legal("topic", name)
+        try:
+            chosen = parse_ranges(numbers, "--topic") if colon else None
+        except MalformedValue as error:
+            raise SettingsError(f"--topic {written[:80]!r}: {error.reason}") from None
+        if colon and not chosen:
+            raise SettingsError(
+                f"--topic {written!r} lists no partitions; write {name}:0,3-5, or {name} for all of them"
+            )
+        before = by_topic.get(name, frozenset())
+        by_topic[name] = None if chosen is None or before is None else before | chosen
+    return Scope(by_topic)
 
 
-def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
-    """Returns the rows without those of topics that no member subscribes to."""
-    return [row for row in rows if row.holding != NOT_SUBSCRIBED]
+def all_partitions(topics: Mapping[str, TopicInfo]) -> PartitionSet:
+    """Returns every partition of every topic."""
+    return PartitionSet({name: info.partitions for name, info in topics.items()})

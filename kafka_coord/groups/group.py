@@ -1,28 +1,315 @@
-"""Defines the documents that ``-o json`` prints and the JSON API serves.
+"""What operators see of groups: the values that ``-o json``, HTTP and the metrics encode, and how times are written.
 
 A field's docstring says what its name does not. ``scripts/shapes`` writes them into ``openapi.json`` and
-docs/operations.md.
+docs/operations.md. Does no I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.model import Cause, GroupKind, RequestType
-from kafka_coord.monitor.lag_trend import Verdict
-from kafka_coord.monitor.moments import iso_time
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Cause,
+    Command,
+    CommandId,
+    GroupKind,
+    GroupSettings,
+    PartitionSet,
+    RequestType,
+    TopicPartition,
+    Unreadable,
+)
+from kafka_coord.model.lag import Lag, LogRange
 
 if TYPE_CHECKING:
     from kafka_coord.model import Action, Decision, Pause, Request
     from kafka_coord.model.histories import Election
-    from kafka_coord.monitor.channel import WaitingCommand
-    from kafka_coord.monitor.groups import GroupDescription, GroupRow, MemberRow
-    from kafka_coord.monitor.offsets import LagTotal, OffsetRow
-    from kafka_coord.monitor.requests import QueuedRequest
+
+
+_DAY_S = 86_400
+
+
+def iso_time(ms: int | None) -> str | None:
+    """Formats milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``. Returns ``None`` for ``None``, 0, and a time
+    that ``datetime`` cannot represent."""
+    if not ms:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def duration(ms: int) -> str:
+    """Formats a duration as ``47 s``, ``12 min``, ``5 h`` or ``3 d``."""
+    seconds = max(0, ms) // 1000
+    for least, size, unit in ((2 * _DAY_S, _DAY_S, "d"), (7_200, 3_600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def lasting(began_ms: int, now_ms: int) -> str:
+    """Formats the time since ``began_ms`` as ``for 12 min (since 10:45:03 UTC)``."""
+    return f"for {duration(now_ms - began_ms)} (since {_clock(began_ms, now_ms)})"
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """Formats a past time as ``12 min ago (10:45:03 UTC)``."""
+    return f"{duration(now_ms - at_ms)} ago ({_clock(at_ms, now_ms)})"
+
+
+def _clock(at_ms: int, now_ms: int) -> str:
+    try:
+        at, now = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (at_ms, now_ms))
+    except (ValueError, OverflowError, OSError):  # read from a znode that anyone may have written
+        return f"{at_ms} ms since 1970"
+    return at.strftime("%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Unowned:
+    """Partitions that have had no owner since at least ``since_ms`` (ms since 1970; ``None`` if unknown)."""
+
+    partitions: PartitionSet = NO_PARTITIONS
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCommand:
+    """An unacknowledged command. ``since_ms`` is the time when it was written (ms since 1970, ZooKeeper's clock).
+
+    ``for_live`` is false if the command is not for the registered incarnation. The consumer will drop such a command.
+    ``command`` is ``None`` if its znode cannot be decoded.
+    """
+
+    group: str
+    consumer: str
+    id: CommandId
+    since_ms: int
+    for_live: bool
+    command: Command | None
+
+    @property
+    def partitions(self) -> PartitionSet:
+        return self.command.partitions if self.command else PartitionSet()
+
+    def age_ms(self, now_ms: int) -> int:
+        """Returns how long the command has been outstanding. The result is never negative, even if the clocks
+        differ."""
+        return max(0, now_ms - self.since_ms)
+
+
+NOT_SUBSCRIBED = "not subscribed"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """One partition of a group. ``lag`` and ``gone`` are those of :func:`kafka_coord.model.lag.lag_of`, or ``None`` if
+    nothing is committed, or if it is unknown where the log starts and ends. ``holding`` is ``owned``, ``stopping`` (its
+    owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group has members, but none subscribes
+    to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
+    for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
+    read (:mod:`kafka_coord.monitor.remainders`). ``unresolved`` is the reason why the partition has no position yet,
+    although a consumer was told to start it at its end.
+    """
+
+    topic: str
+    partition: int
+    owner: str | None
+    holding: str
+    committed_offset: int | None
+    end_offset: int | None
+    lag: int | None
+    committed_ms: int | None = None
+    unread: bool = False
+    unresolved: str | None = None
+    start_offset: int | None = None
+    gone: int | None = None
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def first_left(self) -> int:
+        """The first offset after the committed one that the log still holds, from which the lag counts."""
+        return (self.committed_offset or 0) + (self.gone or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LagTotal:
+    """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
+    the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown. ``gone`` is the number of
+    records that were deleted before the group read them, as far as known."""
+
+    lag: int | None
+    worst: int | None
+    unknown: int
+    gone: int | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
+        """Returns the total of the partitions that count (:func:`counted`)."""
+        return cls.of(None if row.lag is None else Lag(row.lag, row.gone or 0) for row in counted(rows))
+
+    @classmethod
+    def of(cls, lags: Iterable[Lag | None]) -> LagTotal:
+        """Returns the total of ``lags``, where ``None`` means unknown."""
+        lags = list(lags)
+        known = [one for one in lags if one is not None]
+        if not known:
+            return cls(None, None, len(lags))
+        unknown = len(lags) - len(known)
+        lag = [one.lag for one in known]
+        return cls(sum(lag), max(lag), unknown, sum(one.gone for one in known))
+
+
+def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
+    """Returns the rows without those of topics that no member subscribes to."""
+    return [row for row in rows if row.holding != NOT_SUBSCRIBED]
+
+
+LogRanges = Callable[[PartitionSet], tuple[Mapping[TopicPartition, LogRange], str]]
+"""Returns the known starts and ends of logs, and a message that says why the rest are unknown (or ``""``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One group in a list. ``pending`` counts the unacknowledged commands. ``coordinator`` is the broker id of the
+    instance that coordinates the group. ``log_partition`` is the partition of the groups log that holds the group, if
+    it is client-assigned.
+    """
+
+    group: str
+    kind: GroupKind
+    state: GroupState
+    members: int
+    partitions: int
+    assignor: str
+    coordinator: int | None
+    generation: int | None = None
+    pending: int = 0
+    unreadable: int = 0
+    log_partition: int | None = None
+    lag: LagTotal | None = None
+    """``None`` if the brokers were not queried."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member, live or gone. A member that is gone (``registered`` is false) still has a reserved place or
+    partitions.
+
+    ``channel`` says how the member connects: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered
+    (ms since 1970), and ``target`` contains the partitions that it should own. For a member that an instance serves,
+    ``gateway`` is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since
+    the instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch``
+    (the member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
+    ``None`` means unknown. ``refused`` contains the topics that the member may not read, each with the reason.
+    """
+
+    consumer: str
+    registered: bool
+    host: str | None
+    client: str | None
+    channel: str
+    subscription: str
+    mode: str
+    rack: str | None
+    owned: PartitionSet
+    target: PartitionSet
+    stopping: PartitionSet = NO_PARTITIONS
+    pending: tuple[WaitingCommand, ...] = ()
+    gateway: int | None = None
+    address: str | None = None
+    incarnation: int = 0
+    since_ms: int | None = None
+    capacity: int = 1
+    rejoin_grace_ms: int = 0
+    heard_ms_ago: int | None = None
+    software: str | None = None
+    protocol: str | None = None
+    epoch: int | None = None
+    held_ms: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """Everything about one group. ``status`` is the planner's summary, followed by any missing topics, unacknowledged
+    commands, topics that members may not read, and partitions without a position. ``settings`` is ``None`` if the
+    coordinator does not report the settings. ``lag_note`` says why lags are unknown, and ``heard_note`` why
+    members' ``heard_ms_ago`` is unknown.
+    """
+
+    group: str
+    kind: GroupKind
+    state: GroupState
+    status: str
+    assignor: str
+    coordinator: int | None
+    members: tuple[MemberRow, ...]
+    offsets: tuple[OffsetRow, ...]
+    unowned: Unowned
+    lag_note: str
+    log_partition: int | None = None
+    generation: int | None = None
+    reason: str = ""
+    decided_at_ms: int | None = None
+    settings: GroupSettings | None = None
+    pause: Pause | None = None
+    paused_everywhere: bool = False
+    of_earlier_topic: PartitionSet = NO_PARTITIONS
+    heard_note: str = ""
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def pending(self) -> int:
+        return sum(len(member.pending) for member in self.members)
+
+    @property
+    def lag(self) -> LagTotal:
+        return LagTotal.of_rows(self.offsets)
+
+
+OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
+"""Receives a group's name, its partitions, and the time of its last rebalance (ms since 1970; 0 if unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """A request in the queue. ``since_ms`` is the time when it was created, by ZooKeeper's clock."""
+
+    request: Request
+    since_ms: int
+
+
+class Verdict(StrEnum):
+    """The verdicts, in order of severity. The verdict on a group is the worst of those on its partitions and on its
+    total lag."""
+
+    KEEPING_UP = "keeping up"
+    UNKNOWN = "unknown"
+    """There are too few samples, or the committed offset or the end offset is unknown, or the offset does not move and
+    it is unknown whether any record follows it. A group in which one partition is unknown is not keeping up."""
+    BEHIND = "behind"
+    """The committed offset moves, but the lag has never shrunk, or has grown overall."""
+    REWOUND = "rewound"
+    """The committed offset was moved back."""
+    STALLED = "stalled"
+    """The partition has an owner and lag, but its offset does not move."""
+    STOPPED = "stopped"
+    """The partition has lag, but no owner."""
+
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """A time in UTC, as :func:`iso_time` formats it."""

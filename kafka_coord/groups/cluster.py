@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from kafka_coord.coordinator.kafka_znodes import decode_topic
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import MalformedValue, NoNode
+from kafka_coord.groups.group import Document, PauseDocument, Time, iso_time
+from kafka_coord.groups.reading import Reading, plainly
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
-from kafka_coord.monitor.documents import Document, PauseDocument, Time
-from kafka_coord.monitor.moments import iso_time
-from kafka_coord.monitor.reading import Reading, plainly
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import numbers
 from kafka_coord.zk.election import decode_epoch
@@ -219,3 +220,13 @@ def _topics(reading: Reading, nodes: Mapping[str, Node]) -> dict[str, TopicInfo]
         except MalformedValue as error:
             reading.refuse(error.where, error.reason)
     return topics
+
+
+def read_cluster_history(store: Store) -> ClusterHistory:
+    """Returns the history of the cluster, which is empty until a coordinator writes it. Raises
+    :class:`MalformedValue`."""
+    try:
+        node = store.get(layout.HISTORY)
+    except NoNode:
+        return ClusterHistory()
+    return ClusterHistory.from_json(fields.load(node.data, layout.HISTORY), layout.HISTORY)

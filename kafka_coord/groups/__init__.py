@@ -1,0 +1,1 @@
+"""Groups for operators: the same values and verbs for both kinds, managed and client-assigned."""

@@ -1,0 +1,472 @@
+"""Copies committed offsets from one store to another: the brokers, the instances' groups log, or ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.errors import BrokerError, RequestRefused, Timeout
+from kafka_coord.groups.client_assigned import by_topic
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.offsets import read_all_committed
+from kafka_coord.groups.requests import ask, record
+from kafka_coord.groups.reset import IN_ONE_REQUEST
+from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.errors import of_group
+from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model.action import offsets_change
+from kafka_coord.model.sequences import parts, some
+from kafka_coord.wire.messages import message
+from kafka_coord.zk.store import Store
+
+T = TypeVar("T")
+
+
+class OffsetStore(Protocol):
+    """The source or the target of a copy."""
+
+    name: str
+
+    def groups(self) -> list[str]:
+        """Lists all groups. Raises :class:`BrokerError` if it cannot list them all."""
+
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
+        """Reads each of the groups. A group that does not exist has no members and no positions."""
+
+    def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
+        """Commits the ``wanted`` offsets. Returns the problems by group."""
+
+
+class KafkaOffsetStore:
+    """A store that is accessed over Kafka's protocol. ``bootstrap`` lists addresses of brokers or instances.
+
+    Does not use confluent-kafka, which reads beyond the end of an offset's metadata and writes one byte too many.
+    """
+
+    def __init__(self, name: str, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:
+        self.name, self._timeout_s = name, timeout_s
+        self._bootstrap, self._properties = bootstrap, properties
+
+    def groups(self) -> list[str]:
+        return self._run(Coordinators.groups)
+
+    def partitions(self) -> set[TopicPartition]:
+        """Returns all partitions of all topics."""
+        topics = self._run(Coordinators.metadata).topics
+        return {TopicPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions}
+
+    def addresses(self) -> list[str]:
+        """Returns the addresses that the brokers or instances advertise to their clients."""
+        return [f"{broker.host}:{broker.port}" for broker in self._run(Coordinators.metadata).brokers]
+
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
+        async def read(coordinators: Coordinators) -> dict[str, GroupPositions]:
+            found, problems = await coordinators.each(groups, coordinators.read, self._timeout_s)
+            return found | {group: GroupPositions(problem=problem) for group, problem in problems.items()}
+
+        return self._run(read)
+
+    def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
+        async def write(coordinators: Coordinators) -> dict[str, str]:
+            _, problems = await coordinators.each(
+                list(wanted), lambda group: coordinators.commit(group, wanted[group]), self._timeout_s
+            )
+            return problems
+
+        return self._run(write)
+
+    def _run(self, work: Callable[[Coordinators], Awaitable[T]]) -> T:
+        """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
+
+        async def run() -> T:
+            cluster = ClusterClient.of(self._bootstrap, self._properties)
+            try:
+                return await work(Coordinators(cluster))
+            finally:
+                cluster.close()
+
+        try:
+            return asyncio.run(run())
+        except BrokerError as error:
+            raise BrokerError(f"{self.name}: {error}") from error
+
+
+class ZooKeeperOffsetStore:
+    """The offsets of managed groups. Writes go through the elected coordinator, as with ``groups reset-offsets``."""
+
+    name = "ZooKeeper"
+
+    def __init__(self, store: Store, timeout_s: float, by: str) -> None:
+        self._store, self._timeout_s, self._by = store, timeout_s, by
+
+    def groups(self) -> list[str]:
+        return sorted(read_cluster(self._store).groups)
+
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
+        cluster = read_cluster(self._store)
+        snapshots = read_groups(self._store, list(groups), cluster)
+        committed = read_all_committed(self._store, snapshots, cluster.topics)
+        return {
+            group: GroupPositions(
+                tuple(sorted(snapshots[group].observation.members)),
+                {tp: CopyPosition(offset) for tp, offset in committed[group].offsets.items()},
+                "some of its offsets are unreadable" if committed[group].unreadable else "",
+            )
+            if group in snapshots
+            else GroupPositions()
+            for group in groups
+        }
+
+    def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
+        problems, before = {}, self.read(list(wanted))
+        for group, positions in wanted.items():
+            try:
+                for part in parts([(tp, one.offset) for tp, one in positions.items()], IN_ONE_REQUEST):
+                    request = Request(
+                        RequestType.RESET_OFFSETS,
+                        group=group,
+                        offsets=dict(part),
+                        reason=_IMPORT,
+                        by=self._by,
+                        change=offsets_change(_offsets(before[group].positions), dict(part)),
+                    )
+                    ask(self._store, request, self._timeout_s, lambda _: None)
+            except (RequestRefused, Timeout) as error:
+                problems[group] = str(error)
+        return problems
+
+    def record(self, group: str, before: Positions, after: Positions) -> None:
+        """Has the cluster's history record an import into a client-assigned group."""
+        change = offsets_change(_offsets(before), _offsets(after))
+        record(self._store, "reset-offsets", group, by=self._by, reason=_IMPORT, change=change)
+
+
+_IMPORT = "import of the brokers' offsets"
+
+
+def _offsets(positions: Positions) -> dict[TopicPartition, int]:
+    return {tp: one.offset for tp, one in positions.items()}
+
+
+class OwnOffsetStore:
+    """The offsets of all groups that instances coordinate. If a managed and a client-assigned group share a name, uses
+    the managed group."""
+
+    name = "the instances"
+
+    def __init__(self, log: KafkaOffsetStore, managed: ZooKeeperOffsetStore) -> None:
+        self._log, self._managed = log, managed
+
+    def groups(self) -> list[str]:
+        return sorted({*self._log.groups(), *self._managed.groups()})
+
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
+        managed, others = self._parted(groups)
+        return self._managed.read(managed) | self._log.read(others)
+
+    def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
+        managed, others = self._parted(wanted)
+        problems = self._managed.write({group: wanted[group] for group in managed})
+        before = self._log.read(others)
+        of_log = self._log.write({group: wanted[group] for group in others})
+        for group in others:
+            if group not in of_log:
+                self._managed.record(group, before[group].positions, wanted[group])
+        return problems | of_log
+
+    def _parted(self, groups: Iterable[str]) -> tuple[list[str], list[str]]:
+        known = set(self._managed.groups())
+        named = list(groups)
+        return [one for one in named if one in known], [one for one in named if one not in known]
+
+
+_ASKED_AT_ONCE = 100
+"""The maximum number of groups to work on at the same time."""
+_ANSWER_S = 10.0
+_AGAIN_S = 0.2
+_API_VERSIONS, _LIST, _FIND, _DESCRIBE, _COMMIT = 0, 1, 1, 1, 3
+"""Versions that every broker from 0.11 to 3.9 supports."""
+_FETCH, _FETCH_STABLE = 3, 7
+"""Version 7 can require stable offsets, so that the broker reports an open transaction instead of stale offsets.
+Brokers support it from 2.5 on."""
+_OFFSET_FETCH = 9
+_PASSING = frozenset(
+    {
+        Error.COORDINATOR_LOAD_IN_PROGRESS,
+        Error.COORDINATOR_NOT_AVAILABLE,
+        Error.NOT_COORDINATOR,
+        Error.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPosition:
+    """A committed offset with its metadata."""
+
+    offset: int
+    metadata: str = ""
+
+
+Positions = Mapping[TopicPartition, CopyPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPositions:
+    """A group's members and offsets in one store. ``problem`` says why they could not be read; otherwise it is
+    empty."""
+
+    members: tuple[str, ...] = ()
+    positions: Positions = field(default_factory=dict)
+    problem: str = ""
+
+
+class _Passing(BrokerError):
+    """A temporary failure: a coordinator is moving or loading, or a transaction is open."""
+
+
+class Coordinators:
+    """The group coordinators of a cluster. All methods raise :class:`BrokerError`."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._speak_stable: bool | None = None
+
+    async def metadata(self) -> Any:
+        """Describes all topics and brokers."""
+        return await self._cluster.metadata()
+
+    async def groups(self) -> list[str]:
+        """Lists all groups, sorted by name."""
+
+        async def list_at(broker: Any) -> list[str]:
+            response = await self._cluster.to((broker.host, broker.port)).ask(
+                "ListGroups", _LIST, message("ListGroupsRequest")(), _ANSWER_S
+            )
+            if response.error_code:
+                raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(response.error_code)}")
+            return [group.group_id for group in response.groups]
+
+        brokers = (await self._cluster.metadata([])).brokers
+        listed = await asyncio.gather(*map(list_at, brokers))
+        return sorted({group for groups in listed for group in groups})
+
+    async def each(
+        self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
+    ) -> tuple[dict[str, T], dict[str, str]]:
+        """Runs ``work`` for each group. Returns the results and the problems, both by group. While a coordinator is
+        moving or loading, or does not answer, retries for up to ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        places = asyncio.Semaphore(_ASKED_AT_ONCE)
+        found: dict[str, T] = {}
+        problems: dict[str, str] = {}
+
+        async def one(group: str) -> None:
+            async with places:
+                while True:
+                    try:
+                        found[group] = await work(group)
+                    except BrokerError as error:
+                        if isinstance(error, _Passing) and time.monotonic() < deadline:
+                            await asyncio.sleep(_AGAIN_S)
+                            continue
+                        problems[group] = str(error)
+                    return
+
+        await asyncio.gather(*map(one, groups))
+        return found, problems
+
+    async def read(self, group: str) -> GroupPositions:
+        """Reads a group. A group that does not exist has no members and no positions."""
+        coordinator = await self._coordinator(group)
+        request = message("DescribeGroupsRequest")(groups=(group,))
+        groups = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, request)).groups
+        described = of_group(groups, group)
+        _check(described.error_code)
+        version = _FETCH_STABLE if await self._can_wait(coordinator) else _FETCH
+        request = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)
+        fetched = await self._ask(coordinator, "OffsetFetch", version, request)
+        _check(fetched.error_code)
+        positions = {}
+        for topic in fetched.topics:
+            for part in topic.partitions:
+                _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
+                if part.committed_offset >= 0:
+                    at = TopicPartition(topic.name, part.partition_index)
+                    positions[at] = CopyPosition(part.committed_offset, part.metadata or "")
+        return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
+
+    async def commit(self, group: str, wanted: Positions) -> None:
+        """Commits the ``wanted`` offsets. Kafka allows this only for a group without members."""
+        request = by_topic(
+            "OffsetCommitRequest",
+            group,
+            wanted,
+            lambda one: {"committed_offset": one.offset, "committed_metadata": one.metadata},
+        )
+        response = await self._ask(await self._coordinator(group), "OffsetCommit", _COMMIT, request)
+        for topic in response.topics:
+            for part in topic.partitions:
+                _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
+
+    async def _coordinator(self, group: str) -> BrokerConnection:
+        found = await self._cluster.ask_any("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=group))
+        _check(found.error_code)
+        return self._cluster.to((found.host, found.port))
+
+    async def _can_wait(self, coordinator: BrokerConnection) -> bool:
+        if self._speak_stable is None:
+            request = message("ApiVersionsRequest")()
+            supported = (await self._ask(coordinator, "ApiVersions", _API_VERSIONS, request)).api_keys
+            self._speak_stable = any(
+                one.api_key == _OFFSET_FETCH and one.max_version >= _FETCH_STABLE for one in supported
+            )
+        return self._speak_stable
+
+    async def _ask(self, coordinator: BrokerConnection, name: str, version: int, request: Any) -> Any:
+        try:
+            return await coordinator.ask(name, version, request, _ANSWER_S)
+        except BrokerError as error:
+            raise _Passing(str(error)) from error
+
+
+def _check(code: int, where: str = "") -> None:
+    if code:
+        raise (_Passing if code in _PASSING else BrokerError)(f"{where}{named(code)}")
+
+
+_AT_ONCE = 500
+"""The number of groups that are read or written between two progress reports."""
+
+OnProgress = Callable[[str], None]
+
+
+class CopyVerdict(StrEnum):
+    """The decision about one partition's offset."""
+
+    COPY = "copy"
+    SAME = "same"
+    AHEAD = "target is ahead"
+    """The target's offset is later, so a copy would make the group read records again."""
+    GONE = "no such partition"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition, with its offsets at the source and at the target."""
+
+    partition: TopicPartition
+    source: CopyPosition
+    target: CopyPosition | None
+    verdict: CopyVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCopy:
+    """The planned copy of one group. ``problem`` says why its offsets will not be written. ``warning`` is for the
+    operator."""
+
+    group: str
+    rows: tuple[Row, ...] = ()
+    problem: str = ""
+    warning: str = ""
+
+    def wanted(self) -> Positions:
+        return {row.partition: row.source for row in self.rows if row.verdict is CopyVerdict.COPY and not self.problem}
+
+
+def compare(
+    source: OffsetStore,
+    target: OffsetStore,
+    groups: Sequence[str],
+    existing: AbstractSet[TopicPartition],
+    on_progress: OnProgress,
+    *,
+    overwrite: bool = False,
+) -> tuple[GroupCopy, ...]:
+    """Returns the planned copy of each group. With ``overwrite``, the plan also replaces later offsets at the
+    target."""
+    found: list[GroupCopy] = []
+    for part in parts(groups, _AT_ONCE):
+        here, there = source.read(part), target.read(part)
+        found += [
+            _compare_group(group, source, target, here[group], there[group], existing, overwrite) for group in part
+        ]
+        if len(groups) > _AT_ONCE:
+            on_progress(f"compared {len(found):,} of {len(groups):,} groups")
+    return tuple(found)
+
+
+def _compare_group(
+    group: str,
+    source: OffsetStore,
+    target: OffsetStore,
+    here: GroupPositions,
+    there: GroupPositions,
+    existing: AbstractSet[TopicPartition],
+    overwrite: bool,
+) -> GroupCopy:
+    for place, seen in ((source, here), (target, there)):
+        if seen.problem:
+            return GroupCopy(group, problem=f"{place.name}: {seen.problem}")
+    rows = tuple(
+        Row(tp, position, there.positions.get(tp), _verdict(tp, position, there.positions.get(tp), existing, overwrite))
+        for tp, position in sorted(here.positions.items())
+    )
+    if there.members:
+        problem = f"{target.name}: it has members ({some(there.members, 3)}); stop them first"
+        return GroupCopy(group, rows, problem)
+    warning = ""
+    if here.members:
+        warning = f"{source.name}: its members ({some(here.members, 3)}) may commit more; stop them and copy again"
+    return GroupCopy(group, rows, warning=warning)
+
+
+def _verdict(
+    tp: TopicPartition,
+    source: CopyPosition,
+    target: CopyPosition | None,
+    existing: AbstractSet[TopicPartition],
+    overwrite: bool,
+) -> CopyVerdict:
+    if tp not in existing:
+        return CopyVerdict.GONE
+    if target is not None and target.offset == source.offset:
+        return CopyVerdict.SAME
+    if target is not None and target.offset > source.offset and not overwrite:
+        return CopyVerdict.AHEAD
+    return CopyVerdict.COPY
+
+
+def copy(target: OffsetStore, found: Sequence[GroupCopy], on_progress: OnProgress) -> dict[str, str]:
+    """Writes the planned offsets and reads them back from the target. Returns problems by group. Safe to repeat."""
+    due = [one for one in found if one.wanted()]
+    problems: dict[str, str] = {}
+    done = 0
+    for part in parts(due, _AT_ONCE):
+        problems |= target.write({one.group: one.wanted() for one in part})
+        there = target.read([one.group for one in part])
+        done += len(part)
+        for one in part:
+            if one.group not in problems and (wrong := _unequal(one, there[one.group])):
+                problems[one.group] = f"{target.name}: after the write, {wrong}"
+        on_progress(f"copied and read back {done:,} of {len(due):,} groups")
+    return problems
+
+
+def _unequal(one: GroupCopy, seen: GroupPositions) -> str:
+    if seen.problem:
+        return f"it cannot be read back: {seen.problem}"
+    for tp, position in one.wanted().items():
+        there = seen.positions.get(tp)
+        if there is None or there.offset != position.offset:
+            return f"{tp} has offset {there.offset if there else 'none'} instead of {position.offset}"
+    return ""

@@ -1,1 +1,0 @@
-"""Shows and changes client-assigned groups through requests to the instances that coordinate them."""
