@@ -125,7 +125,7 @@ _OF_OWN_MEMBERS = (
     Kind.ZOOKEEPER_SILENT,
 )
 EVENTS = {
-    "library": (Kind.TOPIC_RECREATED, *_OF_OWN_MEMBERS),
+    "library": (Kind.TOPIC_RECREATED, *_OF_OWN_MEMBERS, Kind.IDLE_CONNECTIONS, Kind.LARGE_COMMIT),
     "kafka": (
         Kind.TOPIC_RECREATED,
         Kind.IDLE_CONNECTIONS,

@@ -63,6 +63,7 @@ _ZOOKEEPER = ZooKeeperSettings(
 _KAFKA = KafkaSettings(
     zookeeper_session_ms=KAFKA_SESSION_MS,
     replication=3,
+    for_instances=True,
     properties={
         "min.insync.replicas": "2",
         "unclean.leader.election.enable": "false",
@@ -70,9 +71,10 @@ _KAFKA = KafkaSettings(
         # Everybody may do everything, except what a scene forbids.
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
+        "log.cleaner.enable": "true",
+        "log.cleaner.backoff.ms": "1000",
     },
 )
-_COMPACTING = {"log.cleaner.backoff.ms": "1000", "log.cleaner.enable": "true"}
 _READY_S = 120.0
 
 
@@ -140,8 +142,7 @@ class ChaosTestbed:
         self.lock = threading.Lock()
         self.actors: list[Actor] = []
         self._per_s = per_s
-        self._for_clients = clients != "library"
-        """Whether the instances serve stock Kafka clients. Then the producer is also a stock client."""
+        self._produces_to_instances = clients != "library"
         self._managed_groups = ".*" if clients == "mixed" else None
         """The option ``--managed-groups`` of the instances."""
         self.quiet = False
@@ -343,21 +344,18 @@ class ChaosTestbed:
                 self.directory / f"kafka-{number}",
                 number,
                 _hosts(link),
-                settings=replace(_KAFKA, for_instances=True, properties={**_KAFKA.properties, **_COMPACTING})
-                if self._for_clients
-                else _KAFKA,
+                settings=_KAFKA,
             )
-            listeners = [
+            listens = free_port()
+            clients = self._network.link([listens])
+            broker.instance_port = clients.ports[0]  # the address that the broker advertises
+            self._fronts[number] = _Front(listens, clients, self._network.link([broker.listener_port]))
+            listeners = (
                 Listener(OF_BROKERS, broker.address, broker.address),
                 Listener(OF_MEMBERS, members, members),
-            ]
-            if self._for_clients:
-                listens = free_port()
-                clients = self._network.link([listens])
-                broker.instance_port = clients.ports[0]  # the address that the broker advertises
-                listeners.append(Listener(OF_INSTANCES, broker.listener_address, broker.instance_address))
-                self._fronts[number] = _Front(listens, clients, self._network.link([broker.listener_port]))
-            properties = {**broker.settings.properties, **broker_properties(tuple(listeners))}
+                Listener(OF_INSTANCES, broker.listener_address, broker.instance_address),
+            )
+            properties = {**broker.settings.properties, **broker_properties(listeners)}
             broker.settings = replace(broker.settings, properties=properties)
             self._add(_server("kafka", str(number), broker, (link,)))
             brokers.append(broker)
@@ -373,13 +371,12 @@ class ChaosTestbed:
         arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]
         arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS), *as_options(INSTANCE)]
         arguments += ["--listen-channel", f"{LOOPBACK}:{listens}", "--advertise-channel", _hosts(channel)]
-        links = [link, channel]
-        if front := self._fronts.get(number):
-            arguments += ["--listen-kafka", f"{LOOPBACK}:{front.listens}", "--broker-listener", _hosts(front.broker)]
-            arguments += ["--kafka-consumer-session-timeout-ms", str(CONSUMER_PROTOCOL_SESSION_MS)]
-            if self._managed_groups is not None:
-                arguments += ["--managed-groups", self._managed_groups]
-            links += [front.clients, front.broker]
+        front = self._fronts[number]
+        arguments += ["--listen-kafka", f"{LOOPBACK}:{front.listens}", "--broker-listener", _hosts(front.broker)]
+        arguments += ["--kafka-consumer-session-timeout-ms", str(CONSUMER_PROTOCOL_SESSION_MS)]
+        if self._managed_groups is not None:
+            arguments += ["--managed-groups", self._managed_groups]
+        links = (link, channel, front.clients, front.broker)
         process = ChildProcess(
             f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")
         )
@@ -387,12 +384,12 @@ class ChaosTestbed:
         def registered() -> bool:
             return self.session_at(layout.instance(number)) not in {None, self._ghosts.get(number)}
 
-        self._add(Actor("serve", str(number), process, process.start, registered, tuple(links), skew))
+        self._add(Actor("serve", str(number), process, process.start, registered, links, skew))
 
     def _make_producer(self) -> None:
-        bootstrap = self.instances or self.bootstrap
+        bootstrap = self.instances if self._produces_to_instances else self.bootstrap
         arguments = ["--bootstrap", bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
-        arguments += ["--user", OPERATOR] if self._for_clients else []
+        arguments += ["--user", OPERATOR] if self._produces_to_instances else []
         module = "tests.chaos.producing"
         process = ChildProcess("producer", [sys.executable, "-m", module, *arguments], self._log("producer"))
         self._add(Actor("producer", "1", process, process.start, lambda: True))

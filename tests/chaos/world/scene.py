@@ -86,9 +86,7 @@ class Scene:
         self.found = Found()
         self.topics = TopicAdmin(testbed.bootstrap, timeout_s=30.0)
         self._directory = testbed.directory / WORLD
-        settings = {"bootstrap.servers": testbed.bootstrap, "acks": "all", "log_level": 0}
-        # a topic recreated within this time corrupts librdkafka's memory (ADR 11)
-        self._producer = Producer({**settings, "metadata.max.age.ms": 100})
+        self._producer = self._new_producer()
         self._numbers: Counter[TopicPartition] = Counter()
         self._members: list[Actor] = []
         self._made: set[str] = set()
@@ -103,6 +101,9 @@ class Scene:
             with contextlib.suppress(KafkaCoordError, KafkaException):
                 self.topics.delete(topic)
 
+    def _new_producer(self) -> Producer:
+        return Producer({"bootstrap.servers": self.testbed.bootstrap, "acks": "all", "log_level": 0})
+
     # --- topics and records ------------------------------------------------------------------------------------------
 
     def topic(self, suffix: str = "a", partitions: int = 1, replication: int = 3) -> str:
@@ -111,6 +112,13 @@ class Scene:
         self.topics.create(name, partitions, replication=replication)
         self._made.add(name)
         return name
+
+    def make_anew(self, topic: str, partitions: int) -> None:
+        """Deletes the topic and creates it again. From then on, another producer writes: librdkafka keeps a topic's
+        leader epochs by its name, and ignores leaders with lower epochs, which a new topic has."""
+        self.topics.delete(topic)
+        self.topics.create(topic, partitions, replication=3)
+        self._producer = self._new_producer()
 
     def adopt(self, topic: str) -> str:
         """Has a topic deleted at the end that the scene created itself."""

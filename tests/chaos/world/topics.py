@@ -26,8 +26,7 @@ def topic_recreated(scene: Scene) -> None:
     if not scene.wait_until_read():
         return
     time.sleep(_COMMITTED_S)
-    scene.topics.delete(topic)
-    scene.topics.create(topic, 2, replication=3)
+    scene.make_anew(topic, partitions=2)
     scene.produce(topic, 150, (0, 1))
     scene.wait_until_read()
 
