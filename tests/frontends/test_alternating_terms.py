@@ -62,7 +62,23 @@ def test_a_dead_member_ends_although_coordinators_take_turns(seconds: float) -> 
 
 def left_of(house: SimulatedHouse, consumer: SimulatedConsumer) -> int | None:
     value = fields.load(house.other.get(layout.HEARD).data, layout.HEARD)
-    return value["left_ms"].get(consumer.group, {}).get(str(consumer.incarnation))
+    return value["left_ms"].get(consumer.group, {}).get(f"{consumer.name} {consumer.incarnation}")
+
+
+def test_members_that_registered_in_one_transaction_are_told_apart() -> None:
+    """They have the same czxid."""
+    house = SimulatedHouse()
+    registering = {one: one.say_register(session_timeout_ms=120_000) for one in map(house.consumer, ("dead", "alive"))}
+    house.turn()
+    for one, number in registering.items():
+        answer = one.answer_to(number)
+        assert isinstance(answer, AnsweredRequest)
+        one.incarnation = answer.frame["incarnation"]
+    dead, alive = registering
+    assert dead.incarnation == alive.incarnation
+    term_of(house, 40.0, alive)
+    assert left_of(house, dead) == pytest.approx(80_000, abs=2_500)
+    assert left_of(house, alive) is None
 
 
 def test_a_member_that_a_term_has_heard_gets_a_full_session_again() -> None:

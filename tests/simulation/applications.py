@@ -31,6 +31,8 @@ class SimulatedLog:
         """The offsets that hold no record."""
         self.starts: dict[TopicPartition, int] = {}
         """The first offsets of logs whose oldest records have been deleted."""
+        self._cuts: dict[TopicPartition, list[int]] = {}
+        """Where each log was cut. The number of cuts is the epoch of its leader."""
         self.topics: dict[str, int] = {}
         self.leaderless: set[TopicPartition] = set()
         """The partitions that nobody can read or list now."""
@@ -50,6 +52,19 @@ class SimulatedLog:
         """Deletes the records before that offset, as retention does."""
         self.starts[partition] = before
         self._marks.setdefault(partition, set()).update(range(before))
+
+    def cut(self, partition: TopicPartition, at: int) -> None:
+        """An unclean election: the new leader does not have the offsets from ``at`` on."""
+        self._cuts.setdefault(partition, []).append(at)
+        self.ends[partition] = at
+        self._marks[partition] = {offset for offset in self._marks.get(partition, ()) if offset < at}
+
+    def epoch(self, partition: TopicPartition) -> int:
+        return len(self._cuts.get(partition, ()))
+
+    def end_of_epoch(self, partition: TopicPartition, epoch: int) -> int:
+        """Returns the answer to OffsetForLeaderEpoch for an earlier epoch."""
+        return min(self._cuts[partition][epoch:])
 
     def records(self, partition: TopicPartition, begin: int, most: int) -> list[int]:
         """Returns the offsets of at most ``most`` records from ``begin`` on."""
@@ -73,8 +88,8 @@ class SimulatedLog:
         self.topics.pop(topic, None)
         for partition in [partition for partition in self.ends if partition.topic == topic]:
             del self.ends[partition]
-            self._marks.pop(partition, None)
-            self.starts.pop(partition, None)
+            for known in (self._marks, self.starts, self._cuts):
+                known.pop(partition, None)
 
 
 class _Message(NamedTuple):
@@ -94,7 +109,7 @@ class SimulatedFetchers:
         log: SimulatedLog,
         *,
         may_hand_out: Callable[[], bool],
-        handed: Callable[[TopicPartition, int, int], None],
+        handed: Callable[[TopicPartition, int, int, bool], None],
         wake: Callable[[], None],
         topic_of: Callable[[TopicPartition], int | None],
         from_the_end: bool = False,
@@ -102,9 +117,10 @@ class SimulatedFetchers:
         told: Callable[[TopicPartition], None] = lambda _partition: None,
         consumer: str = "",
     ) -> None:
-        """``topic_of`` returns the identity of the topic to which a new partition belongs. With ``from_the_end``, a
-        partition without a stored offset skips the existing records (``auto_offset_reset="latest"``). ``reset`` applies
-        to a position that the log does not contain; with ``error``, the application is ``told``, and then continues at
+        """``handed`` is told which offsets the application gets, and whether they follow a cut that the fetchers must
+        notice. ``topic_of`` returns the identity of the topic to which a new partition belongs. With ``from_the_end``,
+        a partition without a stored offset skips the existing records (``auto_offset_reset="latest"``). ``reset``
+        applies to a position that the log does not contain; with ``error``, the application is ``told``, and goes on at
         the beginning of the log."""
         self._told = told
         errors_of = cast(StreamPartitions, self), cast(AssignedClient, self)  # as far as this kind of error needs them
@@ -125,6 +141,10 @@ class SimulatedFetchers:
         self._runs = FetchedRuns(self._live)
         self.batch: list[HeldPartition] = []
         self._orphans = False
+        self._epochs: dict[HeldPartition, int] = {}
+        """The leader's epoch of the last batch of each partition. Unknown before the first batch, also after a seek."""
+        self._follows: set[HeldPartition] = set()
+        """The partitions that must go on at the end of their epoch, because their logs were cut."""
 
     # --- the application ---------------------------------------------------------------------------------------------
 
@@ -149,20 +169,30 @@ class SimulatedFetchers:
         for message in self._runs.take(most * max(1, len(self._live))):
             handed[message.partition] = message.offset() + 1
         for partition, end in handed.items():
-            self._handed(partition, begins[partition], end)
-            self.batch.append(self.holdings[partition])
+            holding = self.holdings[partition]
+            self._handed(partition, begins[partition], end, holding in self._follows)
+            self._follows.discard(holding)
+            self.batch.append(holding)
         return bool(self.batch)
 
     def _fetch(self, holding: HeldPartition, most: int) -> None:
         """Fetches ahead: twice as much as the application takes at a time, and where the fetcher then stands."""
         partition, end = holding.partition, self._log.ends.get(holding.partition, 0)
+        epoch, newest = self._epochs.get(holding), self._log.epoch(partition)
+        if epoch is not None and epoch < newest:  # librdkafka asks each new leader
+            self._epochs[holding] = newest
+            at = self._log.end_of_epoch(partition, epoch)
+            said = f"Partition log truncation detected at the end: broker end offset is {at}"
+            self._errors.handle(holding, KafkaError(KafkaError._AUTO_OFFSET_RESET, said))
+            return
         if any(run.holding is holding for run in self._runs._queue):
             return
-        if 0 <= holding.position < self._log.starts.get(partition, 0):
+        if 0 <= holding.position < self._log.starts.get(partition, 0) or holding.position > end:
             self._errors.handle(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
             return
         found = self._log.records(partition, max(holding.position, 0), 2 * most)
         if found:
+            self._epochs[holding] = newest
             self._runs.add(Run(holding, [_Message(partition, offset) for offset in found]))
         if self._log.behind_marks(partition, found[-1] + 1 if found else max(holding.position, 0)) == end:
             self._runs.reached(holding, end)
@@ -185,14 +215,29 @@ class SimulatedFetchers:
     def position(self, holding: HeldPartition) -> int:
         return holding.position
 
+    def try_again(self, partition: TopicPartition) -> None:
+        self._runs.drop({partition})
+        self._epochs.pop(self.holdings[partition], None)
+        self.holdings[partition].renew()
+
     def seek(self, holding: HeldPartition, offset: int) -> None:
-        self._runs.drop({holding.partition})
         holding.move_to(offset)
-        holding.renew()
+        self.try_again(holding.partition)
 
     def fail(self, holding: HeldPartition, _failure: NoOffset) -> None:
         self._told(holding.partition)
+        self._follows.discard(holding)
         self.seek(holding, self.bounds_of(holding.partition)[0])
+
+    # --- cut logs ----------------------------------------------------------------------------------------------------
+
+    def log_was_cut(self, partition: TopicPartition) -> None:
+        holding = self.holdings.get(partition)
+        if holding is not None:
+            (self._follows.add if holding in self._epochs else self._follows.discard)(holding)
+
+    def follows(self, partition: TopicPartition) -> bool:
+        return self.holdings.get(partition) in self._follows
 
     # --- Fetchers ----------------------------------------------------------------------------------------------------
 

@@ -6,20 +6,24 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import KafkaCoordError
-from kafka_coord.model import Mode, PartitionSet, TopicPartition
+from kafka_coord.model import Mode, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
 from tests.simulation.faults import (
     CLASSIC,
+    CUT_LOG,
+    DEAD_MEMBER,
     FAULTS,
     FORBIDDEN,
     HARMLESS,
@@ -54,6 +58,9 @@ LOOK_INTERVALS_MS = (20_000, 600_000)
 ENCORES = 3
 TURMOIL = 2_500
 """The number of steps in which faults happen."""
+LONG_SESSION_MS, TERM_S, DEAD_AT_MOST_S = 60_000, 40.0, 130.0
+"""The session of a socket consumer that dies, how long each coordinator then serves, and how long the consumer may
+stay a member: two terms in full, and the 30 s that the third gives it at least."""
 STORY_LENGTH = 4_000
 """The number of lines at the end of a history that are kept."""
 
@@ -100,6 +107,12 @@ class SimulatedCluster:
             for _ in range(of_retention.choice((0, 0, 2, 6)) if RETENTION in faults and turmoil else 0)
         ]
         """The steps at which records are deleted, of which partition, and how many stay."""
+        of_cuts = random.Random(f"cuts {seed}")
+        self.cuts = [
+            (of_cuts.randrange(turmoil), of_cuts.random(), of_cuts.choice((1, 3, 9)), of_cuts.choice((0, 2, 9)))
+            for _ in range(of_cuts.choice((0, 0, 2, 6)) if CUT_LOG in faults and turmoil else 0)
+        ]
+        """The steps at which a log is cut, which one, how many offsets it loses, and how many it gets at once."""
         self.leaderless_to_the_end = of_partitions.random() < 0.5
         """Whether the last partition without a leader gets one only after the group has come to rest."""
         self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
@@ -119,6 +132,10 @@ class SimulatedCluster:
         kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
         classic = random.Random(f"classic {seed}") if CLASSIC in faults else None
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka, classic)
+        dies = random.Random(f"dead {seed}")
+        self.has_dead_member = DEAD_MEMBER in faults and dies.random() < 0.15 and self.kind.sockets != "none"
+        if self.has_dead_member:
+            self.kind = replace(self.kind, socket_session_ms=LONG_SESSION_MS)
         others = of_retention.choice((OffsetReset.EARLIEST, OffsetReset.ERROR))
         self.reset = OffsetReset.LATEST if self.kind.from_the_end else others
         if self.kind.classic != "none":  # classic clients do not distinguish topics of the same name
@@ -176,6 +193,9 @@ class SimulatedCluster:
             self.log.leaderless.clear()
             self.look_at_all()
             self._come_to_rest()
+        if self.has_dead_member:
+            self._outlive()
+            self._come_to_rest()
         for _ in range(ENCORES if self.faults else 0):
             self._encore()
             self._come_to_rest()
@@ -196,6 +216,29 @@ class SimulatedCluster:
             self.later(after_s, self.injector.grow)
         self.look_at_all()
 
+    def _outlive(self) -> None:
+        """A socket consumer dies, and coordinators take turns. It must not stay a member for ever."""
+        of_sockets = (
+            one
+            for name, one in sorted(self.processes.items())
+            if one.alive and isinstance(one.connector, Connector) and self.kind.by_socket(name)
+        )
+        dead = next(of_sockets, None)
+        if dead is None or self.is_spared():
+            return
+        self.occurred[DEAD_MEMBER] += 1
+        self.say(f"fault: {dead.name} dies, and coordinators take turns")
+        self.launcher.kill(dead, restarts=False)
+        died = resigned = self.clock.now
+        while layout.registration(GROUP, dead.name) in self.server.tree.nodes:
+            if self.clock.now > died + DEAD_AT_MOST_S:
+                raise InvariantBroken(f"{dead.name} has been dead for {DEAD_AT_MOST_S:g} s, and is a member")
+            if self.clock.now > resigned + TERM_S:
+                resigned = self.clock.now
+                self.injector.ask(Request(RequestType.RESIGN))
+            self._step()
+        self.launcher.restart(dead)
+
     def _come_to_rest(self) -> None:
         begin, deadline = self.steps, self.clock.now + 240
         limit = begin + 60_000
@@ -210,12 +253,17 @@ class SimulatedCluster:
         wanted = {topic: range(count) for topic, count in self.partitions.items() if self._is_subscribed(topic)}
         numbers = PartitionSet(wanted)
         found = self.checker.unrest(GROUP, members, numbers) or self._unsettled()
-        numbers = PartitionSet.of(p for p in numbers if p not in self.log.leaderless)
+        numbers = PartitionSet.of(p for p in numbers if p not in self.log.leaderless and not self._may_be_skipped(p))
         behind = [str(p) for p in numbers if self.checker.frontier_of(GROUP, p) != self.log.ends.get(p, 0)]
         if found or behind:
             return found or f"not read to the end: {behind}"
         unstored = [str(p) for p in numbers if self.checker.unstored(GROUP, p)]
         return f"read, and not committed: {unstored}" if unstored else ""
+
+    def _may_be_skipped(self, partition: TopicPartition) -> bool:
+        """Tells whether the partition's log was cut, and no living consumer knows the epoch that it had read."""
+        fetchers = [one.fetchers for one in self.processes.values() if one.alive and one.fetchers is not None]
+        return (GROUP, partition) in self.checker.cut and not any(one.follows(partition) for one in fetchers)
 
     def _is_subscribed(self, topic: str) -> bool:
         return topic == TOPIC or any(self._by_pattern(one) for one in self.processes.values() if one.connector)
@@ -259,6 +307,9 @@ class SimulatedCluster:
             for _, which, kept in [one for one in self.retentions if one[0] == self.steps and not self.is_spared()]:
                 self._delete_records(which, kept)
                 self.look_at_all()
+            for _, which, lost, regained in [one for one in self.cuts if one[0] == self.steps and not self.is_spared()]:
+                self._cut_log(which, lost, regained)
+                self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -289,6 +340,16 @@ class SimulatedCluster:
             partition = partitions[int(which * len(partitions))]
             self._append(partition, kept + 2)
             self.injector.delete_records(partition, kept)
+
+    def _cut_log(self, which: float, lost: int, regained: int) -> None:
+        """Cuts a log that the group has begun to read."""
+        partitions = [one for one in sorted(self.log.ends) if (GROUP, one) in self.checker.frontier]
+        partitions = [one for one in partitions if one not in self.log.leaderless]
+        if partitions:
+            partition = partitions[int(which * len(partitions))]
+            at = max(self.log.starts.get(partition, 0), self.log.ends[partition] - lost)
+            self.injector.cut_log(partition, at)
+            self._append(partition, regained)
 
     def _append(self, partition: TopicPartition, count: int) -> None:
         if partition in self.log.leaderless:

@@ -30,13 +30,18 @@ NO_LEADER = "no leader"
 """A kind of fault: a partition has no leader for a while, so nobody can read it, list its end or append to it."""
 FORBIDDEN = "forbidden"
 """A kind of fault: a consumer, or every consumer, may not read a topic for a while."""
+CUT_LOG = "cut log"
+"""A kind of fault: a new leader of a partition has not got the newest records, as after an unclean election."""
 RETENTION = "retention"
 """A kind of fault: the oldest records of a partition are deleted, also those that the group has not read."""
-HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, RETENTION, "grow"})
+DEAD_MEMBER = "dead member"
+"""A kind of fault, after all others: a socket consumer with a long session dies, and coordinators take turns, each for
+less than its session."""
+HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, "grow"})
 """Kinds that keep no process from doing its work in time."""
 LATE = "late"
 """Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
-OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN, RETENTION})
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, DEAD_MEMBER})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
 FAULTS = OF_SOME_HISTORIES | frozenset(
@@ -137,6 +142,17 @@ class FaultInjector:
         self.cluster.occurred[RETENTION] += 1
         self.cluster.say(f"fault: {partition} begins at {end - kept}, and ends at {end}")
         log.delete_records(partition, end - kept)
+
+    def cut_log(self, partition: TopicPartition, at: int) -> None:
+        """The new leader of the partition does not have the offsets from ``at`` on."""
+        cluster = self.cluster
+        cluster.occurred[CUT_LOG] += 1
+        cluster.say(f"fault: {partition} is cut at {at}, and ended at {cluster.log.ends[partition]}")
+        cluster.checker.log_was_cut(GROUP, partition, at)
+        cluster.log.cut(partition, at)
+        for process in cluster.processes.values():
+            if process.fetchers is not None:
+                process.fetchers.log_was_cut(partition)
 
     def close(self, process: Process) -> None:
         if process.connector is not None:

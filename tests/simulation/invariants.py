@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -117,6 +118,11 @@ class InvariantChecker:
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
         self.unclean: set[tuple[str, TopicPartition]] = set()
+        self.cut: set[tuple[str, TopicPartition]] = set()
+        """The partitions whose logs have lost offsets that the group had passed, until a record is handed out again.
+        Whoever knows the epoch that it had read goes on at its end; nobody else can."""
+        self._may_go_back: Counter[tuple[str, TopicPartition]] = Counter()
+        """How many commits may lower a partition's stored offset: one for each cut of its log."""
         self.eager: set[str] = set()
         """The eager groups. They stop all partitions before they start any, so partitions that do not move are also
         paused."""
@@ -404,7 +410,7 @@ class InvariantChecker:
 
     def _handed_is_stored(self, group: str, partition: TopicPartition, change: Change) -> None:
         handed = self.frontier.get((group, partition))
-        if handed and (group, partition) not in self.unclean:
+        if handed and (group, partition) not in self.unclean | self.cut:
             stored, handed = self._stored(group, partition), self.frontier_of(group, partition)
             sentence = f"{change.path}: {partition} handed to {handed}, committed {stored}"
             self._check(self.behind_marks(partition, stored or 0) == handed, sentence)
@@ -425,6 +431,9 @@ class InvariantChecker:
             return  # the fault makes an offset unreadable, or the operator repairs it
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
         self._offsets[group, partition] = offset
+        if offset < before and self._may_go_back[group, partition] > 0:
+            self._may_go_back[group, partition] -= 1
+            before = offset
         if change.path in served:
             self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
             consumer = served[change.path]
@@ -512,6 +521,7 @@ class InvariantChecker:
         for key in [key for key in self.frontier if key[1].topic == topic]:
             del self.frontier[key]
             self.unclean.discard(key)
+            self.cut.discard(key)
         for key in [key for key in self._first_starts if key[1].topic == topic]:
             del self._first_starts[key], self._told_at[key]
             self._latest_ends.pop(key, None)
@@ -529,6 +539,8 @@ class InvariantChecker:
         for partition, (began, by_now) in witness.leaving().items():
             # The offsets of a topic are deleted with it.
             gone = self._of_earlier_topic(ledger, PartitionSet.of([partition]))
+            if (group, partition) in self.cut or self._may_go_back[group, partition]:
+                continue
             if began == NO_OFFSET or gone or layout.topic_offsets(group, partition.topic) not in self._tree.nodes:
                 continue
             stored = self._stored(group, partition) or 0
@@ -617,9 +629,26 @@ class InvariantChecker:
         """Checks that a consumer that has waited lists its channel before it hands out records again."""
         self._check(listed_first, f"{consumer} was handed {partition} before it listed its channel again")
 
+    def log_was_cut(self, group: str, partition: TopicPartition, at: int) -> None:
+        """Takes the records from ``at`` on for new ones. Call this before the log is cut."""
+        key, stored = (group, partition), self._stored(group, partition)
+        if max(self.frontier_of(*key), stored or 0) > at:
+            self.cut.add(key)
+            self._may_go_back[key] += 1
+            self.frontier[key] = min(self.frontier.get(key, at), at)
+
     def handed(
-        self, group: str, consumer: str, partition: TopicPartition, begin: int, end: int, others: Mapping[str, Witness]
+        self,
+        group: str,
+        consumer: str,
+        partition: TopicPartition,
+        begin: int,
+        end: int,
+        others: Mapping[str, Witness],
+        *,
+        follows: bool = False,
     ) -> None:
+        """``follows`` tells whether the consumer knows the epoch that it read before the log was cut."""
         key = group, partition
         if not self._lives(group, others[consumer]):
             return  # it does not know its eviction yet; its records do not count, and it cannot commit
@@ -627,12 +656,19 @@ class InvariantChecker:
             fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
             if fetches:
                 self._break(f"{partition} of {group} is fetched by {consumer} and by {name}")
-        frontier = self.frontier_of(*key)
+        frontier, was_cut = self.frontier_of(*key), key in self.cut
+        self.cut.discard(key)
+        if was_cut and not follows:
+            self.frontier[key] = end
+            return
         self._check(begin <= frontier, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
         if begin < frontier:
             self._check(key in self.unclean, f"{consumer} was handed {partition} from {begin} again, to {frontier}")
             stored = self._stored(group, partition) or 0
-            self._check(begin >= stored, f"{consumer} was handed {partition} from {begin}, committed is {stored}")
+            lowered = was_cut or self._may_go_back[key] > 0
+            self._check(
+                begin >= stored or lowered, f"{consumer} was handed {partition} from {begin}, committed is {stored}"
+            )
         if end >= frontier:
             self.unclean.discard(key)
             self.frontier[key] = end

@@ -178,13 +178,13 @@ class Launcher:
         def wake() -> None:
             awake[0] = True
 
-        def handed(partition: TopicPartition, begin: int, end: int) -> None:
+        def handed(partition: TopicPartition, begin: int, end: int, follows: bool) -> None:
             self.cluster.say(f"{process.name} is handed {partition} [{begin}, {end})")
             if not (self._is_doomed(process) or isinstance(process.connector, KafkaMember)):
                 self.cluster.checker.in_session(process.name, partition, ended=self._has_ended(process))
                 self.cluster.checker.knows_its_commands(process.name, partition, listed_first=self._has_listed(process))
             others = {name: p for name, p in self.cluster.processes.items() if p.connector is not None}
-            self.cluster.checker.handed(GROUP, process.name, partition, begin, end, others)
+            self.cluster.checker.handed(GROUP, process.name, partition, begin, end, others, follows=follows)
 
         def registration_value() -> bytes:
             timestamp = str(self.cluster.ms())
@@ -410,7 +410,7 @@ class Launcher:
             return
         self.cluster.later(self.cluster.rng.random() * delay, lambda: self.reconnect(process))
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: Process, *, restarts: bool = True) -> None:
         self.cluster.say(f"{process.name} is killed")
         self.cluster.occurred[f"killed {process.store.asking or 'between requests'}"] += 1
         process.alive = False
@@ -425,7 +425,8 @@ class Launcher:
             wires = (process.client.wire,)
         for wire in wires:
             self.cluster.network.break_wire(wire, f"{wire.client} - {wire.host}: one end is gone")
-        self.cluster.later(self.cluster.rng.random() * 8, lambda: self.restart(process))
+        if restarts:
+            self.cluster.later(self.cluster.rng.random() * 8, lambda: self.restart(process))
 
     def restart(self, process: Process) -> None:
         if self.cluster.processes[process.name] is process:

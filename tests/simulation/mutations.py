@@ -32,13 +32,24 @@ from kafka_coord.frontends.members.machine.stimuli import MemberWritten
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.members.writes import Writer
+from kafka_coord.frontends.socket.heard import HeardNote
 from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, TopicOfOffsets, Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
-from tests.simulation.faults import FORBIDDEN, LATE, MARKERS, NO_LEADER, RETENTION, SILENCE, SUBSCRIBE
+from tests.simulation.faults import (
+    CUT_LOG,
+    DEAD_MEMBER,
+    FORBIDDEN,
+    LATE,
+    MARKERS,
+    NO_LEADER,
+    RETENTION,
+    SILENCE,
+    SUBSCRIBE,
+)
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -111,6 +122,21 @@ def _overtaken_group_begins_at_the_end() -> Patch:
         self._partitions.seek(holding, end if self._reset is OffsetReset.LATEST else NO_OFFSET)
 
     return FetchErrors, "_out_of_range", out_of_range
+
+
+def _full_sessions_in_each_term() -> Patch:
+    return HeardNote, "session_left_s", lambda _self, _member, options: options.session_timeout_s
+
+
+def _cut_log_is_out_of_range() -> Patch:
+    def truncated(self: Any, holding: HeldPartition, _end: int) -> None:
+        self._out_of_range(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
+
+    return FetchErrors, "_truncated", truncated
+
+
+def _cut_log_is_not_noticed() -> Patch:
+    return FetchErrors, "_truncated", lambda self, holding, _end: self._partitions.try_again(holding.partition)
 
 
 def _events_are_dropped() -> Patch:
@@ -393,6 +419,9 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a marker is passed before the record before it is handed out": _marker_passed_too_early,
     "the last marker of a log is never passed": _marker_never_passed,
     "a group that retention has overtaken goes on where a new one begins": _overtaken_group_begins_at_the_end,
+    "dead socket members get full sessions": _full_sessions_in_each_term,
+    "a position in a cut log is out of range": _cut_log_is_out_of_range,
+    "a cut log is not noticed": _cut_log_is_not_noticed,
     "events are dropped": _events_are_dropped,
     "partitions released while a stop is outstanding": _release_while_a_stop_is_outstanding,
     "no incarnation check by the coordinator": _coordinator_without_incarnation_check,
@@ -434,6 +463,9 @@ TELLING = {
     "a marker is passed before the record before it is handed out": frozenset({MARKERS, "grow"}),
     "the last marker of a log is never passed": frozenset({MARKERS, "grow"}),
     "a group that retention has overtaken goes on where a new one begins": frozenset({RETENTION, "grow"}),
+    "dead socket members get full sessions": frozenset({DEAD_MEMBER}),
+    "a position in a cut log is out of range": frozenset({CUT_LOG, "grow"}),
+    "a cut log is not noticed": frozenset({CUT_LOG, "grow"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "a group's event bit cleared after reading": frozenset({"evict", "expire", "kill"}),

@@ -45,12 +45,12 @@ class HeardNote:
 
     def session_left_s(self, member: Registration, options: RegistrationOptions) -> float:
         """Returns for how many seconds the term waits for a member of an earlier term."""
-        return self._sessions.left_s(member.group, str(member.incarnation), options.session_timeout_s)
+        return self._sessions.left_s(*_key(member), options.session_timeout_s)
 
     def is_noted(self, member: MemberId) -> bool:
         """Returns whether the note says that the member is silent. If so, the next :meth:`step` takes it out, and the
         member must not be answered before: its lease would then last longer than the next term waits for it."""
-        key = member.group, str(member.incarnation)
+        key = _key(member)
         if key not in (self._noted or {}):
             return False
         self._returned.add(key)
@@ -83,12 +83,17 @@ class HeardNote:
         self._complaint = complaint
 
 
+def _key(member: Registration | MemberId) -> Key:
+    """Names one incarnation. Members that registered in the same transaction have the same czxid."""
+    return member.group, f"{member.consumer} {member.incarnation}"
+
+
 def _silent(term: Term, now: float) -> dict[Key, int | None]:
     """Returns what is left of the sessions of members that have neither resumed nor registered again. The next term
     gives a full session to all others, and to those whose session is short, so the note need not name them."""
     left_ms = term.machine.left_ms(
         now,
-        lambda state: str(state.id.incarnation),
+        lambda state: _key(state.id)[1],
         lambda state: state.held_known or state.options.session_timeout_s <= LEAST_S,
     )
     return {member: left for member, left in left_ms.items() if left is not None}

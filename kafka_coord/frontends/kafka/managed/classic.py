@@ -295,6 +295,8 @@ class ClassicMember(KafkaMember):
 
     def _sync_answered(self, sync: ClassicSync, joined: ClassicJoin) -> None:
         self.sent, self.told, self.syncs = self.assignment, self.command is not None, False
+        # what was given since the JoinGroup is of a newer generation, but the client gets it in the one that it knows
+        self._given |= {tp: self.generation for tp in self.assignment if self._given.get(tp, 0) > self.generation}
         share = encoded_assignment(self.assignment)
         self.members.answer(Synced(sync.token, Error.NONE, CONSUMER, joined.assignor, share))
 

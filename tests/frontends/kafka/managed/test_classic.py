@@ -211,6 +211,19 @@ def test_a_late_commit_from_before_a_partition_was_given_again_is_refused() -> N
     assert play.commit(generation, 500, partition=1).error is Error.NONE
 
 
+def test_a_client_commits_what_it_is_given_between_its_join_and_its_sync() -> None:
+    """The response to its SyncGroup contains a partition of a newer generation than that to its JoinGroup."""
+    play = Classic()
+    generation = play.holding(0)
+    play.target(m1=(0,))
+    assert play.join(0).generation_id == generation
+    play.send(generation + 2, start=(1,))
+    assert play.commit(generation, 7, partition=1).error is Error.REBALANCE_IN_PROGRESS, "it does not know of it yet"
+    play.sync(generation)
+    play.write()
+    assert play.commit(generation, 7, partition=1).error is Error.NONE
+
+
 def test_an_eager_member_owns_nothing_when_it_joins_and_gets_its_whole_share() -> None:
     play = Classic()
     generation = play.holding(0, 1, assignor="range")
