@@ -17,8 +17,11 @@ _SMALL = 60
 _FIRST_READ = ("README.md", "docs/architecture.md", "docs/design.md", "docs/adr/0001-libraries.md")
 _FORK = re.compile(
     r"(?:\bis|\bis not|==|!=|\bin) \(?\{?GroupKind\.|\b_?is_(?:managed|client_group)\(|\bkind_of\("
-    r"|kinds\.managed\(|\b_?managed is (?:not )?None|\bin managed(?:\.groups)?\b"
+    r"|kinds\.managed\(|\b_?managed is (?:not )?None|\bin (?:self\._)?managed(?:\.groups)?\b"
+    r"|\bkind is (?:not )?self\."
 )
+_SERVING = ("group_kinds", "group_requests", "groups", "client_assigned")
+"""The modules of the listener that find groups and pass requests on to those that are client-assigned."""
 _OF_A_PARTITION = ("owner", "holding", "committed_offset", "start_offset", "end_offset", "unresolved")
 _WRITTEN = re.compile(r"<!-- shape: .*?<!--/shape-->", re.DOTALL)
 _ITS_DEFINITION = re.compile(r"^\s*(?:from|import|def) ")
@@ -41,6 +44,28 @@ def forks(root: Path) -> Iterator[str]:
         for number, line in enumerate(source.splitlines(), 1):
             if _FORK.search(line) and not _ITS_DEFINITION.match(line):
                 yield f"{name}:{number}"
+
+
+def returns_of_a_join(root: Path) -> Iterator[str]:
+    """Yields the functions that a JoinGroup runs through in :data:`_SERVING` if its group is client-assigned and stays
+    so, once for each ``return`` in them. Follows each call by its name alone."""
+    functions = defaultdict(list)
+    for name, source in modules(root).items():
+        if name.rpartition(".")[2] in _SERVING and name.startswith("kafka_coord.frontends.kafka."):
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    functions[node.name].append(node)
+    passed, ahead = {"take_over"}, ["handle_join_group"]
+    while ahead:
+        name = ahead.pop()
+        passed.add(name)
+        for node in (inner for function in functions[name] for inner in ast.walk(function)):
+            if isinstance(node, ast.Return):
+                yield name
+            called = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+            if called in functions.keys() - passed:
+                passed.add(called)
+                ahead.append(called)
 
 
 def shared_class_names(root: Path) -> Iterator[str]:
@@ -106,7 +131,12 @@ def documents(root: Path) -> list[Path]:
 
 
 MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
-    "places that fork on a group's kind": (lambda root: len(list(forks(root))), 70, 6),
+    "places that fork on a group's kind": (lambda root: len(list(forks(root))), 38, 6),
+    "returns in a JoinGroup's walk through a client-assigned group": (
+        lambda root: len(list(returns_of_a_join(root))),
+        11,
+        4,
+    ),
     "class names defined more than once": (lambda root: len(list(shared_class_names(root))), 2, 5),
     "installed modules": (lambda root: len(modules(root)), 411, 260),
     "modules under 60 lines with one importer, in the same package": (
@@ -115,7 +145,7 @@ MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
         0,
     ),
     "statements of one JSON shape": (lambda root: len(list(statements(root))), 1, 1),
-    "words of documents": (lambda root: words(*documents(root)), 60_000, 60_000),
+    "words of documents": (lambda root: words(*documents(root)), 60_150, 60_000),
     "words to read before a first change": (
         lambda root: words(*(root / name for name in _FIRST_READ)),
         6_000,

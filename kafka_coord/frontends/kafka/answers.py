@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
 from kafka_coord.classic_groups.heartbeat_hold import LIBRDKAFKA
-from kafka_coord.classic_groups.machine import Group
-from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata
+from kafka_coord.frontends.kafka.group import Described, Listed
 from kafka_coord.frontends.kafka.instances import Node
+from kafka_coord.frontends.kafka.managed.heartbeats import HeartbeatAnswer
+from kafka_coord.frontends.kafka.managed.topic_ids import grouped
 from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.messages import message
 
@@ -19,7 +20,6 @@ _NOTHING = CommittedOffset(NO_OFFSET)
 _OFFSET_STORED = -1000
 """``RD_KAFKA_OFFSET_STORED``, which makes librdkafka request the committed offset again. If it got -1 instead, it would
 apply ``auto.offset.reset``."""
-CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
 _NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 
@@ -201,48 +201,32 @@ OPERATIONS_NOT_ASKED = -(1 << 31)
 """The authorized operations in the description of a group if the client did not ask for them (KIP-430)."""
 
 
-def described(group_id: str, error: Error, group: Group | None, operations: int = OPERATIONS_NOT_ASKED) -> Any:
-    """Describes a client-assigned group for DescribeGroups. A group that does not exist is reported as Dead.
-    ``operations`` are those that the client may perform on it, as bits."""
+def described(
+    group_id: str, error: Error, found: Described | None = None, operations: int = OPERATIONS_NOT_ASKED
+) -> Any:
+    """Describes a group for DescribeGroups. ``operations`` are those that the client may perform on it, as bits."""
     form = message("DescribeGroupsResponse")
-    of_group = form.struct("DescribedGroup")
-    if error is not Error.NONE or group is None:
-        state = ClassicState.DEAD.value if error is Error.NONE else ""
-        allowed = OPERATIONS_NOT_ASKED if error else operations
-        return of_group(error_code=error, group_id=group_id, group_state=state, authorized_operations=allowed)
-    metadata = group.metadata
-    stable = metadata.state is ClassicState.STABLE
+    of_group, of_member = form.struct("DescribedGroup"), form.struct("DescribedGroupMember")
+    if found is None:
+        return of_group(error_code=error, group_id=group_id)
     return of_group(
         authorized_operations=operations,
         group_id=group_id,
-        group_state=metadata.state.value,
-        protocol_type=metadata.protocol_type or "",
-        protocol_data=(metadata.protocol_name or "") if stable else "",
-        members=_members(metadata, form.struct("DescribedGroupMember"), stable=stable),
+        group_state=found.state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol,
+        members=tuple(
+            of_member(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in found.members
+        ),
     )
-
-
-def _members(metadata: GroupMetadata, of_member: Any, *, stable: bool) -> tuple[Any, ...]:
-    return tuple(
-        of_member(
-            member_id=member.member_id,
-            group_instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            member_metadata=member.metadata(metadata.protocol_name) if stable else b"",
-            member_assignment=member.assignment if stable else b"",
-        )
-        for member in metadata.members.values()
-    )
-
-
-class Listed(NamedTuple):
-    """One group in the response to ListGroups."""
-
-    group_id: str
-    protocol_type: str
-    state: str
-    type: str
 
 
 def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
@@ -263,3 +247,22 @@ def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
 
 def _words(error: int) -> str:
     return named(error) if error else ""
+
+
+def refused_heartbeat(error: Error, words: str | None) -> Any:
+    return message("ConsumerGroupHeartbeatResponse")(error_code=error, error_message=words)
+
+
+def consumer_heartbeat(answer: HeartbeatAnswer, member_id: str) -> Any:
+    form = message("ConsumerGroupHeartbeatResponse")
+    assignment = None
+    if answer.assignment is not None:
+        of_topic = form.struct("TopicPartitions")
+        parts = tuple(of_topic(topic_id=topic_id, partitions=numbers) for topic_id, numbers in grouped(answer.ids))
+        assignment = form.struct("Assignment")(topic_partitions=parts)
+    return form(
+        member_id=member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=max(1, round(answer.interval_s * 1000)),
+        assignment=assignment,
+    )

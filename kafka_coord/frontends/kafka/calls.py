@@ -64,6 +64,10 @@ class Call:
         return self.header.version
 
     @property
+    def client_id(self) -> str:
+        return self.header.client_id or ""
+
+    @property
     def sender(self) -> str:
         """Who sent the request: principal, client id and address."""
         return described(self.client.principal, self.header.client_id, self.client.address)

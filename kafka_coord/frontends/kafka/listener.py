@@ -34,7 +34,7 @@ from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.managed.administration import Administration
-from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
+from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Patches
 from kafka_coord.frontends.kafka.readiness import Readiness
@@ -174,16 +174,18 @@ class KafkaListener:
         self.managed = ManagedTerms(
             store,
             partial(self._call, self.manager.resign),
-            lambda asked: self._call(self.coordinator.convert, asked),
+            lambda asked: self._call(self.coordinator.conversions.convert, asked),
             self._limits.consumer_session_timeout_s,
         )
         self.manager.other_members = self.managed.left_ms
-        managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id, self._limits)
+        managed = ManagedGroups(
+            self.managed, Administration(store, self.managed), self.manager, broker_id, self._limits
+        )
         self.coordinator = GroupCoordinator(
             self.manager,
             self.instances,
+            managed,
             statistics=self.clients.statistics,
-            managed=managed,
             holds=holds,
             is_managed_by_name=group_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
             on_elsewhere=self._look.set,
@@ -401,10 +403,10 @@ class KafkaListener:
         by_name_due = loop.time()
         while True:
             try:
-                await self.coordinator.end_in_both()
+                await self.coordinator.conversions.end_in_both()
                 if self._managed_groups is not None and loop.time() >= by_name_due:
                     by_name_due = loop.time() + TAKE_OVER_CHECK_S
-                    await self.coordinator.kinds.take_over_by_name()
+                    await self.coordinator.conversions.take_over_by_name()
             except StoreUnavailable as error:
                 log.info("cannot check which groups to make managed: %s", error)
             except Exception:
@@ -457,7 +459,7 @@ class KafkaListener:
                 for group_id, group in self.manager.groups_of(partition).items()
                 for member_id, member in group.metadata.members.items()
             }
-            self.coordinator.begin_partition(partition)
+            self.coordinator.client_assigned.begin_partition(partition)
             sessions = self.manager.states[partition].sessions
             self.managed.begin(partition, self.manager.terms[partition].term, sessions)
         except RightMissing as error:
@@ -483,7 +485,7 @@ class KafkaListener:
 
     def _term_ended(self, partition: int) -> None:
         self._look.set()
-        self.coordinator.end_partition(partition)
+        self.coordinator.client_assigned.end_partition(partition)
         self.managed.end(partition)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
+from kafka_coord.frontends.kafka.group import GroupError
+from kafka_coord.frontends.kafka.managed.group import ManagedGroup, ManagedGroups
+from kafka_coord.frontends.kafka.managed.terms import ServedGroups
 
 
 class Everything(Access):
@@ -31,3 +35,20 @@ class OpenCaller:
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         raise ConnectionError(f"no broker is there to be asked {name} version {version}: {value!r}")
+
+
+class NoManagedGroups(ManagedGroups):
+    """Serves no managed group, and has nothing recorded."""
+
+    def __init__(self) -> None:
+        self.groups, self.knows = ServedGroups(), lambda _name: True
+        self.administration = _Unrecorded()  # type: ignore[assignment]
+
+    def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
+        del check
+        raise GroupError(Error.UNSUPPORTED_VERSION, f"group {name} cannot be managed here")
+
+
+class _Unrecorded:
+    async def record(self, *_what: str) -> None:
+        """Nobody reads it."""

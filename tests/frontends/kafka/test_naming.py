@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.group_kinds import GroupKinds
+from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.patches import DESCRIBE_CLUSTER, METADATA, Patches
 from kafka_coord.frontends.kafka.registered import Address
@@ -18,6 +19,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import message
+from tests.frontends.kafka.callers import NoManagedGroups
 
 OWN, OTHER, THIRD = 1, 2, 3
 ADVERTISED = {number: (f"coord-{number}", 9092) for number in (OWN, OTHER, THIRD)}
@@ -318,12 +320,24 @@ class _Manager:
         self.error = Error.COORDINATOR_LOAD_IN_PROGRESS
 
 
+def finding(manager: _Manager, known: Instances, on_elsewhere: Callable[[], None]) -> Groups:
+    none = NoManagedGroups()
+    return Groups(
+        manager,  # type: ignore[arg-type]
+        known,
+        ClientAssignedGroups(manager, none.administration.record),  # type: ignore[arg-type]
+        none,
+        lambda _name: False,
+        on_elsewhere,
+    )
+
+
 def looked(known: Instances, broker_id: int) -> _Manager:
     """Asks an instance that does not know of a move about a group, whose partition the broker leads now."""
     manager = _Manager()
-    kinds = GroupKinds(manager, known, None, on_elsewhere=manager.look)  # type: ignore[arg-type]
+    groups = finding(manager, known, manager.look)
     group = next(name for name in map(str, range(1000)) if partition_of(name) == broker_id - 1)
-    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     return manager
 
 
@@ -351,22 +365,22 @@ def test_a_request_waits_until_another_instance_has_claimed_the_group() -> None:
         if len(looks) == 3:
             claims[OTHER] = OTHER
 
-    kinds = GroupKinds(manager, known, None, on_elsewhere=looked_at)  # type: ignore[arg-type]
+    groups = finding(manager, known, looked_at)
     group = next(name for name in map(str, range(1000)) if partition_of(name) == OTHER - 1)
-    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     assert manager.error is Error.NOT_COORDINATOR
     assert len(looks) == 3
 
 
 def test_a_request_does_not_wait_for_ever_for_another_instance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_coord.frontends.kafka.group_kinds._HANDED_OVER_WITHIN_S", 0.1)
+    monkeypatch.setattr("kafka_coord.frontends.kafka.groups._HANDED_OVER_WITHIN_S", 0.1)
     known = instances(EVERYONE, claims={OTHER: OWN})
     looks: list[int] = []
-    kinds = GroupKinds(_Manager(), known, None, on_elsewhere=lambda: looks.append(1))  # type: ignore[arg-type]
+    groups = finding(_Manager(), known, lambda: looks.append(1))
     group = next(name for name in map(str, range(1000)) if partition_of(name) == OTHER - 1)
-    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     assert looks
     looks.clear()
     known.is_stopping = True
-    asyncio.run(asyncio.wait_for(kinds.look_again(group), 5))
+    asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     assert not looks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata
-from kafka_coord.frontends.kafka.tool_commits import _MOST, QUIET_S, ToolCommits
+from kafka_coord.frontends.kafka.client_assigned import _MOST, QUIET_S, ToolCommits
 
 MAY_BE_A_TOOL = GroupMetadata("g", generation_id=3, protocol_type=CONSUMER)
 NEVER_HAD_MEMBERS = GroupMetadata("g")

@@ -400,7 +400,11 @@ class GroupHistory:
         """An operator deletes the group without members."""
         self.judge.deleted_at = self.world.now
         instance = self.instances[self.log.leader]
-        instance.process.start(lambda: instance.coordinator._delete(self.of_a_tool(), ALONE))
+
+        async def delete() -> None:
+            await instance.coordinator._deleted(self.of_a_tool(), ALONE)
+
+        instance.process.start(delete)
 
     @staticmethod
     def of_a_tool() -> Call:

@@ -17,6 +17,7 @@ from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.errors import NotSent
 from kafka_coord.model.retention import Retention
 from kafka_coord.wire.batches import LogRecord
+from tests.frontends.kafka.callers import NoManagedGroups
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
@@ -257,6 +258,7 @@ class Instance:
         self.coordinator = GroupCoordinator(
             self.manager,
             known,
+            NoManagedGroups(),
             lambda: f"{broker}.{int(world.now * 1000)}.{next(numbers)}",
         )
         self.process.start(self._follow)
@@ -265,7 +267,7 @@ class Instance:
 
     def _term_ended(self, partition: int) -> None:
         self.terms_ended_at.append(self.world.now)
-        self.coordinator.end_partition(partition)
+        self.coordinator.client_assigned.end_partition(partition)
 
     async def _check(self, _partition: int, claimed: Claimed) -> bool:
         await asyncio.sleep(self.net.takes_s())
@@ -323,7 +325,7 @@ class Instance:
             elif partition not in self.manager.terms:
                 try:
                     await self.manager.load_groups_for_partition(partition)
-                    self.coordinator.begin_partition(partition)
+                    self.coordinator.client_assigned.begin_partition(partition)
                 except KafkaCoordError:
                     pass
             await asyncio.sleep(LOOK_S)

@@ -116,7 +116,7 @@ class MemberFaults:
             history.world.after(_REFUSES_S, lambda: history.refuse_more_than(before))
             await asks("LeaveGroup", client.leave_frame(who[1], None, group))
             await asyncio.sleep(_REFUSES_S + _LOOKS_S)
-            await instance.coordinator._delete(history.of_a_tool(), group)
+            await instance.coordinator._deleted(history.of_a_tool(), group)
 
         instance.process.start(handle)
 

@@ -13,6 +13,7 @@ from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import ClassicState
 from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroup
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
@@ -272,17 +273,17 @@ def _hidden_offsets_deleted() -> Patch:
 
 
 def _commit_under_the_old_id_taken() -> Patch:
-    return GroupCoordinator, "_given", lambda _self, _request: {}
+    return ClientAssignedGroup, "_given", lambda _self, _commit: {}
 
 
 def _hidden_topics_have_no_id() -> Patch:
-    original = GroupCoordinator._topic_ids
+    original = ClientAssignedGroup._topic_ids
 
-    async def topic_ids(self: Any, group_id: str, assignments: Any) -> dict[str, str]:
-        found = await original(self, group_id, assignments)
+    async def topic_ids(self: Any, assignments: Any) -> dict[str, str]:
+        found = await original(self, assignments)
         return {topic: identity for topic, identity in found.items() if self._manager.topics.identity(topic)}
 
-    return GroupCoordinator, "_topic_ids", topic_ids
+    return ClientAssignedGroup, "_topic_ids", topic_ids
 
 
 def _unheard_members_get_full_sessions() -> Patch:

@@ -52,6 +52,9 @@ class Administration:
 
     def __init__(self, store: Store, terms: ManagedTerms) -> None:
         self._store, self._terms = store, terms
+        self._wanted: list[str] = []
+        """The groups that have been asked about since the last read began."""
+        self._viewing: asyncio.Task[dict[str, GroupView]] | None = None
 
     async def states(self, groups: Sequence[str]) -> dict[str, State]:
         """Returns the states of the groups that exist and can be read."""
@@ -73,9 +76,17 @@ class Administration:
         wanted = [one.subscription for one in seen.members.values()] if seen is not None else []
         return frozenset(topic for topic in topics if any(one.wants(topic) for one in wanted))
 
-    async def views(self, groups: Sequence[str]) -> dict[str, GroupView]:
+    async def view(self, group: str) -> GroupView:
+        """Reads one group. Groups that are asked about in the same step are read together."""
+        if self._viewing is None or not self._wanted:
+            self._viewing = asyncio.create_task(self._view_wanted())
+        self._wanted.append(group)
+        return (await asyncio.shield(self._viewing))[group]
+
+    async def _view_wanted(self) -> dict[str, GroupView]:
+        wanted, self._wanted = self._wanted, []
         found: dict[str, GroupView] = {}
-        for part in parts(groups, _AT_ONCE):
+        for part in parts(wanted, _AT_ONCE):
             found |= await asyncio.to_thread(self._views, part)
         return found
 

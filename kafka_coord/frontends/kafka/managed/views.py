@@ -13,6 +13,7 @@ from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.kafka.answers import OPERATIONS_NOT_ASKED
+from kafka_coord.frontends.kafka.group import Described, DescribedMember
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
@@ -163,34 +164,31 @@ def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
     )
 
 
-def described_as_classic(view: GroupView) -> Any:
-    """Describes one group for DescribeGroups as if it were a classic group, for tools that do not support KIP-848."""
-    form = message("DescribeGroupsResponse")
-    of_group, seen = form.struct("DescribedGroup"), view.seen
-    if view.error is not Error.NONE or seen is None:
-        return of_group(error_code=view.error, group_id=view.group, group_state="" if view.error else State.DEAD)
+def described_as_classic(view: GroupView) -> Described:
+    """Describes one group as if it were a classic group, for tools that do not support KIP-848."""
+    seen = view.seen
+    if seen is None:
+        return Described(State.DEAD, "", "", ())
     is_settled = view.state in {State.EMPTY, State.STABLE}
-    return of_group(
-        group_id=view.group,
-        group_state=view.state if is_settled else "PreparingRebalance",
-        protocol_type=CONSUMER,
-        protocol_data=seen.assignment.assignor if seen.assignment is not None and is_settled else "",
-        members=tuple(_classic_member(form, view, seen, consumer) for consumer in sorted(seen.members)),
-        authorized_operations=view.operations,
+    return Described(
+        view.state if is_settled else "PreparingRebalance",
+        CONSUMER,
+        seen.assignment.assignor if seen.assignment is not None and is_settled else "",
+        tuple(_classic_member(view, seen, consumer) for consumer in sorted(seen.members)),
     )
 
 
-def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str) -> Any:
+def _classic_member(view: GroupView, seen: Observation, consumer: str) -> DescribedMember:
     member = seen.members[consumer]
     served = view.served.get(consumer, KnownMember(consumer, 0))
     held = _owned(seen, consumer)
     owned = ((topic, number) for topic, numbers in held.by_topic() for number in numbers)
     subscribed = {*held.topics, *_wanted(seen, consumer).topics, *member.subscription.topics}
-    return form.struct("DescribedGroupMember")(
-        member_id=served.member_id,
-        group_instance_id=consumer if served.is_static else None,
-        client_id=member.client or "",
-        client_host=f"/{member.host or ''}",
-        member_metadata=encoded_subscription(*sorted(subscribed)),
-        member_assignment=encoded_assignment(owned),
+    return DescribedMember(
+        served.member_id,
+        consumer if served.is_static else None,
+        member.client or "",
+        f"/{member.host or ''}",
+        encoded_subscription(*sorted(subscribed)),
+        encoded_assignment(owned),
     )

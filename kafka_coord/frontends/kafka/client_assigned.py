@@ -1,0 +1,444 @@
+"""Client-assigned groups: a client of the group assigns its partitions, and the groups log keeps its state.
+
+Each group is a state machine (:mod:`~kafka_coord.classic_groups.machine`). :class:`ClientAssignedGroups` carries out
+what the machines instruct, and :class:`ClientAssignedGroup` passes requests on to one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import (
+    Answered,
+    ConnectionLost,
+    Event,
+    Heartbeat,
+    Held,
+    Instruction,
+    Join,
+    Joined,
+    Leave,
+    Released,
+    Stored,
+    StoreGroup,
+    Sync,
+    Synced,
+    TopicsReplaced,
+)
+from kafka_coord.classic_groups.machine import Group as Machine
+from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState, GroupMetadata
+from kafka_coord.frontends.kafka.calls import Caller
+from kafka_coord.frontends.kafka.group import (
+    Assignments,
+    By,
+    Commit,
+    ConsumerBeat,
+    Described,
+    DescribedMember,
+    GroupError,
+    KindChanged,
+    Listed,
+    Partition,
+    PartitionErrors,
+    Who,
+    refuse,
+    take_out_large,
+)
+from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets
+from kafka_coord.grouplog.topics import assigned_topics, current_offsets
+from kafka_coord.kafka.connection import CLIENT_ID
+from kafka_coord.model import CommittedOffset, TopicPartition
+from kafka_coord.model.action import offsets_change
+from kafka_coord.wire.consumer_protocol import subscribed_topics
+
+log = logging.getLogger(__name__)
+
+QUIET_S = 600.0
+"""A connection that commits more often than this, in seconds, is recorded only once, as a copying program is
+(MirrorMaker commits every minute)."""
+_MOST = 10_000
+"""The maximum number of connections and groups to remember."""
+
+Recording = Callable[[str, str, str, str], Coroutine[Any, Any, None]]
+"""Has the cluster's history record an action on a group, by whom, and what it changed."""
+
+
+class ClientAssignedGroups:
+    """Runs the client-assigned groups of this instance. ``record`` records what tools do to them. Use only on the event
+    loop."""
+
+    def __init__(self, manager: GroupMetadataManager, record: Recording) -> None:
+        self.manager, self._record = manager, record
+        self.tool_commits = ToolCommits()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    type = "classic"
+    """The groups' type in ListGroups."""
+
+    def group(self, name: str, check: Callable[[], None]) -> ClientAssignedGroup:
+        return ClientAssignedGroup(name, self, check)
+
+    async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
+        """Returns the groups as ListGroups shows them. Their states are always known."""
+        del with_states
+        found = ((name, self.manager.group(name)) for name in names)
+        metadata = [machine.metadata for _, machine in found if machine is not None]
+        return [Listed(one.group_id, one.protocol_type or "", one.state.value, self.type) for one in metadata]
+
+    def has_members(self, name: str) -> bool:
+        machine = self.manager.group(name)
+        return machine is not None and machine.metadata.state not in {ClassicState.EMPTY, ClassicState.DEAD}
+
+    async def ask(
+        self, name: str, event: Callable[[object], Event], *, makes: bool = False, client: Caller | None = None
+    ) -> Any:
+        """Returns the answer to an event. Raises :class:`GroupError`: UNKNOWN_MEMBER_ID if there is no such group and
+        the event does not make it, or why the answer cannot be proven to be right. If the request may be held,
+        ``client`` is its sender."""
+        machine = self.manager.add_group(name) if makes else self.manager.group(name)
+        if machine is None:
+            raise GroupError(Error.NOT_COORDINATOR if makes else Error.UNKNOWN_MEMBER_ID)
+        answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
+        instructions = machine.handle(event(answer), self.manager.now(name))
+        self.carry_out(name, machine, instructions)
+        held = next((one for one in instructions if isinstance(one, Held)), None)
+        if held is not None and client is not None:
+            await self._wait_held(name, machine, held, answer, client)
+        found = await answer
+        refuse(await self.manager.vouch(name))  # the request may have been held for long
+        return found
+
+    async def _wait_held(
+        self, name: str, machine: Machine, held: Held, answer: asyncio.Future[Instruction], client: Caller
+    ) -> None:
+        def end(event: Event) -> None:
+            self.carry_out(name, machine, machine.handle(event, self.manager.now(name)))
+
+        released = Released(held.token, held.member_id)
+        timer = asyncio.get_running_loop().call_later(held.limit_s, end, released)
+        try:
+            client.holding(lambda: end(replace(released, by_client=True)))
+            await answer
+        except asyncio.CancelledError:
+            end(ConnectionLost(frozenset({held.token}), by_client=client.has_closed))
+            raise
+        finally:
+            timer.cancel()
+            client.holding(None)
+
+    def carry_out(self, name: str, machine: Machine, instructions: Sequence[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, StoreGroup):
+                self.run(self._store(name, machine, one))
+            elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
+                one.token.set_result(one)
+        # on their own, Answered and Held can only postpone the next timer
+        if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):
+            self.set_timer(name, machine)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _store(self, name: str, machine: Machine, store: StoreGroup) -> None:
+        machine.metadata.state_since_ms = self.manager.now_ms()
+        error = await self.manager.store_group(machine.metadata, store.assignments, store.topic_ids)
+        self.carry_out(name, machine, machine.handle(Stored(store, error), self.manager.now(name)))
+
+    def set_timer(self, name: str, machine: Machine) -> None:
+        """Sets the group's timer, unless the current one fires early enough. If it fires too early, it is simply set
+        again, which is cheap."""
+        before, due = self._timers.get(name), self.manager.monotonic(name, machine.due)
+        fires_early_enough = before is not None and before.when() <= due
+        if not fires_early_enough and self.manager.group(name) is machine:
+            if before is not None:
+                before.cancel()
+            if due != math.inf:
+                self._timers[name] = asyncio.get_running_loop().call_at(due, self._tick, name)
+
+    def _tick(self, name: str) -> None:
+        del self._timers[name]
+        machine = self.manager.group(name)
+        if machine is not None:
+            self.carry_out(name, machine, machine.tick(self.manager.now(name)))
+
+    def begin_partition(self, partition: int) -> None:
+        """Starts the timers of the partition's groups, which must have been loaded."""
+        for name, machine in list(self.manager.groups_of(partition).items()):
+            self.set_timer(name, machine)
+
+    def end_partition(self, partition: int) -> None:
+        """Answers the held requests about the partition's groups, so that the clients find the new coordinator."""
+        for name, machine in list(self.manager.groups_of(partition).items()):
+            self.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
+
+    def record(self, by: By, action: str, name: str, change: str = "") -> None:
+        """Has the cluster's history record what a tool has done to a group. This project's own commands have that done
+        themselves, with the operator's name and reason."""
+        if by.client_id != CLIENT_ID:
+            self.run(self._record(action, name, by.sender, change))
+
+    async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+class ClientAssignedGroup:
+    """One client-assigned group, which may not exist yet. ``check`` raises an error if this instance does not serve it
+    any more, or serves it as another kind."""
+
+    __slots__ = ("_check", "_groups", "_manager", "name")
+
+    def __init__(self, name: str, groups: ClientAssignedGroups, check: Callable[[], None]) -> None:
+        self.name, self._groups, self._manager, self._check = name, groups, groups.manager, check
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    async def join(self, join: Join, by: By) -> Joined:
+        del by
+        joined: Joined = await self._groups.ask(
+            self.name, lambda token: replace(join, token=token), makes=not join.member_id
+        )
+        return joined
+
+    async def sync(self, who: Who, assignments: Assignments, by: By) -> Synced:
+        del by
+        protocol, of_members = assignments[:2], assignments.of_members
+        topic_ids = await self._topic_ids(of_members.values())
+        synced: Synced = await self._groups.ask(
+            self.name, lambda token: Sync(token, *who, *protocol, of_members, topic_ids)
+        )
+        return synced
+
+    async def _topic_ids(self, assignments: Iterable[bytes]) -> dict[str, str]:
+        """Returns the identities of the topics in the assignments. A topic that is not seen now is not gone: it has the
+        identity that the group's earlier generation was given or, failing that, that this instance saw last. The
+        identity of a topic that nobody has ever seen is empty."""
+        topics, named = self._manager.topics, sorted(assigned_topics(assignments))
+        if named:
+            await topics.learn(named, follow=True)
+        machine = self._manager.group(self.name)
+        before = machine.metadata.topic_ids if machine is not None else {}
+        return {topic: topics.identity(topic) or before.get(topic) or topics.last_identity(topic) for topic in named}
+
+    async def heartbeat(self, who: Who, software: str, by: By) -> None:
+        answered = await self._groups.ask(self.name, lambda token: Heartbeat(token, *who, software), client=by.client)
+        refuse(answered.error)
+
+    async def leave(self, leaving: Sequence[tuple[str, str | None]], by: By) -> Sequence[Error]:
+        client = by.client_id, f"/{by.client.host}"
+        if self._manager.group(self.name) is None:
+            return [Error.UNKNOWN_MEMBER_ID] * len(leaving)
+        left = await self._groups.ask(self.name, lambda token: Leave(token, tuple(leaving), client, by.sender))
+        refuse(left.error)
+        return [error for *_, error in left.members]
+
+    async def consumer_heartbeat(self, beat: ConsumerBeat, by: By) -> NoReturn:
+        """Refuses the heartbeat: the members' offsets are in the groups log, where a managed group would not find
+        them."""
+        del beat, by
+        words = "the group has members that use the classic protocol; stop them first, or use another group"
+        raise GroupError(Error.GROUP_ID_NOT_FOUND, words)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, commit: Commit, by: By) -> PartitionErrors:
+        await self._learn_ids(commit)
+        self._check()
+        manager, topics, given = self._manager, self._manager.topics, self._given(commit)
+        ids = {name: given.get(name) or topics.identity(name) for name in {name for name, _ in commit.offsets}}
+        gone = {name for name in ids if topics.is_gone(name)}
+        errors = (
+            {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in commit.offsets if where[0] in gone} if gone else {}
+        )
+        offsets = {
+            where: CommittedOffset(
+                one.offset, one.leader_epoch, one.metadata, one.committed_at_ms, ids[where[0]], one.expires_at_ms
+            )
+            for where, one in commit.offsets.items()
+            if where not in errors
+        }
+        if not offsets:
+            return errors
+        error = self._may_commit(commit, by.client.number)
+        if error is not Error.NONE:  # nothing is written, so nothing else proves that the error is still right
+            raise GroupError(await manager.vouch(self.name) or error)
+        self._refuse_other_topics(given, ids)
+        errors |= take_out_large(offsets, manager.limits.offset_metadata_chars)
+        before = {} if commit.is_members else self._stored(offsets)
+        error = await manager.store_offsets(self.name, offsets)
+        if error is not Error.NONE:
+            return errors | dict.fromkeys(offsets, error)
+        if not commit.is_members:
+            self._record_commit(by, before, offsets)
+        return errors
+
+    async def _learn_ids(self, commit: Commit) -> None:
+        """Finds out the identities of the topics for which the generation does not say to which topic the offsets
+        belong, and of those whose changes are not noticed yet."""
+        given, topics = self._given(commit), self._manager.topics
+        names = {topic for topic, _ in commit.offsets}
+        if unknown := [name for name in names if not given.get(name)]:
+            await topics.learn(unknown)
+        if unnoticed := [name for name in names if given.get(name) and not topics.is_followed(name)]:
+            await topics.learn(unnoticed, follow=True)
+
+    def _given(self, commit: Commit) -> Mapping[str, str]:
+        """Returns the identities of the topics that the committing member's generation was given."""
+        machine = self._manager.group(self.name)
+        return machine.metadata.topic_ids if machine is not None and commit.who.generation_id >= 0 else {}
+
+    def _may_commit(self, commit: Commit, connection: int) -> Error:
+        who, manager = commit.who, self._manager
+        machine = manager.add_group(self.name) if who.generation_id < 0 else manager.group(self.name)
+        if machine is None:
+            return Error.ILLEGAL_GENERATION
+        return machine.may_commit(*who, manager.now(self.name), connection)
+
+    def _refuse_other_topics(self, given: Mapping[str, str], ids: Mapping[str, str]) -> None:
+        """Refuses the commit unless all offsets are of the topics that the generation was given. If any of those topics
+        was deleted and made anew since, or was never seen until now, begins a rebalance, so that all members start on
+        the present topic."""
+        topics, name = self._manager.topics, self.name
+        replaced = sorted(topic for topic in ids if topic in given and not topics.is_still(topic, given[topic]))
+        machine = self._manager.group(name)
+        if not replaced or machine is None:
+            return
+        log.info("refused a commit for topics that have been made anew group=%s topics=%s", name, replaced)
+        self._groups.carry_out(name, machine, machine.handle(TopicsReplaced(), self._manager.now(name)))
+        raise GroupError(Error.REBALANCE_IN_PROGRESS)
+
+    def _stored(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """Returns the stored offsets of those of the partitions that have one."""
+        stored = self._manager.offsets(self.name)
+        return {TopicPartition(*where): stored[where].offset for where in partitions if where in stored}
+
+    def _record_commit(self, by: By, before: Mapping[TopicPartition, int], offsets: Offsets) -> None:
+        """Has the cluster's history record a commit that no member sent, if it is a tool's."""
+        machine, now = self._manager.group(self.name), self._manager.now(self.name)
+        after = {TopicPartition(*where): one.offset for where, one in offsets.items()}
+        pairs = [(before.get(tp), offset) for tp, offset in after.items()]
+        commits = self._groups.tool_commits
+        if machine is not None and commits.is_news(by.client.number, machine.metadata, pairs, now):
+            self._groups.record(by, "reset-offsets", self.name, offsets_change(before, after))
+
+    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
+        del member
+        await self._manager.topics.learn({topic for topic, _ in self._requested(partitions)})
+        refuse(await self._manager.prove(self.name))
+        self._check()
+        return current_offsets(self._requested(partitions), self._manager.topics)
+
+    def _requested(self, partitions: Collection[Partition] | None) -> Mapping[Partition, CommittedOffset]:
+        stored = self._manager.offsets(self.name)
+        return stored if partitions is None else {where: stored[where] for where in partitions if where in stored}
+
+    async def delete_offsets(self, partitions: Sequence[Partition], by: By) -> PartitionErrors:
+        metadata = self._existing().metadata
+        subscribed: frozenset[str] = frozenset()
+        if metadata.state is not ClassicState.EMPTY:
+            if metadata.protocol_type != CONSUMER:
+                raise GroupError(Error.NON_EMPTY_GROUP)
+            subscribed = subscribed_topics(one.metadata(metadata.protocol_name) for one in metadata.members.values())
+        errors = {where: Error.GROUP_SUBSCRIBED_TO_TOPIC for where in partitions if where[0] in subscribed}
+        chosen = [where for where in partitions if where not in errors]
+        before = self._stored(chosen)
+        error = await self._manager.delete_offsets(self.name, chosen)
+        if error is not Error.NONE:
+            return errors | dict.fromkeys(chosen, error)
+        if before:
+            self._groups.record(by, "delete-offsets", self.name, offsets_change(before, dict.fromkeys(before)))
+        if not self._manager.has_offsets(self.name):
+            with suppress(GroupError, KindChanged):
+                await self.delete(by)
+        return errors
+
+    # --- the whole group ---------------------------------------------------------------------------------------------
+
+    async def describe(self) -> Described:
+        refuse(await self._manager.prove(self.name))
+        self._check()
+        machine = self._manager.group(self.name)
+        return _described(machine.metadata) if machine is not None else Described(ClassicState.DEAD.value, "", "", ())
+
+    async def describe_consumers(self) -> NoReturn:
+        refuse(await self._manager.prove(self.name))
+        self._check()
+        raise GroupError(Error.GROUP_ID_NOT_FOUND)
+
+    async def delete(self, by: By) -> None:
+        self._check()
+        machine = self._existing()
+        if machine.metadata.state is not ClassicState.EMPTY:
+            raise GroupError(Error.NON_EMPTY_GROUP)
+        error = await self._manager.delete_group(self.name)
+        if error is not Error.NONE:
+            self._groups.set_timer(self.name, machine)
+            raise GroupError(error)
+        self._groups.record(by, "delete-group", self.name)
+        self._groups.carry_out(self.name, machine, machine.end(Error.COORDINATOR_NOT_AVAILABLE))
+
+    def _existing(self) -> Machine:
+        machine = self._manager.group(self.name)
+        if machine is None or machine.metadata.state is ClassicState.DEAD:
+            raise GroupError(Error.GROUP_ID_NOT_FOUND)
+        return machine
+
+
+def _described(metadata: GroupMetadata) -> Described:
+    is_stable = metadata.state is ClassicState.STABLE
+    members = tuple(
+        DescribedMember(
+            one.member_id,
+            one.instance_id,
+            one.client_id,
+            one.client_host,
+            one.metadata(metadata.protocol_name) if is_stable else b"",
+            one.assignment if is_stable else b"",
+        )
+        for one in metadata.members.values()
+    )
+    protocol = (metadata.protocol_name or "") if is_stable else ""
+    return Described(metadata.state.value, metadata.protocol_type or "", protocol, members)
+
+
+class ToolCommits:
+    """Decides which commits an operator wants to see in the history: those of tools. Remembers which connections have
+    committed to which groups without being a member."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[tuple[int, str], float] = OrderedDict()
+
+    def is_news(
+        self, connection: int, group: GroupMetadata, offsets: Iterable[tuple[int | None, int]], now: float
+    ) -> bool:
+        """Returns whether the history should record a commit that no member sent. ``offsets`` holds each partition's
+        offset before (``None`` if it had none) and after, and ``now`` is a monotonic time in seconds.
+
+        A commit that moves an offset back is always recorded. Any other commit is recorded if the group has had
+        consumers as members, because only a tool interferes there: consumers that assign partitions to themselves
+        commit all the time, to groups that never have members.
+        """
+        key = connection, group.group_id
+        last = self._last.pop(key, -math.inf)
+        self._last[key] = now
+        if len(self._last) > _MOST:
+            self._last.popitem(last=False)
+        changes = [(old, new) for old, new in offsets if old != new]
+        if any(old is not None and new < old for old, new in changes):
+            return True
+        had_members = group.generation_id > 0 and group.protocol_type == CONSUMER
+        return bool(changes) and had_members and now - last > QUIET_S

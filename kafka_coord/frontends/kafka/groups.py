@@ -1,0 +1,196 @@
+"""Finds the groups of stock clients: the only place that knows which kind a group is of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.group import LOOKS, AnyGroup, KindChanged, Listed, Loading, Why, refuse
+from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.frontends.kafka.managed.group import ManagedGroups
+from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
+from kafka_coord.grouplog.topics import current_offsets
+from kafka_coord.model import GroupKind, TopicPartition
+from kafka_coord.model.names import is_legal
+
+log = logging.getLogger(__name__)
+
+LOADED_WITHIN_S = 5.0
+"""How long commits and offset fetches may wait while their group is being loaded, in seconds. They do not fail at once
+(ADR 11): librdkafka does not retry failed commits in order, so an older offset could replace a newer one."""
+_KNOWN_CHECK_S = 0.02
+_CLAIMED_WITHIN_S, _HANDED_OVER_WITHIN_S, _STOP_CHECK_S = 1.0, 3.0, 0.2
+
+Kind = ClientAssignedGroups | ManagedGroups
+
+
+class Groups:
+    """Finds groups. Use only on the event loop. ``instances`` knows whether this instance is about to stop: its clients
+    must then find another coordinator. ``matches_managed`` returns whether a group's name matches the setting
+    ``managed_groups``. ``on_elsewhere`` is called when a request names a group that this instance does not
+    coordinate."""
+
+    def __init__(
+        self,
+        manager: GroupMetadataManager,
+        instances: Instances,
+        client_assigned: ClientAssignedGroups,
+        managed: ManagedGroups,
+        matches_managed: Callable[[str], bool],
+        on_elsewhere: Callable[[], None],
+    ) -> None:
+        self._manager, self._instances, self._on_elsewhere = manager, instances, on_elsewhere
+        self._client_assigned, self._managed = client_assigned, managed
+        self._matches_managed = matches_managed
+        self._changing: set[str] = set()
+        """The groups that are being converted. Requests about them are refused, so that clients retry."""
+
+    # --- finding -----------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str, why: Why = LOOKS) -> AnyGroup:
+        """Returns the group, as an object of its kind. It need not exist. Converts an empty client-assigned group if
+        its newcomer will be a managed member. Raises :class:`GroupError`: :class:`Loading`, NOT_COORDINATOR or
+        COORDINATOR_NOT_AVAILABLE if this instance cannot serve the group, and why a conversion failed."""
+        if why.waits:
+            await self.look_again(name)
+        if why.vouched:
+            refuse(await self._manager.vouch(name))
+        self._check_here(name)
+        kind = self._kind(name, why)
+        if why.newcomer and kind is self._managed:
+            refuse(await self.take_over(name, why.newcomer))
+            self._managed.groups.add(name)  # a classic client may join before the newcomer is registered
+        return kind.group(name, partial(self._check, name, kind))
+
+    def _kind(self, name: str, why: Why = LOOKS) -> Kind:
+        """Returns the kind of the group, or what it becomes by its newcomer. A group that still has client-assigned
+        members is not managed yet (see :meth:`~kafka_coord.frontends.kafka.conversions.Conversions.end_in_both`)."""
+        by_name = why.protocol_type == CONSUMER and self._matches_managed(name)
+        is_managed = why.is_kip_848 or by_name or name in self._managed.groups
+        return self._managed if is_managed and not self._client_assigned.has_members(name) else self._client_assigned
+
+    def _check(self, name: str, kind: Kind) -> None:
+        self._check_here(name)
+        if self._kind(name) is not kind:
+            raise KindChanged
+
+    def _check_here(self, name: str) -> None:
+        error = self.availability(name)
+        if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            raise Loading
+        refuse(error)
+
+    def availability(self, name: str) -> Error:
+        """Returns NONE if this instance coordinates the group, else an error. As in Kafka, consumers that assign their
+        own partitions may use an empty name for their offsets."""
+        error = Error.NOT_COORDINATOR if self._instances.is_stopping else self._manager.availability(name)
+        if error is Error.NOT_COORDINATOR:
+            self._on_elsewhere()
+        waits = error is Error.NONE and (name in self._changing or not self._managed.knows(name))
+        return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
+
+    async def look_again(self, name: str) -> None:
+        """If this instance does not coordinate the group, waits for what a move will bring: if its broker leads the
+        group's partition by now, until the claim has begun; if no other instance has claimed the partition since this
+        one, until one has. Before that, nobody could answer the client. Other instances may know of the move earlier or
+        later than this one, and name it; each NOT_COORDINATOR is a warning in a client's log, and librdkafka gives up a
+        commit after the second."""
+        loop, partition = asyncio.get_running_loop(), partition_of(name)
+        asked_at = loop.time()
+        if self._is_elsewhere(name):
+            leads = await self._instances.may_lead(partition)
+            late = asked_at + (_CLAIMED_WITHIN_S if leads else _HANDED_OVER_WITHIN_S)
+            while self._is_elsewhere(name) and loop.time() < late:
+                if not leads and not await self._instances.claimed_last(partition):
+                    break
+                self._on_elsewhere()
+                await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_elsewhere(self, name: str) -> bool:
+        return not self._instances.is_stopping and self._manager.availability(name) is Error.NOT_COORDINATOR
+
+    async def wait_until_loaded(self, names: Iterable[str], within_s: float = LOADED_WITHIN_S) -> None:
+        """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
+        among them are known. Waits no longer once the instance stops."""
+        loop = asyncio.get_running_loop()
+        late, named = loop.time() + within_s, list(names)
+        for one in named:
+            await self.look_again(one)
+        while self._is_loading(named) and loop.time() < late:
+            await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
+        while loop.time() < late and not self._instances.is_stopping:
+            if all(self._managed.knows(one) or self._manager.availability(one) for one in named):
+                return
+            await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_loading(self, names: list[str]) -> bool:
+        if self._instances.is_stopping:
+            return False
+        return any(self._manager.availability(one) is Error.COORDINATOR_LOAD_IN_PROGRESS for one in names)
+
+    # --- listing -----------------------------------------------------------------------------------------------------
+
+    def names(self) -> set[str]:
+        """Returns the groups that this instance coordinates."""
+        managed = {name for name in list(self._managed.groups) if self.availability(name) is Error.NONE}
+        return managed.union(self._manager.groups())
+
+    async def listed(self, names: Iterable[str], types: frozenset[str], *, with_states: bool) -> list[Listed]:
+        """Returns the groups as ListGroups shows them. Omits those of other types than ``types``, unless it is
+        empty."""
+        rows: list[Listed] = []
+        of_kinds = [(name, self._kind(name)) for name in names]
+        for kind in (self._client_assigned, self._managed):
+            if not types or kind.type in types:
+                rows += await kind.listed([name for name, one in of_kinds if one is kind], with_states=with_states)
+        return rows
+
+    # --- conversions -------------------------------------------------------------------------------------------------
+
+    async def take_over(self, name: str, why: str) -> Error:
+        """Converts an empty client-assigned group, if there is one, to a managed group. The group is removed from the
+        log only after its offsets have been written to ZooKeeper, so if the conversion fails halfway, the next join or
+        request completes it. If members in ZooKeeper already hold the partitions, the coordinator refuses to set the
+        partitions' offsets, so those in the log stay there until they expire."""
+        if not self._manager.has(name):
+            return Error.NONE
+        if not is_legal(name):
+            return Error.INVALID_GROUP_ID
+        if self.is_changing(name):
+            return Error.COORDINATOR_LOAD_IN_PROGRESS
+        with self.change(name):
+            await self._manager.topics.learn({topic for topic, _ in self._manager.offsets(name)})
+            error = await self._manager.prove(name) or await self._manager.store_emptiness(name)
+            term = self._manager.terms.get(partition_of(name))
+            if error is not Error.NONE or term is None:
+                return error or Error.NOT_COORDINATOR
+            stored = current_offsets(self._manager.offsets(name), self._manager.topics)
+            offsets = {TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0])}
+            reason = f"taken over with the offsets of the client-assigned group: {why}"
+            error = await self._managed.administration.adopt(name, offsets, reason, term.term)
+            log.info(
+                "tried to convert a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
+                *(name, len(offsets), error.name, why),
+                extra={"event": "group_converted", "to": GroupKind.MANAGED},
+            )
+            if error is Error.UNKNOWN_MEMBER_ID:
+                return Error.NONE
+            return error or await self._manager.delete_group(name)
+
+    def is_changing(self, name: str) -> bool:
+        return name in self._changing or self._manager.is_writing(name)
+
+    @contextmanager
+    def change(self, name: str) -> Iterator[None]:
+        """Refuses requests about the group while it is converted."""
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)

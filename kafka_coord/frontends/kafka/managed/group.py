@@ -1,0 +1,368 @@
+"""Managed groups: the elected coordinator assigns their partitions, and ZooKeeper keeps their state.
+
+:class:`ManagedGroup` turns the requests of stock clients, of either protocol, into requests of members
+(:mod:`~kafka_coord.frontends.kafka.managed.terms`), and those of tools into requests to the elected coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from kafka_coord.channel.messages import Register
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import NO_MEMBER, Join, Joined, Synced
+from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.errors import InvalidPattern, StoreError
+from kafka_coord.frontends.kafka.group import (
+    Assignments,
+    By,
+    Commit,
+    ConsumerBeat,
+    Described,
+    GroupError,
+    Listed,
+    Partition,
+    PartitionErrors,
+    Who,
+    refuse,
+    take_out_large,
+)
+from kafka_coord.frontends.kafka.managed import classic, heartbeats
+from kafka_coord.frontends.kafka.managed.administration import Administration
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, ConsumerHeartbeat, HeartbeatAnswer
+from kafka_coord.frontends.kafka.managed.member import MemberCommit
+from kafka_coord.frontends.kafka.managed.members import consumer_name
+from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
+from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
+from kafka_coord.frontends.kafka.managed.views import ASSIGNORS, GroupView, described_as_classic
+from kafka_coord.frontends.members.registering import Refusal, registration_value, too_large
+from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets
+from kafka_coord.model import CommittedOffset, Member, TopicPartition
+from kafka_coord.model.names import is_legal
+from kafka_coord.wire.consumer_protocol import subscription
+
+log = logging.getLogger(__name__)
+
+
+class ManagedGroups:
+    """The managed groups that this instance serves. ``broker_id`` identifies this instance, and ``manager`` proves that
+    it still serves them. ``limits`` apply to classic clients."""
+
+    type = CONSUMER
+    """The groups' type in ListGroups."""
+
+    def __init__(
+        self,
+        terms: ManagedTerms,
+        administration: Administration,
+        manager: GroupMetadataManager,
+        broker_id: int,
+        limits: GroupLimits,
+    ) -> None:
+        self.terms, self.administration, self.manager = terms, administration, manager
+        self.broker_id, self.limits = broker_id, limits
+        self.groups, self.knows, self.members = terms.groups, terms.knows, terms.members
+
+    def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
+        return ManagedGroup(name, self, check)
+
+    async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
+        """Returns the groups as ListGroups shows them. Reads their states only if asked to."""
+        states = await self.administration.states(names) if with_states else {}
+        return [Listed(name, CONSUMER, states.get(name, ""), self.type) for name in names]
+
+    async def stored(self, name: str) -> tuple[Error, Offsets]:
+        """Returns all stored offsets of the group."""
+        return await self.terms.fetch(name, None, None)
+
+    def registered(self, name: str, member: Member, member_id: str, by: By) -> bytes:
+        """Returns the value of the registration of a client that becomes a member, including what is known about the
+        client. Raises :class:`_CannotBeMember`."""
+        client = by.client
+        member = replace(member, client=by.client_id or None, host=client.host, software=client.software or None)
+        register = Register(name, member, auto_commit=False, resume_key=member_id)
+        now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
+        value = registration_value(register, self.broker_id, client.address, now_ms, nonce)
+        refusal = too_large(value)
+        if isinstance(refusal, Refusal):
+            raise _CannotBeMember(refusal.message)
+        return value
+
+
+class _CannotBeMember(Exception):
+    """A classic client cannot become a member of a managed group."""
+
+
+class ManagedGroup:
+    """One managed group. ``check`` raises an error if this instance does not serve it any more, or serves it as another
+    kind."""
+
+    __slots__ = ("_check", "_groups", "_terms", "name")
+
+    def __init__(self, name: str, groups: ManagedGroups, check: Callable[[], None]) -> None:
+        self.name, self._groups, self._terms, self._check = name, groups, groups.terms, check
+
+    # --- members of the classic protocol -----------------------------------------------------------------------------
+
+    async def join(self, join: Join, by: By) -> Joined:
+        limits = self._groups.limits
+        if not limits.min_session_timeout_s <= join.session_timeout_s <= limits.max_session_timeout_s:
+            raise GroupError(Error.INVALID_SESSION_TIMEOUT)
+        member_id = join.member_id or join.fresh_id
+        if not join.member_id and join.must_know_id:
+            return Joined(None, Error.MEMBER_ID_REQUIRED, member_id)
+        if join.member_id and join.instance_id is None and not is_legal(consumer_name(member_id)):
+            return Joined(None, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)  # a broker's longer id: the client asks for another
+        try:
+            request = self._join(join, member_id, by)
+        except _CannotBeMember as reason:
+            log.warning(
+                "refused a classic client group=%s client=%r address=%s reason=%s",
+                *(self.name, by.client_id, by.client.address, reason),
+            )
+            raise GroupError(Error.INCONSISTENT_GROUP_PROTOCOL) from None
+        joined: Joined = await self._terms.take(self.name, member_id, request, by.client, by.sender)
+        return joined
+
+    def _join(self, join: Join, member_id: str, by: By) -> Callable[[object], classic.ClassicJoin]:
+        """Returns a function that creates the request from a token. Raises :class:`_CannotBeMember`."""
+        offered = {one.name: one.metadata for one in join.protocols}
+        assignor = next((name for name in offered if name in classic.ASSIGNORS), None)
+        if join.protocol_type != CONSUMER or assignor is None:
+            kind, names = join.protocol_type[:80], ", ".join(sorted(offered))[:200]
+            raise _CannotBeMember(
+                f"it offers protocols {names!r} of type {kind!r}; a managed group needs type 'consumer' and one of"
+                f" {', '.join(classic.ASSIGNORS)}"
+            )
+        subscribed = subscription(offered[assignor])
+        if subscribed is None:
+            raise _CannotBeMember(f"its subscription for {assignor} cannot be read")
+        is_static = join.instance_id is not None
+        key = self.name, consumer_name(member_id if join.instance_id is None else join.instance_id)
+        if not is_legal(key[1]):
+            raise _CannotBeMember(f"{key[1][:80]!r} is not a legal member id in a managed group")
+        topics = ManagedTopics(frozenset(filter(is_legal, subscribed.topics)))
+        session_ms, rebalance_s = round(join.session_timeout_s * 1000), max(0.0, join.rebalance_timeout_s)
+        member = Member(
+            key[1],
+            0,
+            topics.subscription(),
+            rack=getattr(subscribed, "rack_id", None) or None,
+            session_timeout_ms=session_ms,
+            rejoin_grace_ms=session_ms if is_static else 0,
+            protocol=classic.PROTOCOL,
+            rebalance_timeout_ms=round(rebalance_s * 1000),
+        )
+        owned = frozenset(
+            TopicPartition(one.topic, number) for one in subscribed.owned_partitions for number in one.partitions
+        )
+        return partial(
+            classic.ClassicJoin,
+            key=key,
+            member_id=member_id,
+            is_static=is_static,
+            is_new=not join.member_id,
+            assignor=assignor,
+            topics=topics,
+            owned=owned if assignor == classic.COOPERATIVE else frozenset(),
+            session_timeout_s=join.session_timeout_s,
+            rebalance_timeout_s=rebalance_s,
+            registration=self._groups.registered(self.name, member, member_id, by),
+            generation=subscribed.generation_id,
+        )
+
+    async def sync(self, who: Who, assignments: Assignments, by: By) -> Synced:
+        if assignments.protocol_type not in {None, CONSUMER}:
+            raise GroupError(Error.INCONSISTENT_GROUP_PROTOCOL)
+        member, assignor = self._member(who), assignments.protocol_name
+        synced: Synced = await self._terms.take(
+            self.name,
+            who.member_id,
+            lambda token: classic.ClassicSync(token, *member, who.generation_id, assignor),
+            by.client,
+        )
+        return synced
+
+    async def heartbeat(self, who: Who, software: str, by: By) -> None:
+        member = self._member(who)
+        answer = await self._terms.take(
+            self.name,
+            who.member_id,
+            lambda token: classic.Beat(token, *member, who.generation_id, software),
+            by.client,
+        )
+        refuse(answer.error)
+
+    async def leave(self, leaving: Sequence[tuple[str, str | None]], by: By) -> Sequence[Error]:
+        return await asyncio.gather(*(self._leave_one(Who(*one), by) for one in leaving))
+
+    async def _leave_one(self, who: Who, by: By) -> Error:
+        if not who.member_id and who.instance_id is None:
+            return Error.UNKNOWN_MEMBER_ID
+        member = self._member(who)
+        answer = await self._terms.take(
+            self.name, who.member_id, lambda token: classic.ClassicLeave(token, *member), by.client, by.sender
+        )
+        error: Error = answer.error
+        return error
+
+    def _member(self, who: Who) -> tuple[tuple[str, str], str, bool]:
+        """Returns the member's key, its id, and whether it is static."""
+        consumer = consumer_name(who.instance_id or who.member_id or NO_MEMBER)
+        return (self.name, consumer), who.member_id, who.instance_id is not None
+
+    # --- members of KIP-848 ------------------------------------------------------------------------------------------
+
+    async def consumer_heartbeat(self, beat: ConsumerBeat, by: By) -> HeartbeatAnswer:
+        member_id, instance_id, epoch = beat.who
+        consumer = consumer_name(instance_id or member_id)
+        if not is_legal(self.name):
+            raise GroupError(Error.INVALID_GROUP_ID, f"{self.name[:80]!r} is not a legal name for a managed group")
+        if not is_legal(consumer):
+            raise GroupError(Error.INVALID_REQUEST, f"{consumer[:80]!r} is not a legal member id in a managed group")
+        topics = _legal_topics(beat.topics)
+        request = partial(
+            ConsumerHeartbeat,
+            key=(self.name, consumer),
+            member_id=member_id,
+            epoch=epoch,
+            owned=beat.owned,
+            topics=topics,
+            registration=self._registration(beat, topics, consumer, by),
+            is_static=instance_id is not None,
+            software=beat.software,
+        )
+        sender = by.sender if epoch <= JOIN else ""
+        answer: HeartbeatAnswer = await self._terms.take(self.name, member_id, request, by.client, sender)
+        if answer.error is not Error.NONE:
+            raise GroupError(answer.error, answer.message)
+        return answer
+
+    def _registration(self, beat: ConsumerBeat, topics: ManagedTopics, consumer: str, by: By) -> bytes:
+        """Returns the registration of a member that says its subscription, and nothing for any other."""
+        session_timeout_ms = round(self._terms.session_timeout_s * 1000)
+        if not topics.is_told:
+            return b""
+        try:
+            member = Member(
+                consumer,
+                0,
+                topics.subscription(),
+                assignor=None if beat.assignor is None else ASSIGNORS[beat.assignor],
+                rack=beat.rack or None,
+                session_timeout_ms=session_timeout_ms,
+                rejoin_grace_ms=0 if beat.who.instance_id is None else session_timeout_ms,
+                protocol=heartbeats.PROTOCOL,
+                rebalance_timeout_ms=max(0, beat.rebalance_timeout_ms),
+            )
+            return self._groups.registered(self.name, member, beat.who.member_id, by)
+        except (InvalidPattern, _CannotBeMember) as error:
+            raise GroupError(Error.INVALID_REQUEST, str(error)) from None
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, commit: Commit, by: By) -> PartitionErrors:
+        offsets = dict(commit.offsets)
+        errors: dict[Partition, Error] = take_out_large(offsets, self._groups.limits.offset_metadata_chars)
+        by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
+        who = commit.who
+        if who.generation_id < 0 and not who.member_id:
+            if offsets:
+                await self._commit_of_tool(by_partition, by.sender)
+            return errors
+        if not commit.knows_epochs:
+            protocols = {one.member_id: one.protocol for one in self._terms.heard_of(self.name)}
+            if protocols.get(who.member_id) == heartbeats.PROTOCOL:
+                raise GroupError(Error.UNSUPPORTED_VERSION)
+        key, connection = (self.name, consumer_name(who.instance_id or who.member_id)), by.client.number
+        values = {tp: one.offset for tp, one in by_partition.items()}
+        details = {tp: one for tp, one in by_partition.items() if not one.is_bare}
+        committed = await self._terms.commit(
+            self.name,
+            lambda token: MemberCommit(token, key, who.member_id, who.generation_id, connection, values, details),
+        )
+        gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
+        if committed.error is not Error.NONE:
+            return dict.fromkeys(commit.offsets, committed.error) | gone
+        return errors | gone
+
+    async def _commit_of_tool(self, offsets: Mapping[TopicPartition, CommittedOffset], by: str) -> None:
+        """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does."""
+        administration = self._groups.administration
+        try:
+            members = (await administration.registered(self.name)).protocols
+        except StoreError as error:
+            log.warning("cannot read the members of group=%s: %s", self.name, error)
+            raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
+        if members:
+            raise GroupError(Error.UNKNOWN_MEMBER_ID)
+        refuse(await administration.set_offsets(self.name, offsets, by, before=await self._offsets_before()))
+
+    async def _offsets_before(self) -> Mapping[TopicPartition, int]:
+        """Returns the group's offsets, for the history. Returns none if they cannot be read."""
+        _, stored = await self._groups.stored(self.name)
+        return {TopicPartition(*where): one.offset for where, one in stored.items()}
+
+    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
+        wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
+        error, stored = await self._terms.fetch(self.name, wanted, member)
+        await self._prove()
+        refuse(error)
+        return stored
+
+    async def _prove(self) -> None:
+        refuse(await self._groups.manager.prove(self.name))
+        self._check()
+
+    async def delete_offsets(self, partitions: Sequence[Partition], by: By) -> PartitionErrors:
+        subscribed = await self._subscribed({topic for topic, _ in partitions})
+        errors = {where: Error.GROUP_SUBSCRIBED_TO_TOPIC for where in partitions if where[0] in subscribed}
+        chosen = [where for where in partitions if where not in errors]
+        if chosen:
+            error = await self._groups.administration.delete_offsets(
+                self.name, [TopicPartition(*where) for where in chosen], by.sender, await self._offsets_before()
+            )
+            errors |= dict.fromkeys(chosen, error)
+        return errors
+
+    async def _subscribed(self, topics: Iterable[str]) -> frozenset[str]:
+        try:
+            return await self._groups.administration.subscribed(self.name, topics)
+        except StoreError as failed:
+            log.warning("cannot read the members of group=%s: %s", self.name, failed)
+            raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
+
+    # --- the whole group ---------------------------------------------------------------------------------------------
+
+    async def describe(self) -> Described:
+        return described_as_classic(await self._view())
+
+    async def describe_consumers(self) -> GroupView:
+        return await self._view()
+
+    async def _view(self) -> GroupView:
+        await self._prove()
+        view = await self._groups.administration.view(self.name)
+        refuse(view.error)
+        return view
+
+    async def delete(self, by: By) -> None:
+        refuse(await self._groups.administration.delete(self.name, by.sender))
+
+
+def _legal_topics(topics: ManagedTopics) -> ManagedTopics:
+    """Returns the subscription without illegal topic names. Raises :class:`GroupError` if its regular expression is
+    invalid."""
+    if topics.regex:
+        try:
+            ManagedTopics(regex=topics.regex).subscription()
+        except InvalidPattern as error:
+            raise GroupError(Error.INVALID_REGULAR_EXPRESSION, str(error)) from None
+    return topics if topics.names is None else topics._replace(names=frozenset(filter(is_legal, topics.names)))
