@@ -14,7 +14,7 @@ from pathlib import Path
 from kafka_coord.dev.cluster import class_archive
 from kafka_coord.dev.cluster.jars import pyspark_jars_directory
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 OPTIONS = "SPARK_SUBMIT_OPTS"
 _LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -20,9 +20,8 @@ from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.kafka.authentication import SettingsFileProperties, broker_security
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import load_settings
-from kafka_coord.zk.credentials import Credentials, renewed_credentials
-from kafka_coord.zk.kazoo_handler import KazooHandler
-from kafka_coord.zk.options import Tls, ZkOptions
+from kafka_coord.zk.kazoo_private import KazooHandler
+from kafka_coord.zk.options import Credentials, Tls, ZkOptions, renewed_credentials
 from kafka_coord.zk.options_from_settings import zookeeper_options
 from kafka_coord.zk.store import Store
 

@@ -169,7 +169,7 @@ def identity(user: str | None) -> None:
     kafka-coord acl identity
     kafka-coord acl identity delays
     """
-    from kafka_coord.zk.acl_identities import digest_identity
+    from kafka_coord.zk.acl import digest_identity
 
     if user is None:
         digest = current_settings().zookeeper.digest
@@ -191,7 +191,7 @@ def identity(user: str | None) -> None:
 
 
 def _plan(settings: Settings) -> AclPlan:
-    from kafka_coord.zk.acl_identities import read_identities
+    from kafka_coord.zk.acl import read_identities
 
     if settings.zookeeper.identities is None:
         raise SettingsError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.lazy import LazyCommands
+from kafka_coord.cli.main import LazyCommands
 from kafka_coord.cli.options import GROUP, output_option, result_format
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import DevClusterError, SettingsError
@@ -202,7 +202,7 @@ def package(directory: Path, environment: bool) -> None:
     kafka-coord pipeline package --output dist
     kafka-coord pipeline package --output dist --environment
     """
-    from kafka_coord.spark.packaging import write_environment, write_zip
+    from kafka_coord.spark.session import write_environment, write_zip
 
     if environment:
         archive = write_environment(directory, note)
@@ -217,8 +217,7 @@ def package(directory: Path, environment: bool) -> None:
 @contextmanager
 def job_session(name: str, master: str | None, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
     """Opens a Spark session, configured by the options that :func:`spark_options` adds."""
-    from kafka_coord.spark.java import find_java
-    from kafka_coord.spark.session import spark_session
+    from kafka_coord.spark.session import find_java, spark_session
 
     given = dict(_setting(written) for written in conf)
     try:

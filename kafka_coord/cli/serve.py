@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.frontends.socket.leadership_view import LeadershipView
+    from kafka_coord.frontends.socket.gateway import LeadershipView
     from kafka_coord.frontends.socket.server import GatewayServer
     from kafka_coord.monitor.dashboard.site import Site
     from kafka_coord.monitor.lag_metrics import LagSampler
@@ -182,7 +182,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until a stop signal arrives, or until the service fails, in which case it raises the service's error."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
-    from kafka_coord.frontends.socket.leadership_view import LeadershipView
+    from kafka_coord.frontends.socket.gateway import LeadershipView
     from kafka_coord.groups.lag import BrokerLog
     from kafka_coord.monitor.lag_rings import LagRings
     from kafka_coord.monitor.remainders import remainders_of

@@ -17,8 +17,8 @@ from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.log_offsets import LogOffsets
 from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
-from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.consumer.record import Record
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError

@@ -1,10 +1,16 @@
-"""The base class of :class:`~kafka_coord.Consumer` and :class:`~kafka_coord.AsyncConsumer`."""
+"""The base class of :class:`~kafka_coord.Consumer` and :class:`~kafka_coord.AsyncConsumer`.
+
+The open consumers of a process leave their groups when it exits. Their copies in a forked process do not return
+records.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,12 +26,11 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_settings
-from kafka_coord.consumer.offset_reset import OffsetReset
-from kafka_coord.consumer.open_consumers import open_consumers
 from kafka_coord.consumer.record import Deserializers, K, V
 from kafka_coord.consumer.settings import (
     ApplicationCallback,
     Callbacks,
+    OffsetReset,
     ReadingSettings,
     bound,
     member_settings,
@@ -44,6 +49,28 @@ from kafka_coord.model import Subscription, TopicPartition
 from kafka_coord.model.lag import LogRange, lag_of
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
+
+_EXIT_S = 3.0
+
+open_consumers: weakref.WeakSet[GroupMember[Any, Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """Makes consumers that were not closed leave their groups, so that other members need not wait for a timeout."""
+    for consumer in list(open_consumers):
+        consumer._leave(_EXIT_S)
+
+
+def _forked() -> None:
+    """Disables the child process's copies of the parent's consumers."""
+    for consumer in list(open_consumers):
+        for stream in consumer.streams:
+            stream.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 Partition = TopicPartition | tuple[str, int]
 Offsets = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from kafka_coord.channel.interface import SessionHandle
-from kafka_coord.consumer.offset_reset import OffsetReset
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -23,6 +22,15 @@ from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import generated, legal
 from kafka_coord.model.streams import MAX_STREAMS
 from kafka_coord.version import __version__
+
+
+class OffsetReset(StrEnum):
+    EARLIEST = "earliest"
+    """The oldest record in the log."""
+    LATEST = "latest"
+    """The end of the log, so that only records produced from now on are read."""
+    ERROR = "error"
+    """Nowhere: the application receives :class:`~kafka_coord.errors.NoOffset` (Kafka's ``none``)."""
 
 
 @dataclass(frozen=True, slots=True)

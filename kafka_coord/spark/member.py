@@ -21,8 +21,7 @@ from kafka_coord.model.lag import LogRange
 from kafka_coord.spark.fetching import out_of_range
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
-from kafka_coord.spark.planned_batch import PlannedBatch
-from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges
+from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges, PlannedBatch
 from kafka_coord.zk import layout
 from kafka_coord.zk.options_from_settings import connect_with
 

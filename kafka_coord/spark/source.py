@@ -22,8 +22,7 @@ from kafka_coord.model.partitions import nested
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, TimestampOutOfRange
-from kafka_coord.spark.planned_batch import PlannedBatch, require_group
-from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges, PlannedBatch, require_group
 from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:

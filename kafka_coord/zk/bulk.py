@@ -24,7 +24,7 @@ from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.states import ZnodeStat
 
 from kafka_coord.errors import StoreError
-from kafka_coord.zk.kazoo_errors import translated
+from kafka_coord.zk.kazoo_private import translated
 from kafka_coord.zk.store import Check, Create, Delete, GetData, Node, Op, OpResult, Read, ReadResult, SetData, Stat
 
 _GET_DATA, _GET_CHILDREN = 4, 8

@@ -17,8 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.exceptions import UnimplementedError as Unimplemented
 
 from kafka_coord.errors import NoNode, RequestTooLarge, SessionLost, StoreError, StoreUnavailable
-from kafka_coord.zk.kazoo_errors import is_answer, translated
-from kafka_coord.zk.kazoo_handler import KazooHandler
+from kafka_coord.zk.kazoo_private import KazooHandler, is_answer, translated
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.store import Clock, SessionState
 

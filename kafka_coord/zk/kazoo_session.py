@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from kafka_coord.zk import kazoo_private
-from kafka_coord.zk.kazoo_errors import is_answer
+from kafka_coord.zk.kazoo_private import is_answer
 from kafka_coord.zk.lease import LAG_SHARE, SessionLease
 from kafka_coord.zk.store import Clock, SessionListener, SessionState
 

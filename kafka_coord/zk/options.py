@@ -1,19 +1,24 @@
-"""The options of a ZooKeeper connection, apart from host and port: TLS, credentials and ACLs."""
+"""The options of a ZooKeeper connection: the connect string ``host:port,host:port/chroot``, TLS, ACLs, and the
+credentials, which are read again for each new connection.
+"""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Id
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.zk.acl import RULES, AclOf, AclPlan
-from kafka_coord.zk.acl_identities import digest_identity
+from kafka_coord.renewed import Renewed, ends_at
+from kafka_coord.zk.acl import RULES, AclOf, AclPlan, digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
 """A server's default ``jute.maxbuffer``. If a request is longer, the server drops the connection."""
@@ -159,3 +164,122 @@ class ZkOptions:
 def to_kazoo(acl: AclOf) -> list[Any]:
     """Converts a planned ACL to kazoo's format."""
     return [ACL(int(one.permissions), Id(one.identity.scheme, one.identity.name)) for one in acl]
+
+
+DEFAULT_PORT = 2181
+MAX_CHARS = 10_000
+EXAMPLE = "zk1:2181,zk2:2181/kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectString:
+    """The servers as ``host:port``, and the chroot under which everything is stored (empty for the root)."""
+
+    servers: tuple[str, ...]
+    chroot: str = ""
+
+    def __str__(self) -> str:
+        return ",".join(self.servers) + self.chroot
+
+    def unknown_hosts(self) -> tuple[str, ...]:
+        """Returns the host names that do not currently resolve."""
+        return tuple(host for server in self.servers if not _resolves(host := server.rpartition(":")[0].strip("[]")))
+
+    def absolute(self, path: str) -> str:
+        """Converts a path below the chroot to a path on the server."""
+        if not self.chroot:
+            return path
+        return self.chroot if path == "/" else self.chroot + path
+
+    def relative(self, path: str) -> str:
+        """Converts a path on the server to a path below the chroot."""
+        if not self.chroot:
+            return path
+        return path[len(self.chroot) :] or "/"
+
+
+def _resolves(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
+def parse_connect_string(hosts: str) -> ConnectString:
+    """Parses a connect string. Raises :class:`SettingsError`, which names the faulty part."""
+    if len(hosts) > MAX_CHARS:
+        raise SettingsError(f"the ZooKeeper connect string is {len(hosts)} characters long; the limit is {MAX_CHARS}")
+    shown = repr(hosts[:200])
+    written, slash, rest = hosts.strip().partition("/")
+    servers = []
+    for server in written.split(","):
+        try:
+            parts = urlsplit(f"//{server.strip()}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise SettingsError(
+                f"ZooKeeper server {server[:100]!r} in {shown}: {str(error)[:100]}; expected something like {EXAMPLE!r}"
+            ) from None
+        if not host or parts.username is not None:
+            raise SettingsError(
+                f"ZooKeeper server {server[:100]!r} in {shown} is not host:port; expected something like {EXAMPLE!r}"
+            )
+        servers.append(f"[{host}]:{port or DEFAULT_PORT}" if ":" in host else f"{host}:{port or DEFAULT_PORT}")
+    chroot = (slash + rest).rstrip("/")
+    if any(segment in {"", ".", ".."} or "\0" in segment for segment in chroot.split("/")[1:]):
+        raise SettingsError(
+            f"chroot {chroot[:100]!r} in {shown} is not a ZooKeeper path; expected something like {EXAMPLE!r}"
+        )
+    return ConnectString(tuple(servers), chroot)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The TLS context, the digest credentials as ``user:password``, and the arguments for SASL. ``ends_at`` is when the
+    client's certificate ends, in seconds since 1970."""
+
+    tls: ssl.SSLContext | None
+    ends_at: float | None
+    digest: str | None
+    sasl: Mapping[str, str] | None
+
+    @classmethod
+    def of(cls, options: ZkOptions) -> Credentials:
+        """Reads the files of the options. Raises :class:`SettingsError`."""
+        arguments = options.client_arguments()
+        tls, ends = (None, None) if options.tls is None else _context(options.tls)
+        digest = options.digest
+        written = None if digest is None else f"{digest.username}:{digest.password}"
+        return cls(tls, ends, written, arguments.get("sasl_options"))
+
+
+def renewed_credentials(options: ZkOptions) -> Renewed[Credentials]:
+    """Raises :class:`SettingsError`."""
+    tls = options.tls
+    files = [] if tls is None else [Path(file) for file in (tls.ca, tls.cert, tls.key) if file]
+    reread = options.reread or (lambda: options)
+    return Renewed(
+        "credentials for ZooKeeper",
+        (*files, options.settings_file),
+        lambda: Credentials.of(reread()),
+        ends_at=lambda found: found.ends_at,
+    )
+
+
+def _context(tls: Tls) -> tuple[ssl.SSLContext, float | None]:
+    """Returns the context, and when the client's certificate ends. Like kazoo's, it does not compare the server's name
+    with its certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
+    ends = None
+    try:
+        if tls.ca:
+            context.load_verify_locations(tls.ca)
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key, tls.key_password)
+            ends = ends_at(tls.cert)
+    except OSError as error:  # which includes ssl.SSLError
+        raise SettingsError(f"cannot set up TLS to ZooKeeper with {tls.cert or tls.ca}: {error}") from None
+    return context, ends

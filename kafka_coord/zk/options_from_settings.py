@@ -33,7 +33,7 @@ def connect_with(settings: ZooKeeperSettings, source: Settings | None = None) ->
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
     """Returns the options for TLS, credentials and ACLs. Raises :class:`SettingsError` for an unusable identities
     file."""
-    from kafka_coord.zk.acl_identities import read_identities
+    from kafka_coord.zk.acl import read_identities
     from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
 
     user, _, password = settings.digest.reveal().partition(":") if settings.digest else ("", "", "")

@@ -23,12 +23,9 @@ from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
-from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
-from kafka_coord.zk.credentials import renewed_credentials
-from kafka_coord.zk.kazoo_errors import translated
-from kafka_coord.zk.kazoo_handler import KazooHandler
+from kafka_coord.zk.kazoo_private import KazooHandler, translated
 from kafka_coord.zk.kazoo_session import KazooSession
-from kafka_coord.zk.options import ZkOptions, to_kazoo
+from kafka_coord.zk.options import ConnectString, ZkOptions, parse_connect_string, renewed_credentials, to_kazoo
 from kafka_coord.zk.persistent_watches import PersistentWatches
 from kafka_coord.zk.sizes import HEADER, described, op_size
 from kafka_coord.zk.store import (

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from kafka_coord.cli.lazy import LazyCommands
-from kafka_coord.cli.main import cli
+from kafka_coord.cli.main import LazyCommands, cli
 from tests.cli.commands import commands
 from tests.cli.running import environment, run
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 
 from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, TopicPartition

@@ -14,7 +14,7 @@ from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.fetchers import KafkaFetchers
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.model import StartPoint
 from tests.consumer.fetched import PARTITION, messages
 

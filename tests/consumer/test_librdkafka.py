@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.consumer import fetchers
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 
 
 def make_fetchers() -> fetchers.KafkaFetchers:

@@ -15,7 +15,7 @@ from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path, zookee
 from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 
 @pytest.fixture

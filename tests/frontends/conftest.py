@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.access import GatewayOptions
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
 

@@ -12,8 +12,8 @@ from kafka_coord.channel.frames import BadFrame, Decoder, encode
 from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.coordinator.first_ends import EndLister
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
-from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.access import GatewayOptions
+from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
 from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.zk.store import Store

@@ -12,9 +12,8 @@ from typing import Any
 from kafka_coord.channel.frames import Frame, encode
 from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.errors import NoAuth, NoNode, RequestTooLarge
-from kafka_coord.frontends.socket.gateway import Gateway
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
-from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.access import GatewayOptions
+from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import NODE_PREFIX

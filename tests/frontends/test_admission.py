@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.frontends.socket.admission import Admission
+from kafka_coord.frontends.socket.access import Admission
 from kafka_coord.frontends.socket.connection import Connection
 
 

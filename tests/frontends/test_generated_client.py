@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.zk import layout
 from tests.coordinator.harness import World
 from tests.frontends.generated_client import SCHEMA, Fields, GeneratedClient

@@ -16,7 +16,7 @@ from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine.instructions import WriteMember
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.writes import MemberZnodes, Write
-from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES
 from kafka_coord.zk import layout

@@ -21,8 +21,7 @@ from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
 from kafka_coord.frontends import handshakes, tls
 from kafka_coord.frontends.socket import server
-from kafka_coord.frontends.socket.access import SocketAccess, UsersFile
-from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.access import GatewayOptions, SocketAccess, UsersFile
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields

@@ -47,8 +47,8 @@ from kafka_coord.monitor.audit.jute import Truncated
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.txnlog import decode_txn, read_log
 from kafka_coord.settings import host_and_port, load_settings
-from kafka_coord.zk.acl_identities import parse_identities
-from kafka_coord.zk.connect_string import parse_connect_string
+from kafka_coord.zk.acl import parse_identities
+from kafka_coord.zk.options import parse_connect_string
 from kafka_coord.zk.store import Node, Stat
 from tests.chaos import journal
 from tests.fuzzing.mutations import Form

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.channel.frames import encode
 from kafka_coord.consumer.brokers import BrokerDirectory
-from kafka_coord.frontends.socket.metadata import MetadataDirectory
+from kafka_coord.frontends.socket.questions import MetadataDirectory
 from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
 from kafka_coord.model import Unreadable
 from kafka_coord.monitor.doctor import Severity

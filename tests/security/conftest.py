@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from kafka_coord.zk import connect
-from kafka_coord.zk.acl import ANY_GROUP, AclPlan
-from kafka_coord.zk.acl_identities import digest_identity
+from kafka_coord.zk.acl import ANY_GROUP, AclPlan, digest_identity
 from kafka_coord.zk.options import Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
 from tests.coordinator.harness import World

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from kafka_coord.zk import layout
-from kafka_coord.zk.acl_identities import digest_identity
+from kafka_coord.zk.acl import digest_identity
 from tests.cli.running import Run, run
 from tests.coordinator.harness import World
 from tests.security.conftest import PASSWORDS

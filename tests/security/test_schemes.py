@@ -12,7 +12,7 @@ import pytest
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import NoAuth, StoreUnavailable
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.zk import connect, kazoo_private, layout
 from kafka_coord.zk.acl import AclPlan, Identity
 from kafka_coord.zk.acl_tree import apply, compare

@@ -11,8 +11,7 @@ import pytest
 
 from kafka_coord.errors import MultiFailed, NoAuth, StoreError
 from kafka_coord.zk import layout
-from kafka_coord.zk.acl import ANYONE, RULES, AclPlan, Identity, Permission, rule_of
-from kafka_coord.zk.acl_identities import digest_identity
+from kafka_coord.zk.acl import ANYONE, RULES, AclPlan, Identity, Permission, digest_identity, rule_of
 from kafka_coord.zk.acl_tree import AclChange
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData

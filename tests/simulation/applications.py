@@ -13,7 +13,7 @@ from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import FetchedRuns, Run
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition

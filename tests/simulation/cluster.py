@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.kafka_znodes import topic_value

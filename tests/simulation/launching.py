@@ -24,7 +24,7 @@ from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.registering import registration_value
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
+from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.model import Member, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout

@@ -17,7 +17,7 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import FetchedRuns
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.coordinator import decide, group_reader, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import FirstEnds

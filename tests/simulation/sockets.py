@@ -21,8 +21,7 @@ from kafka_coord.channel.rpc import AnsweredRequest, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.frontends.socket.connection import Connection
-from kafka_coord.frontends.socket.gateway import Gateway
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
+from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.model import CommandId, StopFetcher
 from kafka_coord.zk.store import SessionState, Store
 from tests.simulation.scheduler import Scheduler

@@ -24,8 +24,7 @@ from kafka_coord.dev.jobs.flights import as_arrow, decoded
 from kafka_coord.dev.jobs.streaming import RECORDS, StreamOptions, run_stream
 from kafka_coord.errors import ConsumerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.managed import describe_group
-from kafka_coord.spark.packaging import requirements, write_zip
-from kafka_coord.spark.session import java_home_for_spark
+from kafka_coord.spark.session import java_home_for_spark, requirements, write_zip
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.cli.running import run, started

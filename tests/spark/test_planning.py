@@ -9,8 +9,7 @@ from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.member import fair_shares
 from kafka_coord.spark.options import SourceOptions, StartingOffsets
-from kafka_coord.spark.planned_batch import PlannedBatch, require_group
-from kafka_coord.spark.ranges import OffsetRanges
+from kafka_coord.spark.ranges import OffsetRanges, PlannedBatch, require_group
 
 A, B, C = (TopicPartition("flights", number) for number in range(3))
 

@@ -16,9 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
 
 from kafka_coord.model import TopicPartition
-from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.spark.progress import GroupProgressListener, watch
-from kafka_coord.spark.ranges import OffsetRanges
+from kafka_coord.spark.ranges import OffsetRanges, PlannedBatch
 from kafka_coord.zk import layout
 from tests.fuzzing.tools import odd_cluster
 from tests.spark.queries import Seen

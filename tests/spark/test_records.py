@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.spark.records import decoded, keep_aside
+from kafka_coord.spark.fetching import decoded, keep_aside
 
 SCHEMA = "carrier string, delay double"
 VALUES = [

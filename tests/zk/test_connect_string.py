@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.zk.connect_string import parse_connect_string
-from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
+from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions, parse_connect_string
 
 
 @pytest.mark.parametrize(

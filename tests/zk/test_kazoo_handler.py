@@ -17,7 +17,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kafka_coord.errors import SessionLost
 from kafka_coord.zk import connect
-from kafka_coord.zk.kazoo_handler import KazooHandler
+from kafka_coord.zk.kazoo_private import KazooHandler
 from kafka_coord.zk.store import Store
 
 

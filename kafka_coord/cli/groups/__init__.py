@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kafka_coord.cli.lazy import LazyCommands
+from kafka_coord.cli.main import LazyCommands
 
 _COMMANDS = {
     "list": ("kafka_coord.cli.groups.show:list_command", "List all groups with their state."),

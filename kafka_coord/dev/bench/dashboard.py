@@ -19,7 +19,7 @@ from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, 
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _FILL_S = 600.0
 _BAR_PERCENT, _BAR_MS = 1.0, 50.0

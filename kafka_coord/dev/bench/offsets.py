@@ -16,7 +16,7 @@ from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import TopicPartition
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

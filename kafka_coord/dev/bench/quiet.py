@@ -25,7 +25,7 @@ from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.settings import host_and_port
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect, layout

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import cache_directory
 from kafka_coord.dev.cluster.java import archives_classes
-from kafka_coord.spark.java import Java
+from kafka_coord.spark.session import Java
 
 _NEW = ".new"
 _KEPT = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from kafka_coord.spark.java import Java, find_java
+from kafka_coord.spark.session import Java, find_java
 
 COMPILER = ("-m", "jdk.compiler/com.sun.tools.javac.Main")
 """Java's arguments that run its compiler, which only a JDK has."""

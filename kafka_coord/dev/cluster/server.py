@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.class_archive import archive_flags, discard_archive
 from kafka_coord.dev.cluster.ports import free_port, port_is_free, require_free
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 # For small servers, a fast start matters most, so they use one compiler tier and the simplest collector.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")

@@ -19,8 +19,7 @@ from kafka_coord.dev.jobs.delays import write_report
 from kafka_coord.dev.jobs.flights import decoded
 from kafka_coord.dev.jobs.streaming import Ended, StreamOptions, run_stream
 from kafka_coord.errors import ConsumerError
-from kafka_coord.spark.java import find_java
-from kafka_coord.spark.session import spark_session
+from kafka_coord.spark.session import find_java, spark_session
 
 log = logging.getLogger(__name__)
 

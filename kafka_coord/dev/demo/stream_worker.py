@@ -15,8 +15,7 @@ from kafka_coord.dev.demo.journal import JournalWriter, now_ms
 from kafka_coord.dev.demo.queries import LIGHT
 from kafka_coord.dev.demo.worker import Work, run_worker
 from kafka_coord.errors import ConsumerError
-from kafka_coord.spark.java import find_java
-from kafka_coord.spark.session import spark_session
+from kafka_coord.spark.session import find_java, spark_session
 from kafka_coord.spark.source import SHORT_NAME
 from kafka_coord.spark.stopping import BetweenBatches
 

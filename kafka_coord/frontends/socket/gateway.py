@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
@@ -34,19 +35,35 @@ from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
-from kafka_coord.frontends.socket.access import DenialLog, SocketAccess, UsersFile
+from kafka_coord.frontends.socket.access import DenialLog, GatewayOptions, RegistrationCheck, SocketAccess, UsersFile
 from kafka_coord.frontends.socket.connection import Connection, Peer, SocketPresence
 from kafka_coord.frontends.socket.heard import HeardNote
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
-from kafka_coord.frontends.socket.metadata import MetadataDirectory
-from kafka_coord.frontends.socket.options import GatewayOptions
-from kafka_coord.frontends.socket.questions import Questions
-from kafka_coord.frontends.socket.registration_check import RegistrationCheck
+from kafka_coord.frontends.socket.questions import MetadataDirectory, Questions
 from kafka_coord.model import Durations, TopicPartition
 from kafka_coord.model.json_fields import shown
 from kafka_coord.zk.store import SessionState, Store
 
+if TYPE_CHECKING:
+    from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.zk.election import Leadership
+
 log = logging.getLogger(__name__)
+
+
+class LeadershipView:
+    """Tells the gateway whether this instance is elected. ``service`` is set only after the gateway has started,
+    because the service publishes the gateway's address."""
+
+    def __init__(self) -> None:
+        self.service: CoordinatorService | None = None
+
+    def leadership(self) -> Leadership | None:
+        """Returns the current leadership, even while it is uncertain whether this instance still leads."""
+        return self.service.leadership if self.service is not None else None
+
+    def leads(self) -> bool:
+        """Returns whether it is certain that this instance is elected now."""
+        return self.service is not None and self.service.elected
 
 
 _OF_MEMBERS = (MessageType.COMMIT, MessageType.COMMITTED, MessageType.UNRESOLVED, MessageType.LEAVE)

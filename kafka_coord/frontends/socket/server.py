@@ -14,11 +14,9 @@ from kafka_coord.channel.rpc import Rpc
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from kafka_coord.frontends.handshakes import Handshakes
-from kafka_coord.frontends.socket.access import SocketAccess, UsersFile
-from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.frontends.socket.access import GatewayOptions, SocketAccess, UsersFile
+from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
-from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.peer import CLOSING_S, Input, SocketPeer
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store

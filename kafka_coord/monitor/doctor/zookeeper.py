@@ -9,7 +9,7 @@ from kafka_coord.errors import NoAuth, NoNode
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.monitor.doctor.four_letter import ServerFacts, ask_servers
 from kafka_coord.zk import layout
-from kafka_coord.zk.connect_string import parse_connect_string
+from kafka_coord.zk.options import parse_connect_string
 from kafka_coord.zk.store import Store
 
 MULTI_READ_SINCE = (3, 6, 0)

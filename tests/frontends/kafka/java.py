@@ -20,7 +20,7 @@ from kafka_coord.dev.cluster.jars import (
     kafka_class_path,
     pyspark_jars_directory,
 )
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _TOOLS_JAR = Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 _RELEASE = Release("the tools of Kafka", f"jars-{KAFKA_VERSION}-tools", (_TOOLS_JAR,), 1)

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.frontends.socket.leadership_view import LeadershipView
+from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Cause, GroupKind

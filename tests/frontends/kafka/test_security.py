@@ -31,7 +31,7 @@ from confluent_kafka.admin import (
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
-from kafka_coord.consumer.offset_reset import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings

@@ -23,7 +23,7 @@ from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _WITHIN_S = 300.0
 _LEAST_SHARE = {

@@ -22,7 +22,7 @@ from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.zk.store import Store
 
 _TOPIC = "flights"

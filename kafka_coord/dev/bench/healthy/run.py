@@ -30,7 +30,7 @@ from kafka_coord.dev.demo.journal import read_journal
 from kafka_coord.dev.demo.options import Kind
 from kafka_coord.dev.demo.workforce import require_running, stop_all
 from kafka_coord.errors import VerificationFailed
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _BROKERS, _PARTITIONS = 3, 12
 _STARTS_S = 300.0

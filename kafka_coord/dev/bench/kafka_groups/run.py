@@ -18,7 +18,7 @@ from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
 from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 Found = tuple[list[Table], list[Bar]]
 _WITH_ONE_BROKER: Mapping[Part, Callable[[Servers, KafkaGroupsOptions, OnProgress], Found]] = {

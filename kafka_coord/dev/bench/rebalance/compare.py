@@ -44,7 +44,7 @@ from kafka_coord.dev.cluster.kraft import KAFKA_4_VERSION, KraftBroker
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError, Timeout
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.zk import connect, layout
 
 _TOPIC = "flights"

@@ -11,7 +11,7 @@ from kafka_coord.dev.cluster.jars import fetched_class_path
 from kafka_coord.dev.cluster.java import COMPILER, run_java
 from kafka_coord.dev.cluster.kraft import KAFKA_4
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _SOURCE = Path(__file__).with_name("Members.java")
 _COMPILING_S = 120.0

@@ -14,7 +14,7 @@ from kafka_coord.dev.bench.rebalance.testbed import STILL_S, MeasuredGroup, Memb
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _SETTLES_S = 60.0
 _DRAWINGS = [

@@ -13,7 +13,7 @@ from kafka_coord.dev.bench.rolling.journal import Note, What
 from kafka_coord.dev.cluster.jars import kafka_class_path
 from kafka_coord.dev.cluster.java import COMPILER, run_java
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 _SOURCE = Path(__file__).with_name("RollingClient.java")
 _COMPILING_S = 120.0

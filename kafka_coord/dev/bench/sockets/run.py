@@ -25,7 +25,7 @@ from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 from kafka_coord.errors import Timeout
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 

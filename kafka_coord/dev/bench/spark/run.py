@@ -21,8 +21,7 @@ from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
-from kafka_coord.spark.session import spark_session
+from kafka_coord.spark.session import find_java, spark_session
 
 _SETTINGS = {
     "spark.driver.memory": "1g",

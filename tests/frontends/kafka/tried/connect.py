@@ -23,7 +23,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.tried.fetching import java_class_path
 from tests.frontends.kafka.tried.play import Instances, NotSeen

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 from tests.frontends.kafka.tried.fetching import (
     MEMBERS,
     go_program,

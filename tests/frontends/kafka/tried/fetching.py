@@ -14,7 +14,7 @@ from kafka_coord.dev.cluster.cache import becoming, cache_directory
 from kafka_coord.dev.cluster.jars import zookeeper_class_path
 from kafka_coord.dev.cluster.java import COMPILER
 from kafka_coord.errors import DevClusterError
-from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import find_java
 
 MEMBERS = Path(__file__).parent / "members"
 
