@@ -41,7 +41,7 @@ class NoManagedGroups(ManagedGroups):
     """Serves no managed group, and has nothing recorded."""
 
     def __init__(self) -> None:
-        self.groups, self.knows = ServedGroups(), lambda _name: True
+        self.groups, self.knows = ServedGroups(), lambda group: bool(group)
         self.administration = _Unrecorded()  # type: ignore[assignment]
 
     def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
