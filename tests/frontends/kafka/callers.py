@@ -41,8 +41,11 @@ class NoManagedGroups(ManagedGroups):
     """Serves no managed group, and has nothing recorded."""
 
     def __init__(self) -> None:
-        self.groups, self.knows = ServedGroups(), lambda group: bool(group)
+        self.groups = ServedGroups()
         self.administration = _Unrecorded()  # type: ignore[assignment]
+
+    def knows(self, group: str) -> bool:
+        return bool(group)
 
     def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
         del check
