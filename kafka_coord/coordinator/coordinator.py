@@ -9,13 +9,12 @@ from itertools import islice
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.cluster_history import ClusterHistoryWriter
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import EndLister, FirstEnds
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
-from kafka_coord.coordinator.idle import settled_as_of
+from kafka_coord.coordinator.image import known_in, reads_of_registrations, reads_of_settled, settled_in
 from kafka_coord.coordinator.listeners import (
     BrokerChangeListener,
     GroupChangeListener,
@@ -26,19 +25,18 @@ from kafka_coord.coordinator.listeners import (
     TopicPartitionChangeListener,
     UnresolvedListener,
 )
-from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.coordinator.operator_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.registry import GroupRegistry, TopicCatalog
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each
-from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth, StoreUnavailable
-from kafka_coord.model import Action, Member, Process, Request
+from kafka_coord.errors import MultiFailed, NoAuth, StoreUnavailable
+from kafka_coord.model import Action, Process, Request
 from kafka_coord.model.histories import Election
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetData, Node, Op, Store
+from kafka_coord.zk.store import GetData, Op, Read, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -205,15 +203,15 @@ class ConsumerCoordinator:
             [*layout.PERSISTENT_ROOTS],
             [layout.broker(broker) for broker in brokers],
             [layout.request(name) for name in requests],
-            [path for group in groups for path in (layout.settled(group), layout.ids(group))],
-            [layout.registration(*consumer) for consumer in consumers] if few else [],
         )
-        results = iter(read_each(self._store, [GetData(path) for some in paths for path in some]))
-        roots, of_brokers, of_requests, of_groups, registrations = ([*islice(results, len(some))] for some in paths)
+        reads: list[Sequence[Read]] = [[GetData(path) for path in some] for some in paths]
+        reads += [reads_of_settled(groups), reads_of_registrations(consumers) if few else ()]
+        results = iter(read_each(self._store, [read for some in reads for read in some]))
+        roots, of_brokers, of_requests, of_groups, registrations = ([*islice(results, len(some))] for some in reads)
         idle = self._take_settled(groups, of_groups)
         if not few:
             consumers = [(group, name) for group, name in consumers if group not in idle]
-            registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
+            registrations = [*read_each(self._store, reads_of_registrations(consumers))]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
             if root is None:  # someone deleted it after this instance registered
                 self._store.ensure_path(path)
@@ -224,35 +222,24 @@ class ConsumerCoordinator:
         self._take_members({g: names for g, names in groups.items() if g not in idle}, consumers, registrations)
         self.queue.calm(idle)
 
-    def _take_settled(self, groups: Iterable[str], nodes: Sequence[Answer]) -> frozenset[str]:
+    def _take_settled(self, groups: Iterable[str], answers: Sequence[Answer]) -> frozenset[str]:
         """Adopts and returns the groups that are recorded as at rest and whose members have not changed since."""
-        idle = set()
-        for number, group in enumerate(groups):
-            node, ids = nodes[2 * number : 2 * number + 2]
-            settled = settled_as_of(layout.settled(group), node, ids) if self._options.settled_after_ms else None
+        idle, found = set(), settled_in(groups, answers) if self._options.settled_after_ms else {}
+        for group, record in zip(groups, answers[::2], strict=True):
+            settled = found.get(group)
             if settled is not None:
                 self.registry.put(group, settled.subscriptions)
                 self.handler.idle.begin(self.handler.memories.of(group), settled)
                 idle.add(group)
-            elif node is not None:
+            elif record is not None:
                 self.handler.memories.of(group).settled_exists = True
         return frozenset(idle)
 
     def _take_members(
         self, groups: Mapping[str, Sequence[str]], consumers: Sequence[tuple[str, str]], nodes: Sequence[Answer]
     ) -> None:
-        members: dict[str, list[Member]] = {group: [] for group in groups}
-        decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
-        for (group, name), node in zip(consumers, nodes, strict=True):
-            if isinstance(node, Node) and group in groups:
-                where = layout.registration(group, name)
-                try:
-                    member = decode_member(where, node)
-                except MalformedValue:
-                    continue  # the handler reports it when it reads the group
-                members[group].append(member)
-                decoded[group][where] = node.stat.mzxid, member
+        found = dict(zip(consumers, nodes, strict=True))
         for group, names in groups.items():
-            self.registry.update(group, members[group])
-            memory = self.handler.memories.of(group)
-            memory.decoded, memory.consumers = decoded[group], tuple(names)
+            known = known_in(group, {name: found[group, name] for name in names})  # the handler reports what it misses
+            self.registry.update(group, known.members)
+            self.handler.memories.of(group).known = known

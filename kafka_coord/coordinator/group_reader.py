@@ -1,20 +1,28 @@
-"""Takes groups from the queue and reads them. Idle groups only get a quick check; all others get a full snapshot."""
+"""Takes groups from the queue and reads them. Idle groups only get a quick check. Of all others, it reads the images,
+usually in one or two multi-reads, and finds out which deadlines have passed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.deadlines import DeadlineInputs, deadlines, slow_commands
+from kafka_coord.coordinator.history import past_decisions
 from kafka_coord.coordinator.idle import IdleGroups
+from kafka_coord.coordinator.image import Image, Snapshot, Wanted, read_images
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory
-from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
+from kafka_coord.coordinator.offset_expiry import retention_in
 from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.registry import TopicCatalog
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import StoreError
-from kafka_coord.zk.store import Store
+from kafka_coord.model import Request, TopicInfo
+from kafka_coord.model.retention import Retention
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -109,3 +117,82 @@ class GroupReader:
                 )
             )
         return observe(self._store, queries, epoch=self._epoch, options=self._options)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuery:
+    """A group to read, and what is already known about it. ``with_history`` also requests the group's past decisions,
+    because the next decision is appended to them. ``with_zxids`` also requests the zxids of the group's state."""
+
+    memory: GroupMemory
+    topics: Mapping[str, TopicInfo]
+    requests: Sequence[Request]
+    with_history: bool = False
+    with_zxids: bool = False
+
+
+def observe(
+    store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
+) -> list[Snapshot | StoreError | None]:
+    """Reads several groups together (see :func:`~kafka_coord.coordinator.image.read_images`). If a group may be empty,
+    a further request reads the brokers' retention. Returns ``None`` for a group that does not exist, and the error for
+    a group that cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
+
+    Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent.
+    """
+    now = store.clock.monotonic()
+    wanted = [
+        Wanted(
+            one.memory.group,
+            one.memory.known,
+            slow=slow_commands(one.memory.timers, now),
+            history=one.with_history,
+            zxids=one.with_zxids,
+        )
+        for one in queries
+    ]
+    images = read_images(store, wanted, everywhere=True)
+    may_be_empty = any(not one.registered and not one.ledgers for one in images.values())
+    retention = retention_in(read_each(store, [GetData(layout.RETENTION)] if may_be_empty else ()))
+    results: list[Snapshot | StoreError | None] = []
+    for query in queries:
+        image = images.get(query.memory.group)
+        try:
+            results.append(_observed(store, query, image, retention, epoch, options) if image is not None else None)
+        except StoreError as error:
+            results.append(error)
+    return results
+
+
+def _observed(
+    store: Store, query: GroupQuery, image: Image, retention: Retention | None, epoch: int, options: CoordinatorOptions
+) -> Snapshot:
+    image.require_listings()
+    memory, target = query.memory, image.assignment
+    memory.known = image.known
+    due = deadlines(
+        DeadlineInputs(
+            image.members, image.registered, image.ledgers, image.channels, target, image.settings, retention
+        ),
+        memory.timers,
+        options,
+        store.clock.monotonic(),
+        store.clock.time() * 1000,
+    )
+    nothing_kept, memory.nothing_kept = memory.nothing_kept, False
+    observation = replace(
+        image.observation(epoch, query.topics),
+        requests=tuple(query.requests),
+        in_grace=due.in_grace,
+        overdue=due.overdue,
+        retired=due.retired,
+        retention_passed=due.retention_passed,
+        nothing_kept=nothing_kept,
+        generation_floor=_newest_generation(store, image.group) if target is None else 0,
+    )
+    return Snapshot(observation, image)
+
+
+def _newest_generation(store: Store, group: str) -> int:
+    """Returns the highest generation in the group's history. If the target was lost, the next one must be higher."""
+    return max((one.generation for one in past_decisions(store, group)), default=0)

@@ -10,10 +10,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.catalog import TopicCatalog
-from kafka_coord.coordinator.decide import Decided
-from kafka_coord.coordinator.decision_writer import ActiveLeadership, DecisionWriter, PreparedPlan
-from kafka_coord.coordinator.execute import NewCommands
+from kafka_coord.coordinator.decision_writer import ActiveLeadership, DecisionWriter, PreparedPlan, remember_ledgers
+from kafka_coord.coordinator.execute import Decided, NewCommands
 from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
 from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
@@ -22,13 +20,10 @@ from kafka_coord.coordinator.offset_expiry import OffsetExpiry
 from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.rebalances import Rebalances
-from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.reporting import StuckGroup, report_failure, report_pass, say_again_at, stuck
-from kafka_coord.coordinator.scheduling import Scheduler
+from kafka_coord.coordinator.queue import RebalanceRequestQueue, Scheduler
+from kafka_coord.coordinator.registry import GroupRegistry, TopicCatalog
+from kafka_coord.coordinator.reporting import Rebalances, StuckGroup, report_failure, report_pass, say_again_at, stuck
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan, SetTarget
-from kafka_coord.coordinator.tamper_repair import remember_ledgers
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import Action, GroupSettings, Observation
 from kafka_coord.model.action import about_group

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
-from kafka_coord.coordinator.observe import past_decisions
 from kafka_coord.coordinator.plan.operator_requests import DONE
 from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan, SetTarget, WriteLedgerAndCommands
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import (
     NO_PARTITIONS,
@@ -31,7 +31,7 @@ from kafka_coord.model.action import encoded_actions, newest
 from kafka_coord.model.histories import Trail
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Clock, Create, Node, Op, SetData, Store
+from kafka_coord.zk.store import Clock, Create, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -227,3 +227,13 @@ def _decoded(node: Node, path: str) -> WrittenHistory:
     return WrittenHistory(
         list(map(EncodedDecision.of, found.decisions)), encoded_actions(found.actions), node.stat.version
     )
+
+
+def past_decisions(store: Store, group: str) -> tuple[Decision, ...]:
+    """Reads the group's past decisions. Returns an empty tuple if they are unreadable."""
+    path = layout.history(group)
+    (node,) = read_each(store, [GetData(path)])
+    try:
+        return Trail.from_json(fields.load(node.data, path), path).decisions if isinstance(node, Node) else ()
+    except MalformedValue:
+        return ()  # reported when the history is replaced

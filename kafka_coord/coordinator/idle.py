@@ -7,20 +7,19 @@ import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.image import Snapshot, unchanged
 from kafka_coord.coordinator.memory import AtRest, GroupMemory
-from kafka_coord.coordinator.observe import Snapshot, unchanged
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.registry import TopicCatalog
 from kafka_coord.coordinator.steps import Plan
-from kafka_coord.coordinator.tolerant_reads import Answer
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, StoreError
+from kafka_coord.errors import Fenced, MultiFailed, StoreError
 from kafka_coord.model import Coverage, Settled, Subscription, TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.settled import interests
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Node, SetData, Store
+from kafka_coord.zk.store import Create, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -32,26 +31,6 @@ def spread(group: str) -> float:
     """Returns a factor between 0.75 and 1.25 for the group's intervals, so that not all groups are due at once. A
     group's factor never changes."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
-
-
-def decode_settled(where: str, found: Answer) -> Settled | None:
-    """Decodes a group's at-rest record. Returns ``None`` if the record is missing or unreadable; the next write
-    replaces an unreadable one."""
-    if not isinstance(found, Node):
-        return None
-    try:
-        return Settled.from_json(fields.load(found.data, where), where)
-    except MalformedValue as error:
-        log.warning("ignoring unreadable path=%s reason=%s", where, error.reason)
-        return None
-
-
-def settled_as_of(where: str, found: Answer, ids: Answer) -> Settled | None:
-    """Returns a group's at-rest record, or ``None`` if there is none or a member has registered or left since. ``ids``
-    is the parent of the registration znodes."""
-    settled = decode_settled(where, found) if isinstance(ids, Node) else None
-    as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
-    return settled if settled is not None and settled.zxids.hold(as_of) else None
 
 
 class IdleGroups:
@@ -114,13 +93,13 @@ class IdleGroups:
         if not plan.quiet(snapshot.observation):
             memory.mark_active()
             return None
-        if snapshot.zxids is None:
+        if snapshot.image.zxids is None:
             memory.at_rest = None
             memory.quiet_since = now if memory.quiet_since is None else memory.quiet_since
             return memory.quiet_since + self._options.settled_after_ms / 1000
         members, topics = snapshot.observation.members, snapshot.observation.topics
         subscriptions = interests(one.subscription for one in members.values())
-        settled = Settled(snapshot.zxids, self._digest(subscriptions, topics), len(members), subscriptions)
+        settled = Settled(snapshot.image.zxids, self._digest(subscriptions, topics), len(members), subscriptions)
         memory.at_rest = AtRest(settled, topics, self._next_whole(memory.group))
         return None
 
@@ -142,7 +121,7 @@ class IdleGroups:
         """Returns the write that records the group as at rest. Returns ``None`` if the group is already recorded or
         must not be recorded."""
         at_rest = memory.at_rest
-        if at_rest is None or snapshot.zxids is None or memory.settled_written == at_rest.settled:
+        if at_rest is None or snapshot.image.zxids is None or memory.settled_written == at_rest.settled:
             return None
         if any(member.gateway is not None for member in snapshot.observation.members.values()):
             return None

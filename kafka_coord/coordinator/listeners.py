@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.registry import GroupRegistry, TopicCatalog
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, TopicPartition, Unreadable

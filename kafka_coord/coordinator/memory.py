@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_coord.coordinator.deadlines import GroupTimers
+from kafka_coord.coordinator.image import Known
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import Coverage, Decision, Ledger, Settled, SubscriptionKind, TopicInfo, Unreadable
@@ -107,11 +108,8 @@ class GroupMemory:
     """The (monotonic) time at which the current pass began."""
 
     timers: GroupTimers = field(default_factory=GroupTimers)
-    decoded: Mapping[str, tuple[int, object]] = field(default_factory=dict)
-    """Maps the path of each znode that the last pass decoded to the zxid of its last write (mzxid) and its value. The
-    next pass decodes only the znodes that have been written since then."""
-    consumers: tuple[str, ...] = ()
-    """The consumers that the last pass saw. The next pass reads their znodes before it lists the current consumers."""
+    known: Known = field(default_factory=Known)
+    """What the last pass read, for the next one."""
     watched_commands: set[str] = field(default_factory=set)
     """The command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
-from kafka_coord.coordinator.execute import Executor
+from kafka_coord.channel.offset_details import with_details
+from kafka_coord.channel.operations import decode_offset
+from kafka_coord.coordinator.execute import Executor, in_parts
+from kafka_coord.coordinator.history import past_decisions
 from kafka_coord.coordinator.idle import spread
-from kafka_coord.coordinator.kept_offsets import StoredOffset, read_kept
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.observe import past_decisions, retention_in
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.start_offsets import read_start_offsets
-from kafka_coord.coordinator.tolerant_reads import read_each
-from kafka_coord.coordinator.translate import in_parts
-from kafka_coord.errors import MultiFailed
+from kafka_coord.coordinator.tolerant_reads import Answer, read_each
+from kafka_coord.errors import MalformedValue, MultiFailed
 from kafka_coord.model import (
     Cause,
     CommittedOffset,
@@ -26,9 +27,12 @@ from kafka_coord.model import (
     is_gone_long_enough,
     is_identity,
 )
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.retention import Retention
 from kafka_coord.zk import layout
+from kafka_coord.zk.retention import decode_retention
 from kafka_coord.zk.store import Delete, GetChildren, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
@@ -173,3 +177,69 @@ def of_topic(
 
 def _removals(offsets: Collection[StoredOffset]) -> list[Op]:
     return [op for one in offsets for op in one.removal]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """An offset in ZooKeeper. ``version`` is that of its znode. ``details`` is the path of its details, if it has
+    any."""
+
+    path: str
+    version: int
+    value: CommittedOffset
+    details: str | None = None
+
+    @property
+    def removal(self) -> list[Op]:
+        return [Delete(self.path, self.version), *([Delete(self.details)] if self.details is not None else [])]
+
+
+def read_kept(store: Store, group: str, topics: Sequence[str]) -> Mapping[str, list[StoredOffset]]:
+    """Returns all offsets of the given topics, whether or not they belong to the present topics. Raises
+    :class:`StoreError`."""
+    listed = store.read_many([GetChildren(layout.topic_offsets(group, name)) for name in topics])
+    found: dict[str, list[StoredOffset]] = {}
+    for name, partitions in zip(topics, listed, strict=True):
+        numbers = [
+            number
+            for text in (partitions if isinstance(partitions, tuple) else ())
+            if (number := fields.decimal(text, MAX_PARTITION)) is not None
+        ]
+        nodes = store.read_many(
+            [GetData(layout.offset(group, name, number)) for number in numbers]
+            + [GetData(layout.offset_details(group, name, number)) for number in numbers]
+        )
+        found[name] = []
+        for number, node, more in zip(numbers, nodes, nodes[len(numbers) :], strict=False):
+            path = layout.offset(group, name, number)
+            if isinstance(node, Node):
+                where = layout.offset_details(group, name, number) if isinstance(more, Node) else None
+                found[name].append(StoredOffset(path, node.stat.version, _value(path, node, more), where))
+    return found
+
+
+def outlives_retention(store: Store, group: str) -> bool:
+    """Returns whether any of the group's offsets expires at a time that its client has set, and that has not come yet.
+    Raises :class:`StoreError`."""
+    (listing,) = store.read_many([GetChildren(layout.details(group))])
+    kept = read_kept(store, group, listing) if isinstance(listing, tuple) else {}
+    now_ms = store.clock.time() * 1000
+    return any(one.value.expires_at_ms > now_ms for offsets in kept.values() for one in offsets)
+
+
+def _value(path: str, node: Node, details: object) -> CommittedOffset:
+    """Returns the stored offset. Of an unreadable one, only the time is known."""
+    try:
+        bare = CommittedOffset(decode_offset(node.data, path))
+    except MalformedValue:
+        bare = CommittedOffset(-1)
+    return with_details(bare, node.stat.mzxid, details)._replace(committed_at_ms=node.stat.mtime_ms)
+
+
+def retention_in(found: Sequence[Answer]) -> Retention | None:
+    """Returns the brokers' retention, which is only read if a group may be empty, or ``None`` if it cannot be read."""
+    node = found[0] if found else None
+    if isinstance(node, Node):
+        with suppress(MalformedValue):
+            return decode_retention(layout.RETENTION, node)
+    return Retention() if node is None else None

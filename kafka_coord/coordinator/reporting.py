@@ -1,16 +1,17 @@
-"""Logs the outcome of each pass over a group, unreadable znodes, and groups that do not settle."""
+"""Logs the outcome of each pass over a group, unreadable znodes, and groups that do not settle. Counts rebalances."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.memory import GroupMemory, Outcome, Unsettled
 from kafka_coord.coordinator.plan.inputs import unread_topics
 from kafka_coord.coordinator.plan.reasons import counted, cut, names
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget
 from kafka_coord.coordinator.tolerant_reads import report
-from kafka_coord.model import Observation, PartitionSet
+from kafka_coord.model import Cause, Decision, Durations, Observation, PartitionSet
 
 log = logging.getLogger(__name__)
 
@@ -138,3 +139,21 @@ def _ownerless(observation: Observation) -> int:
         return 0
     wanted = PartitionSet.union(observation.assignment.members.values())
     return len(wanted - PartitionSet.union(ledger.held for ledger in observation.ledgers.values()))
+
+
+@dataclass(slots=True)
+class Rebalances:
+    """The counts since the election. ``settled`` records the time from each decision until every partition had its new
+    owner, leaving out decisions that needed no commands."""
+
+    decided: Counter[Cause] = field(default_factory=Counter)
+    moved_partitions: int = 0
+    settled: Durations = field(default_factory=Durations)
+
+    def count(self, decision: Decision, *, is_new: bool) -> None:
+        """Counts a written decision by its most important cause, or adds its duration once it has settled."""
+        if is_new:
+            self.decided[decision.causes[0]] += 1
+            self.moved_partitions += decision.moved
+        elif decision.settled_ms is not None:
+            self.settled.add(decision.settled_ms / 1000)

@@ -1,15 +1,18 @@
-"""Reads that tolerate forbidden znodes, and a walk through the tree below a znode."""
+"""Reads and decoding that tolerate forbidden and malformed znodes, and a walk through the tree below a znode."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, cast
 
 from kafka_coord.coordinator.remediation import what_to_do
-from kafka_coord.errors import NoAuth
+from kafka_coord.errors import MalformedValue, NoAuth
 from kafka_coord.model import Unreadable
-from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
+from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.zk.store import GetChildren, Node, Read, ReadResult, Store
 
+T = TypeVar("T")
 Answer = ReadResult | Unreadable
 """The result of one read. :class:`Unreadable` means that the ACL forbids reading the znode."""
 
@@ -33,6 +36,62 @@ def read_each(store: Store, reads: Sequence[Read]) -> tuple[Answer, ...]:
             return (Unreadable(reads[0].path, FORBIDDEN),)
     half = len(reads) // 2
     return read_each(store, reads[:half]) + read_each(store, reads[half:])
+
+
+class Decoding:
+    """Decodes the results of reads and collects those that cannot be decoded."""
+
+    def __init__(self, known: Mapping[str, tuple[int, object]]) -> None:
+        self.known = known
+        self.values: dict[str, tuple[int, object]] = {}
+        self.unreadable: list[Unreadable] = []
+        self.hidden: list[Unreadable] = []
+
+    def listing(self, found: Answer) -> tuple[str, ...] | None:
+        """Returns children that every decision needs, or ``None`` if their parent does not exist or is hidden."""
+        if isinstance(found, Unreadable):
+            self.hidden.append(found)
+            self.unreadable.append(found)
+        return found if isinstance(found, tuple) else None
+
+    def children(self, found: Answer) -> tuple[str, ...]:
+        """Returns the children of a parent that may be missing or unreadable."""
+        if isinstance(found, Unreadable):
+            self.unreadable.append(found)
+        return found if isinstance(found, tuple) else ()
+
+    def names(self, parent: str, found: Answer) -> tuple[str, ...]:
+        listing = self.listing(found) or ()
+        for name in listing:
+            if not is_legal(name):
+                reason = f"the name {name[:80]!r} is not legal: use {RULE}"
+                self.unreadable.append(Unreadable(f"{parent}/{name}", reason))
+        return tuple(name for name in listing if is_legal(name))
+
+    def decode(self, where: str, found: Answer, decoder: Callable[[str, Node], T], empty: T | None = None) -> T | None:
+        """Decodes a znode. Returns ``None`` if the znode does not exist, and ``empty`` if it is empty or unreadable."""
+        if isinstance(found, Unreadable):
+            self.unreadable.append(found)
+            return empty
+        if not isinstance(found, Node):
+            return None
+        if not found.data and empty is not None:
+            return empty
+        mzxid, value = self.known.get(where, (-1, None))
+        try:
+            # the cast is safe, because each path has only one decoder
+            decoded = cast("T", value) if mzxid == found.stat.mzxid else decoder(where, found)
+        except MalformedValue as error:
+            self.unreadable.append(Unreadable(error.where, error.reason, found.stat.czxid))
+            return empty
+        self.values[where] = found.stat.mzxid, decoded
+        return decoded
+
+    def decode_each(
+        self, found: Mapping[str, Answer], where: Callable[[str], str], decoder: Callable[[str, Node], T]
+    ) -> dict[str, T]:
+        decoded = {consumer: self.decode(where(consumer), node, decoder) for consumer, node in found.items()}
+        return {consumer: value for consumer, value in decoded.items() if value is not None}
 
 
 def tree_below(store: Store, path: str) -> list[str]:

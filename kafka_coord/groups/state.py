@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from kafka_coord.channel.operations import decode_command
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, Target, load_assignors
+from kafka_coord.coordinator.image import read_commands
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.plan.reasons import partitions_text
 from kafka_coord.coordinator.steps import GroupState, SetTarget
-from kafka_coord.errors import MalformedValue
 from kafka_coord.groups.group import Unowned, WaitingCommand, duration, lasting
 from kafka_coord.groups.offsets import Committed, partitions_of, subscribed
 from kafka_coord.groups.snapshot import GroupSnapshot
@@ -20,7 +19,7 @@ from kafka_coord.model import CommandType, Observation, PartitionSet, Unreadable
 from kafka_coord.model.sequences import grouped
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetData, Node, Store
+from kafka_coord.zk.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +95,16 @@ def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waitin
         for consumer, commands in sorted(snapshot.pending.items())
         for command in commands
     ]
-    nodes = store.read_many([GetData(layout.command(group, c, one.name)) for group, c, one in listed]) if listed else ()
     waiting, unreadable = [], []
-    for (group, consumer, command_id), node in zip(listed, nodes, strict=True):
-        if not isinstance(node, Node):
+    for (group, consumer, command_id), outstanding in zip(listed, read_commands(store, listed), strict=True):
+        if outstanding is None:
             continue  # acknowledged since the listing
-        path = layout.command(group, consumer, command_id.name)
-        command = None
-        try:
-            command = decode_command(node.data, path)
-        except MalformedValue as error:
-            unreadable.append(Unreadable(error.where, error.reason))
+        command, since_ms, fault = outstanding
+        if fault is not None:
+            unreadable.append(Unreadable(fault.where, fault.reason))
         member = snapshots[group].observation.members.get(consumer)
         live = member is not None and command is not None and command.incarnation == member.incarnation
-        waiting.append(WaitingCommand(group, consumer, command_id, node.stat.ctime_ms, live, command))
+        waiting.append(WaitingCommand(group, consumer, command_id, since_ms, live, command))
     return Waiting(tuple(waiting), tuple(unreadable))
 
 

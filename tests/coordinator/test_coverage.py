@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.coordinator.coverage import Covering, covering
-from kafka_coord.coordinator.start_offsets import read_start_offsets
+from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets
 from kafka_coord.model import (
     Coverage,
     Member,

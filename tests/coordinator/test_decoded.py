@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from kafka_coord.coordinator.group_reader import GroupQuery, observe
+from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Ledger
 from kafka_coord.model import json_fields as fields
@@ -41,7 +42,7 @@ def test_a_decoded_value_is_used_until_its_znode_is_written_again() -> None:
     assert ledgers()["c1"].generation == 2
     store.delete(path)
     assert not ledgers()
-    assert path not in memory.decoded
+    assert path not in memory.known.decoded
 
 
 @pytest.mark.usefixtures("quiet")

@@ -150,7 +150,7 @@ def test_a_group_whose_decoding_fails_affects_neither_the_handler_nor_other_grou
     led = Led("flights", 4)
     for group in ("g1", "g2", "g3"):
         led.join(group, "c1")
-    monkeypatch.setattr("kafka_coord.coordinator.observe._decode_settings", _only_of("g1", "g3"))
+    monkeypatch.setattr("kafka_coord.coordinator.image.decode_settings", _only_of("g1", "g3"))
     for group in ("g1", "g2", "g3"):
         led.store.set(layout.group(group), b'{"version":1}')
     led.handler.step()
@@ -235,7 +235,7 @@ def test_a_group_that_cannot_be_decided_is_logged_every_minute_with_the_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led = Led("flights", 4)
-    monkeypatch.setattr("kafka_coord.coordinator.observe._decode_settings", _only_of("g2"))
+    monkeypatch.setattr("kafka_coord.coordinator.image.decode_settings", _only_of("g2"))
     for group in ("g1", "g2"):
         led.join(group, "c1")
         led.store.set(layout.group(group), b'{"version":1}')

@@ -1,10 +1,12 @@
 """Tests of a group's snapshot, which takes two reads, between which anything may happen."""
 
+from kafka_coord.coordinator.group_reader import GroupQuery, observe
+from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, Subscription
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete
 from tests.simulation.server import SimulatedZooKeeper
@@ -41,6 +43,44 @@ def test_a_member_that_vanishes_between_the_two_reads_has_its_grace_period() -> 
     assert isinstance(snapshot, Snapshot)
     assert not snapshot.observation.members
     assert snapshot.observation.in_grace == {"c1"}
+
+
+class _Counts(Quiet):
+    reads = 0
+
+    def before_effect(self, store: SimulatedStore, doing: str) -> None:
+        self.reads += doing.startswith("read")
+
+
+def test_a_pass_takes_one_request_and_a_second_one_for_everything_that_the_first_does_not_know() -> None:
+    store = connected_store(SimulatedZooKeeper(), around=(requests := _Counts()))
+    for path in (layout.ids("delays"), layout.channel("delays", "c1"), layout.unresolved("delays")):
+        store.ensure_path(path)
+    member = Member("c1", 1, Subscription.to(["flights"]))
+    store.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
+    store.create(layout.assignment("delays"), fields.dump(Assignment(1, 1, "", "sticky", "", {}).to_json()))
+    memory, requests.reads = GroupMemory("delays"), 0
+
+    def seen() -> Snapshot:
+        (snapshot,) = observe(store, [GroupQuery(memory, {}, ())], epoch=1, options=CoordinatorOptions())
+        assert isinstance(snapshot, Snapshot)
+        return snapshot
+
+    seen()
+    assert requests.reads == 2
+    seen()
+    assert requests.reads == 3
+
+    # a new consumer, a refused topic, and a command that has been outstanding for long
+    name = store.create(layout.command("delays", "c1", "stop-fetcher-"), b"?", sequence=True).rpartition("/")[2]
+    memory.timers.commands["c1", 1, name] = -1_000
+    store.create(layout.refusals("delays", "c1"), fields.dump(Refusals(1, {"flights": "no"}).to_json()))
+    store.create(layout.registration("delays", "c2"), fields.dump(member.to_json()))
+    found = seen()
+    assert requests.reads == 5
+    assert set(found.observation.members) == {"c1", "c2"}
+    assert set(found.observation.refusals) == {"c1"}
+    assert [one.path for one in found.observation.unreadable] == [layout.command("delays", "c1", name)]
 
 
 def test_a_coordinator_that_was_elected_later_knows_how_long_an_expired_session_was() -> None:

@@ -13,10 +13,15 @@ from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, R
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all, registration_value
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.model import Member, Subscription
-from kafka_coord.zk.store import Check
+from kafka_coord.zk.store import Check, Store
 from tests.coordinator.harness import World
 
 FENCE = "/fence"
+
+
+def test_the_fenced_store_writes_out_every_method_of_a_store() -> None:
+    public = {name for name in vars(Store) if not name.startswith("_")}
+    assert public <= vars(FencedStore).keys(), "a method that it only inherits may write past the fence"
 
 
 def registered(world: World, group: str, consumer: str, protocol: str | None) -> Registration | Refusal:

@@ -23,6 +23,7 @@ _FORK = re.compile(
 _SERVING = ("group_kinds", "group_requests", "groups", "client_assigned")
 """The modules of the listener that find groups and pass requests on to those that are client-assigned."""
 _OF_A_PARTITION = ("owner", "holding", "committed_offset", "start_offset", "end_offset", "unresolved")
+_PARTS_OF_A_GROUP = {"ids", "registration", "owners", "ledger", "channels", "channel", "command", "assignment"}
 _WRITTEN = re.compile(r"<!-- shape: .*?<!--/shape-->", re.DOTALL)
 _ITS_DEFINITION = re.compile(r"^\s*(?:from|import|def) ")
 
@@ -108,6 +109,41 @@ def small_rooms(root: Path) -> Iterator[str]:
                 yield name
 
 
+def readers(root: Path) -> Iterator[str]:
+    """Yields the modules that read what a managed group consists of: registrations, ledgers, channels and commands, and
+    the target. Each has a function that names the path of one and makes a read of it, or asks as if it were a
+    coordinator, with a memory of its own. Watches do not count, nor do the library for consumers and ``zk/``."""
+    for name, source in modules(root).items():
+        room = name.removeprefix("kafka_coord.").partition(".")[0]
+        if room not in {"coordinator", "frontends", "groups", "monitor", "cli"}:
+            continue
+        functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+        fakes = room != "coordinator" and re.search(r"\bGroupMemory\(", source) is not None
+        if fakes or any(_reads_a_group(function) for function in functions):
+            yield name
+
+
+def _reads_a_group(function: ast.FunctionDef) -> bool:
+    found = list(ast.walk(function))
+    paths = {one.attr for one in found if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "layout"}
+    return bool(paths & _PARTS_OF_A_GROUP) and any(
+        isinstance(one, ast.Call) and ast.unparse(one.func) in {"GetData", "GetChildren"} for one in found
+    )
+
+
+def on_the_way(root: Path) -> set[str]:
+    """Returns the modules on the way of one pass: those of ``coordinator/`` that the handler imports, directly or not,
+    and that define a function. The planner and the assignors count as one each."""
+    found, reached, by = modules(root), set[str](), importers(root)
+    new = {"kafka_coord.coordinator.handler"}
+    while new:
+        reached |= new
+        new = {name for name in found if name.startswith("kafka_coord.coordinator.") and by[name] & new} - reached
+    rooms = ("kafka_coord.coordinator.plan", "kafka_coord.coordinator.assignors")
+    named = {name: next((room for room in rooms if name.startswith(room)), name) for name in reached}
+    return {room for name, room in named.items() if re.search(r"^ *def ", found[name], re.MULTILINE)}
+
+
 def statements(root: Path) -> Iterator[str]:
     """Yields the files that state the shape of one JSON object, that of a partition's offsets: each of its own fields
     stands there as a key, as an annotated name, or in a table. What ``scripts/shapes`` writes does not count."""
@@ -137,11 +173,13 @@ MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
         11,
         4,
     ),
+    "readers of a managed group's znodes": (lambda root: len(list(readers(root))), 1, 1),
+    "modules on the way of one pass of the handler": (lambda root: len(on_the_way(root)), 20, 20),
     "class names defined more than once": (lambda root: len(list(shared_class_names(root))), 2, 5),
-    "installed modules": (lambda root: len(modules(root)), 393, 260),
+    "installed modules": (lambda root: len(modules(root)), 381, 260),
     "modules under 60 lines with one importer, in the same package": (
         lambda root: len(list(small_rooms(root))),
-        20,
+        15,
         0,
     ),
     "statements of one JSON shape": (lambda root: len(list(statements(root))), 1, 1),

@@ -18,7 +18,7 @@ from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import FetchedRuns
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.coordinator import decide, group_reader, observe
+from kafka_coord.coordinator import decision_writer, group_reader, image
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import FirstEnds
 from kafka_coord.coordinator.group_reader import GroupReader
@@ -178,7 +178,7 @@ def _stale_start_offset() -> Patch:
         once = {tp: read_once.setdefault((store, tp), offset) for tp, offset in found.offsets.items()}
         return replace(found, offsets=once)
 
-    return decide, "read_start_offsets", read_first
+    return decision_writer, "read_start_offsets", read_first
 
 
 def _commands_in_any_order() -> Patch:
@@ -336,15 +336,15 @@ def _settled_whatever_has_happened() -> Patch:
 
 
 def _zxids_of_after_the_look() -> Patch:
-    original = observe.observe
+    original = group_reader.observe
 
     def with_later_zxids(store: Any, found: Any) -> Any:
-        if not isinstance(found, observe.Snapshot) or found.zxids is None:
+        if not isinstance(found, image.Snapshot) or found.image.zxids is None:
             return found
         group = found.observation.group
         paths = (layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group))
         nodes = store.read_many([GetData(path) for path in (*paths, layout.assignment(group))])
-        return replace(found, zxids=observe._zxids(*nodes))
+        return replace(found, image=replace(found.image, zxids=image._zxids(*nodes)))
 
     def observe_first(store: Any, *args: Any, **options: Any) -> Any:
         return [with_later_zxids(store, found) for found in original(store, *args, **options)]
@@ -373,7 +373,7 @@ def _later_partition_counts_as_a_first_start() -> Patch:
     def read(*args: Any) -> Any:
         return replace(read_start_offsets(*args), later=frozenset())
 
-    return decide, "read_start_offsets", read
+    return decision_writer, "read_start_offsets", read
 
 
 def _partitions_counted_at_every_start() -> Patch:
@@ -402,7 +402,7 @@ def _offsets_expire_at_once() -> Patch:
 
 
 def _remembered_only_with_a_start() -> Patch:
-    return decide, "_covering", lambda *_: StartOffsets()
+    return decision_writer, "_covering", lambda *_: StartOffsets()
 
 
 MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {

@@ -7,9 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from kafka_coord.coordinator import deadlines, decision_writer, observe, start_offsets
-from kafka_coord.coordinator.decide import Decided
-from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator import deadlines, decision_writer, image, start_offsets
+from kafka_coord.coordinator.execute import Decided, Executor
 from kafka_coord.coordinator.plan import operator_requests, plan, planning, reconcile
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from kafka_coord.coordinator.steps import WriteLedgerAndCommands
@@ -45,7 +44,7 @@ def _old_offsets_of_a_new_topic() -> Patch:
 
 
 def _pause_not_seen() -> Patch:
-    return observe, "_decode_pause", lambda _where, _node: None
+    return image, "_decode_pause", lambda _where, _node: None
 
 
 def _split_unit() -> Patch:

@@ -1,4 +1,5 @@
-"""``sticky``, the default assignor: balance comes first, then few moves, then nearby replicas."""
+"""``sticky``, the default assignor, and ``weighted``: balance comes first, then few moves, then nearby replicas.
+``weighted`` distributes partitions in proportion to the members' capacities."""
 
 from __future__ import annotations
 
@@ -34,3 +35,15 @@ def assign_by_capacity(inputs: AssignmentInputs, capacities: Mapping[str, int]) 
         else:
             balance_loads(part, topics, weights, pool, inputs)
     return Target({consumer: share.as_set() for consumer, share in shares.items()})
+
+
+class WeightedAssignor:
+    """Gives a member with capacity 3 three times as many partitions as a member with capacity 1, as nearly as whole
+    partitions allow.
+
+    Members with the same subscription get their shares by the largest remainder method. If subscriptions differ,
+    partitions move until no single move would improve the balance.
+    """
+
+    def assign(self, inputs: AssignmentInputs) -> Target:
+        return assign_by_capacity(inputs, {name: member.capacity for name, member in inputs.members.items()})

@@ -101,7 +101,7 @@ def target_is_unreadable(observation: Observation) -> bool:
 
 def unreadable_offsets(observation: Observation) -> list[Unreadable]:
     """Returns the offset znodes that keep partitions from being started; see
-    :func:`kafka_coord.coordinator.decide.decide`."""
+    :func:`kafka_coord.coordinator.decision_writer.decide`."""
     below = layout.offsets(observation.group) + "/"
     return [found for found in observation.unreadable if found.path.startswith(below)]
 

@@ -35,10 +35,10 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
         return removal
     evictions = decide_evictions(observation, membership)
     decided = decide_target(observation, membership, evictions, assignors)
-    return _write(observation, membership, evictions, decided, assignors)
+    return _assembled(observation, membership, evictions, decided, assignors)
 
 
-def _write(
+def _assembled(
     observation: Observation,
     membership: GroupMembership,
     evictions: Evictions,

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from kafka_coord.errors import MultiFailed, StoreError
 from kafka_coord.zk.fencing import multi_fenced
-from kafka_coord.zk.store import ANY_VERSION, Check, Clock, Create, Delete, Op, OpResult, Session, SetData, Stat, Store
-
-
-def _method(name: str) -> Any:
-    """Returns a method that forwards to the wrapped store's method ``name``."""
-    return lambda self, *arguments, **named: getattr(self._store, name)(*arguments, **named)
+from kafka_coord.zk.store import (
+    ANY_VERSION,
+    Armed,
+    Check,
+    Clock,
+    Create,
+    Delete,
+    Listing,
+    Node,
+    Op,
+    OpResult,
+    Read,
+    ReadResult,
+    Session,
+    SessionListener,
+    SetData,
+    Stat,
+    Store,
+    Watcher,
+)
 
 
 class FencedStore(Store):
     """Wraps another store. Each write goes through :func:`multi_fenced`, so it raises :class:`Fenced` once another
-    instance has taken over."""
+    instance has taken over. Every method of :class:`Store` is written out here: none may get past the fence unseen."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store
@@ -37,10 +50,45 @@ class FencedStore(Store):
     def acl_bytes(self) -> int:
         return self._store.acl_bytes
 
-    get, children, exists = map(_method, ("get", "children", "exists"))
-    exists_many, children_many, read_many = map(_method, ("exists_many", "children_many", "read_many"))
-    arm, watch_gone, follow, unfollow = map(_method, ("arm", "watch_gone", "follow", "unfollow"))
-    on_session, sync, ensure_prepared = map(_method, ("on_session", "sync", "ensure_prepared"))
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._store.on_session(listener)
+
+    def get(self, path: str, watcher: Watcher | None = None) -> Node:
+        return self._store.get(path, watcher)
+
+    def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
+        return self._store.children(path, watcher)
+
+    def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        return self._store.exists(path, watcher)
+
+    def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
+        return self._store.exists_many(paths, watcher)
+
+    def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
+        return self._store.children_many(paths, watcher)
+
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        return self._store.read_many(reads)
+
+    def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
+        return self._store.arm(children, data, watcher, reads)
+
+    def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
+        self._store.watch_gone(paths, watcher)
+
+    def follow(self, path: str, watcher: Watcher) -> bool:
+        return self._store.follow(path, watcher)
+
+    def unfollow(self, path: str, watcher: Watcher) -> None:
+        self._store.unfollow(path, watcher)
+
+    def sync(self, path: str = "/") -> None:
+        self._store.sync(path)
+
+    def ensure_prepared(self) -> None:
+        """Creates the prepared znodes without the fence: they are the same for every instance."""
+        self._store.ensure_prepared()
 
     # --- writes ------------------------------------------------------------------------------------------------------
 

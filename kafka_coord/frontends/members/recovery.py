@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from kafka_coord.channel.operations import Registration
-from kafka_coord.coordinator.idle import settled_as_of
-from kafka_coord.coordinator.tolerant_reads import Answer, read_each
+from kafka_coord.coordinator.image import list_registered, read_registrations
+from kafka_coord.coordinator.tolerant_reads import Answer
 from kafka_coord.errors import MalformedValue
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import GATEWAY
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+from kafka_coord.zk.store import Node, Store
 
 FoundMember = tuple[Registration, RegistrationOptions]
 
@@ -24,27 +23,14 @@ def find_members(
 ) -> tuple[list[FoundMember], dict[str, str]]:
     """Returns the members of the given groups that use one of ``protocols`` (``None`` is the socket protocol), and the
     groups that could not be read completely, each with the reason. Raises :class:`StoreUnavailable`."""
-    groups = list(groups)
-    reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
-    answers = read_each(store, reads)
-    groups = [  # skips groups recorded as at rest: they never have members without a ZooKeeper session
-        group
-        for number, group in enumerate(groups)
-        if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None
-    ]
-    listings = read_each(store, [GetChildren(layout.ids(group)) for group in groups])
+    listings = list_registered(store, groups)  # without groups at rest: they have no members without a session
     consumers = [
-        (group, consumer)
-        for group, listing in zip(groups, listings, strict=True)
-        for consumer in (listing if isinstance(listing, tuple) else ())
-        if is_legal(consumer)
+        (group, name) for group, names in listings.items() if not isinstance(names, Unreadable) for name in names
     ]
-    nodes = read_each(store, [GetData(layout.registration(*consumer)) for consumer in consumers])
-    channels = read_each(store, [GetData(layout.channel(*consumer)) for consumer in consumers])
-    pairs = zip(groups, listings, strict=True)
-    unread = {group: f"{bad.path}: {bad.reason}" for group, bad in pairs if isinstance(bad, Unreadable)}
+    unread = {group: f"{bad.path}: {bad.reason}" for group, bad in listings.items() if isinstance(bad, Unreadable)}
     members = []
-    for (group, consumer), node, channel in zip(consumers, nodes, channels, strict=True):
+    found = read_registrations(store, consumers)
+    for (group, consumer), (node, channel) in zip(consumers, found, strict=True):
         try:
             member = _member(group, consumer, protocols, node, channel)
         except MalformedValue as error:

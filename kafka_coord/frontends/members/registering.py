@@ -18,6 +18,7 @@ from typing import Any
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, register_ops
 from kafka_coord.channel.zookeeper import ensure_group
+from kafka_coord.coordinator.image import read_registrations
 from kafka_coord.errors import (
     BadVersion,
     KafkaCoordError,
@@ -31,11 +32,12 @@ from kafka_coord.errors import (
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted
+from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import generated
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import packed, unit_at_fault
-from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, Stat
+from kafka_coord.zk.store import Delete, Node, Op, OpResult, SetData, Stat
 
 log = logging.getLogger(__name__)
 
@@ -133,11 +135,12 @@ def _register(store: FencedStore, requests: Sequence[Registering]) -> None:
 
 def _examine(store: FencedStore, requests: Sequence[Registering]) -> list[Registering]:
     """Returns the registrations that can be written now and finishes all others."""
-    paths = [layout.registration(one.group, one.consumer) for one in requests]
-    channels = [layout.channel(one.group, one.consumer) for one in requests]
-    nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
+    found = read_registrations(store, [(one.group, one.consumer) for one in requests])
     possible, names = [], set()
-    for request, node, channel in zip(requests, nodes, nodes[len(requests) :], strict=False):
+    for request, (node, channel) in zip(requests, found, strict=True):
+        for read in (node, channel):
+            if isinstance(read, Unreadable):
+                raise NoAuth(f"{read.path}: {read.reason}", read.path)
         registered = node if isinstance(node, Node) else None
         stat = channel.stat if isinstance(channel, Node) else None
         if (request.group, request.consumer) in names:

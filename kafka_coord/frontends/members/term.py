@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order, look_op
+from kafka_coord.channel.operations import Registration, eviction_op, in_order, look_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
-from kafka_coord.coordinator.observe import decode_ledger
-from kafka_coord.errors import MalformedValue, NoNode, StoreError
+from kafka_coord.coordinator.image import Holding, read_commands, read_holdings
+from kafka_coord.errors import NoNode, StoreError
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
@@ -25,10 +25,10 @@ from kafka_coord.frontends.members.machine.stimuli import MemberId, Registration
 from kafka_coord.frontends.members.recovery import find_members
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
 from kafka_coord.frontends.members.writes import MemberZnodes, Write, Writer
-from kafka_coord.model import CommandId, CommandType, StartFetcher, TopicPartition
+from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, GetChildren, GetData, Node, Op, Store
+from kafka_coord.zk.store import Check, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -261,43 +261,38 @@ class Term:
             self._handle(stimuli.RegistrationFailed(one.wanted, outcome))
 
     def _read_members(self, members: Sequence[MemberId]) -> None:
-        keys = [(member.group, member.consumer) for member in members]
-        reads = [read for key in keys for read in (GetData(layout.ledger(*key)), GetChildren(layout.channel(*key)))]
-        answers = self.store.read_many(reads)
-        listings = answers[1::2]
-        outstanding = [in_order(listing)[0] if isinstance(listing, tuple) else None for listing in listings]
-        starting = self._read_starts(members, outstanding)
-        for member, ledger, commands in zip(members, answers[::2], outstanding, strict=True):
+        holdings = read_holdings(self.store, [(member.group, member.consumer) for member in members])
+        starting = self._read_starts(members, holdings)
+        for member, (ledger, commands, fault) in zip(members, holdings, strict=True):
             self._members_to_read.pop(member, None)
-            stops = any(one.type is CommandType.STOP_FETCHER for one in commands or ())
-            held, fault = None, ""
-            generation = 0 if ledger is None else None
-            try:
-                if isinstance(ledger, Node):
-                    held, generation = _in_ledger(member, ledger, stops=stops)
-                    held -= starting.get(member, frozenset())
-            except MalformedValue as error:
-                fault = str(error) if commands is not None else ""
-            self._handle(stimuli.MemberRead(member, held, commands, fault, generation))
+            held: frozenset[TopicPartition] | None = None
+            generation: int | None = None
+            if ledger is not None:
+                stops = any(one.type is CommandType.STOP_FETCHER for one in commands or ())
+                held, generation = _in_ledger(member, ledger, stops=stops)
+                held -= starting.get(member, frozenset())
+            elif not fault:
+                generation = 0
+            self._handle(stimuli.MemberRead(member, held, commands, fault if commands is not None else "", generation))
 
     def _read_starts(
-        self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
+        self, members: Sequence[MemberId], holdings: Sequence[Holding]
     ) -> dict[MemberId, frozenset[TopicPartition]]:
         """Returns the partitions in each member's unacknowledged start-fetchers. The member has not consumed anything
         from these partitions yet."""
         starts = [
-            (member, layout.command(member.group, member.consumer, command.name))
-            for member, commands in zip(members, outstanding, strict=True)
-            for command in commands or ()
+            (member, command)
+            for member, holding in zip(members, holdings, strict=True)
+            for command in holding.commands or ()
             if command.type is CommandType.START_FETCHER
         ]
+        found = read_commands(self.store, [(member.group, member.consumer, command) for member, command in starts])
         starting: dict[MemberId, frozenset[TopicPartition]] = {}
-        nodes = self.store.read_many([GetData(path) for _, path in starts])
-        for (member, path), node in zip(starts, nodes, strict=True):
-            with suppress(MalformedValue):  # the error is reported once the command's turn comes
-                if isinstance(node, Node):
-                    partitions = set(decode_command(node.data, path).partitions)
-                    starting[member] = starting.get(member, frozenset()) | partitions
+        for (member, _), outstanding in zip(starts, found, strict=True):
+            # what cannot be decoded is reported once the command's turn comes
+            if outstanding is not None and outstanding.command is not None:
+                partitions = set(outstanding.command.partitions)
+                starting[member] = starting.get(member, frozenset()) | partitions
         return starting
 
     def _member_unread(self, member: MemberId, error: StoreError) -> None:
@@ -305,17 +300,13 @@ class Term:
         self._handle(stimuli.MemberRead(member, None, None, str(error)))
 
     def _read_commands(self, commands: Sequence[tuple[MemberId, CommandId]]) -> None:
-        paths = [layout.command(member.group, member.consumer, command_id.name) for member, command_id in commands]
-        nodes = self.store.read_many([GetData(path) for path in paths])
-        for (member, command_id), path, node in zip(commands, paths, nodes, strict=True):
+        found = read_commands(self.store, [(member.group, member.consumer, one) for member, one in commands])
+        for (member, command_id), outstanding in zip(commands, found, strict=True):
             if self._commands_to_read.get(member) == command_id:
                 del self._commands_to_read[member]
-            try:
-                command = decode_command(node.data, path) if isinstance(node, Node) else None
-            except MalformedValue as error:
-                self._handle(stimuli.CommandRead(member, command_id, None, f"{command_id.name}: {error.reason}"))
-            else:
-                self._handle(stimuli.CommandRead(member, command_id, command))
+            command, fault = (outstanding.command, outstanding.fault) if outstanding is not None else (None, None)
+            why = f"{command_id.name}: {fault.reason}" if fault is not None else ""
+            self._handle(stimuli.CommandRead(member, command_id, command, why))
 
     def _command_unread(self, wanted: tuple[MemberId, CommandId], error: StoreError) -> None:
         self._commands_to_read.pop(wanted[0], None)
@@ -337,13 +328,9 @@ class Term:
         del self._commands_to_drop[command]
 
 
-def _in_ledger(member: MemberId, node: Node, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
+def _in_ledger(member: MemberId, ledger: Ledger, *, stops: bool) -> tuple[frozenset[TopicPartition], int]:
     """Returns the partitions that the member may commit according to its ledger, and the ledger's generation. Stopping
-    partitions count only until the stop is acknowledged, because the next owner may then get them immediately.
-
-    Raises :class:`MalformedValue` if the ledger cannot be read.
-    """
-    ledger = decode_ledger(layout.ledger(member.group, member.consumer), node)
+    partitions count only until the stop is acknowledged, because the next owner may then get them immediately."""
     if ledger.incarnation != member.incarnation:
         return frozenset(), 0
     return frozenset(ledger.held if stops else ledger.owned), ledger.generation

@@ -10,18 +10,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
-from kafka_coord.coordinator.observe import decode_assignment
+from kafka_coord.coordinator.image import read_targets
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import LagTotal, LogRanges
 from kafka_coord.groups.offsets import Committed, offset_rows, partitions_of, read_all_committed, subscribed_among
-from kafka_coord.groups.reading import Reading, group_of
 from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.model import PartitionSet
 from kafka_coord.model.lag import lag_of
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetData, Store
+from kafka_coord.zk.store import Store
 
 AT_ONCE = 20
 """The number of groups measured in one step."""
@@ -92,12 +90,8 @@ class GroupLags:
 
     def _targets(self, names: Sequence[str]) -> dict[str, Mapping[str, PartitionSet]]:
         """Returns each group's target: the partitions of each member."""
-        reading = Reading(self._store)
-        targets = {}
-        for read, found in reading.all(GetData(layout.assignment(name)) for name in names).items():
-            target = reading.decode(read.path, found, decode_assignment)
-            targets[group_of(read.path)] = target.members if target is not None else {}
-        return targets
+        targets = read_targets(self._store, names)
+        return {name: target.members if target is not None else {} for name, target in targets.items()}
 
 
 def _has_others(target: Mapping[str, PartitionSet], committed: Committed) -> bool:

@@ -15,20 +15,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kafka_coord.coordinator.idle import decode_settled, spread
+from kafka_coord.coordinator.idle import spread
+from kafka_coord.coordinator.image import Rest, decode_settled, read_rests
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.coordinator.tolerant_reads import Answer
 from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import GroupRow
 from kafka_coord.groups.managed import group_row
 from kafka_coord.groups.reading import Reading, group_of
 from kafka_coord.groups.snapshot import read_groups
-from kafka_coord.model import Assignment, GroupKind, GroupSettings
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model import GroupKind
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.settled import Zxids
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetData, Node, ReadResult, Store, WatchEvent, WatchType
+from kafka_coord.zk.store import GetData, Node, Store, WatchEvent, WatchType
 
 AT_ONCE = 100
 """The number of groups read in one step."""
@@ -126,10 +127,9 @@ class GroupRows:
 
     def _read(self, names: Sequence[str], cluster: Cluster, now: float) -> None:
         self._count(self._watch(names))
-        results = Reading(self._store).many(_reads(names))  # an ACL may forbid some reads
         busy = []
-        for at, name in enumerate(names):
-            row = self._resting(name, results[at * _PER_GROUP : (at + 1) * _PER_GROUP], cluster)
+        for name, (rest, record) in zip(names, read_rests(self._store, names), strict=True):
+            row = self._resting(name, rest, record, cluster)
             if row is None:
                 busy.append(name)
             else:
@@ -159,19 +159,14 @@ class GroupRows:
         found = zip(names, stats, strict=True)
         return [name for name, stat in found if stat is not None and stat.mtime_ms > since_ms]
 
-    def _resting(self, name: str, found: Sequence[ReadResult], cluster: Cluster) -> GroupRow | None:
+    def _resting(self, name: str, rest: Rest, record: Answer, cluster: Cluster) -> GroupRow | None:
         """Returns the row of a group at rest, or ``None`` if the group is not at rest or is paused."""
-        node, target, settled, paused = found[0], *found[4:]
-        if not isinstance(settled, Node) or not isinstance(node, Node) or paused is not None or cluster.pause:
+        if not isinstance(record, Node) or rest.zxids is None or rest.paused is not None or cluster.pause:
             return None
-        below = {
-            name: one.stat.pzxid if isinstance(one, Node) else 0 for name, one in zip(_BELOW, found[1:], strict=False)
-        }
-        now = Zxids(node.stat.mzxid, assignment=target.stat.mzxid if isinstance(target, Node) else 0, **below)
-        as_of = settled.stat.mzxid, now
+        as_of = record.stat.mzxid, rest.zxids
         if self._as_of.get(name) == as_of:
             return self.rows.get(name)
-        row = _row(name, node, target, settled, now, cluster)
+        row = _row(name, rest, record, cluster)
         if row is not None:
             self._as_of[name] = as_of
         return row
@@ -212,32 +207,13 @@ def _is_dated(decision: Any) -> bool:
     return isinstance(decision, dict) and isinstance(decision.get("decided_at_ms"), int)
 
 
-_PER_GROUP = 7
-_BELOW = ("ids", "owners", "channel")
-
-
-def _reads(names: Sequence[str]) -> list[GetData]:
-    parts = (layout.group, layout.ids, layout.owners, layout.channels, layout.assignment, layout.settled, layout.paused)
-    return [GetData(part(name)) for name in names for part in parts]
-
-
-def _row(name: str, node: Node, target: ReadResult, recorded: Node, now: Zxids, cluster: Cluster) -> GroupRow | None:
-    """Returns the row of the group, or ``None`` if its ``settled`` znode is no longer valid."""
-    settled = decode_settled(layout.settled(name), recorded)
-    if settled is None or settled.zxids != now:
+def _row(name: str, rest: Rest, record: Node, cluster: Cluster) -> GroupRow | None:
+    """Returns the row of the group, or ``None`` if its at-rest record is no longer valid."""
+    settled = decode_settled(name, record)
+    if settled is None or settled.zxids != rest.zxids:
         return None
     try:
-        where = layout.assignment(name)
-        assignment = (
-            Assignment.from_json(fields.load(target.data, where), target.stat.version, where)
-            if isinstance(target, Node)
-            else None
-        )
-        settings = (
-            GroupSettings.from_json(fields.load(node.data, layout.group(name)), layout.group(name))
-            if node.data
-            else GroupSettings()
-        )
+        assignment, settings = rest.decode(name)
     except MalformedValue:
         return None
     return GroupRow(

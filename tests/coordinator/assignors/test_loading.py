@@ -7,7 +7,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from kafka_coord.coordinator.assignors import Assignor, load_assignors, loading
+from kafka_coord.coordinator import assignors as loading
+from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.assignors.sticky import StickyAssignor
 
 

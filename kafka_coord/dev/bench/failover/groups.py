@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from kafka_coord.channel.operations import register_ops
-from kafka_coord.coordinator.translate import in_parts
+from kafka_coord.coordinator.execute import in_parts
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import Timeout

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from kafka_coord.channel.offset_details import write_details
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.coordinator.image import Image, Wanted, read_images
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.kafka.managed.adopting import (
     RegisteredProtocols,
@@ -25,9 +26,9 @@ from kafka_coord.frontends.kafka.managed.adopting import (
 )
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
-from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, read_groups, state_of, topics_of
+from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, state_of, topics_of
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import CommittedOffset, Observation, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.model import CommittedOffset, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import about_group, offsets_change
 from kafka_coord.model.sequences import parts
@@ -61,19 +62,20 @@ class Administration:
         states: dict[str, State] = {}
         for part in parts(groups, _AT_ONCE):
             try:
-                observed = await asyncio.to_thread(read_groups, self._store, part)
+                images = await asyncio.to_thread(self._images, part)
             except StoreError as error:
                 log.warning("cannot read managed groups: %s", error)
                 break
-            states |= {group: state_of(one) for group, one in observed.items() if isinstance(one, Observation)}
+            states |= {group: state_of(image) for group, image in images.items() if image.hidden is None}
         return states
 
     async def subscribed(self, group: str, topics: Iterable[str]) -> frozenset[str]:
         """Returns which of the topics the group's members subscribe to. Raises :class:`StoreError`."""
-        seen = (await asyncio.to_thread(read_groups, self._store, (group,)))[group]
-        if isinstance(seen, StoreError):
-            raise seen
-        wanted = [one.subscription for one in seen.members.values()] if seen is not None else []
+        image = (await asyncio.to_thread(self._images, (group,))).get(group)
+        if image is None:
+            return frozenset()
+        image.require_listings()
+        wanted = [one.subscription for one in image.members.values()]
         return frozenset(topic for topic in topics if any(one.wants(topic) for one in wanted))
 
     async def view(self, group: str) -> GroupView:
@@ -93,16 +95,19 @@ class Administration:
     def _views(self, groups: Sequence[str]) -> dict[str, GroupView]:
         ids = TopicIds(self._store)
         try:
-            seen = read_groups(self._store, groups)
-            ids.learn(set().union(*(topics_of(one) for one in seen.values() if isinstance(one, Observation))))
+            images = self._images(groups)
+            ids.learn(set().union(*map(topics_of, images.values())))
         except StoreError as error:
             log.warning("cannot read managed groups: %s", error)
             return {group: GroupView(group, Error.COORDINATOR_NOT_AVAILABLE) for group in groups}
-        return {group: self._view(group, one, ids) for group, one in seen.items()}
+        return {group: self._view(group, images.get(group), ids) for group in groups}
 
-    def _view(self, group: str, seen: Observation | StoreError | None, ids: TopicIds) -> GroupView:
-        if isinstance(seen, StoreError):
-            log.warning("cannot read group=%s: %s", group, seen)
+    def _images(self, groups: Iterable[str]) -> dict[str, Image]:
+        return read_images(self._store, map(Wanted, groups))
+
+    def _view(self, group: str, seen: Image | None, ids: TopicIds) -> GroupView:
+        if seen is not None and seen.hidden is not None:
+            log.warning("cannot read group=%s: %s: %s", group, seen.hidden.path, seen.hidden.reason)
             return GroupView(group, Error.COORDINATOR_NOT_AVAILABLE)
         heard_of = self._terms.heard_of(group)
         served = {one.key[1]: KnownMember(one.member_id, one.epoch, one.is_static) for one in heard_of}

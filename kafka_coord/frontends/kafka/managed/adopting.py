@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
 from kafka_coord.channel.zookeeper import ensure_group
-from kafka_coord.coordinator.observe import decode_member
-from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists
+from kafka_coord.coordinator.image import Wanted, read_images
+from kafka_coord.errors import MultiFailed, NodeExists
 from kafka_coord.model import Cause, Decision, TopicPartition, history_to_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
-from kafka_coord.zk.store import Check, Create, GetData, Node, Store
+from kafka_coord.zk.store import Check, Create, Store
 
 
 def begin_adoption(
@@ -52,16 +51,15 @@ class RegisteredProtocols(NamedTuple):
 
 def read_registered(store: Store, group: str) -> RegisteredProtocols:
     """Reads the group's members from ZooKeeper. Raises :class:`StoreError`."""
-    parent, ids = layout.ids(group), store.exists(layout.ids(group))
-    names = store.children(parent) if ids is not None else ()
-    nodes = store.read_many([GetData(f"{parent}/{name}") for name in names]) if names else ()
-    protocols: dict[str, str | None] = dict.fromkeys(names)
-    for name, node in zip(names, nodes, strict=True):
-        with suppress(MalformedValue):
-            protocols[name] = decode_member(f"{parent}/{name}", node).protocol if isinstance(node, Node) else None
-    return RegisteredProtocols(
-        protocols, ids.pzxid if ids is not None else 0, store.exists(layout.COORDINATOR) is not None
-    )
+
+    image = read_images(store, [Wanted(group, zxids=True)]).get(group)
+    is_decided = store.exists(layout.COORDINATOR) is not None
+    if image is None:
+        return RegisteredProtocols({}, 0, is_decided)
+    image.require_listings()
+    members = {name: image.members.get(name) for name in sorted(image.registered)}
+    protocols = {name: member.protocol if member is not None else None for name, member in members.items()}
+    return RegisteredProtocols(protocols, image.zxids.ids if image.zxids is not None else 0, is_decided)
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kafka_coord.coordinator.observe import decode_assignment
+from kafka_coord.coordinator.image import decode_assignment
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import PartitionSet
 from kafka_coord.zk import layout

@@ -7,8 +7,9 @@ import binascii
 from collections.abc import Iterable
 from contextlib import suppress
 
+from kafka_coord.coordinator.image import read_holdings
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Ledger, is_topic_id
+from kafka_coord.model import is_topic_id
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
@@ -44,15 +45,9 @@ class TopicIds:
         """Returns the ids that the consumer's topics had when it was told to start fetching them. Also reads the
         current ids of ``topics``. Raises :class:`StoreError`."""
         self.learn(topics)
-        path = layout.ledger(group, consumer)
-        (node,) = self._store.read_many([GetData(path)])
-        ids = {}
-        with suppress(MalformedValue, binascii.Error):
-            if isinstance(node, Node):
-                ledger = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
-                for topic, identity in ledger.topic_ids.items():
-                    if is_topic_id(identity):
-                        ids[topic] = _decoded(identity)
+        ((ledger, _, _),) = read_holdings(self._store, [(group, consumer)])
+        stored = ledger.topic_ids if ledger is not None else {}
+        ids = {topic: _decoded(identity) for topic, identity in stored.items() if is_topic_id(identity)}
         for topic in ids.keys() & topics:
             self._ids.setdefault(topic, ids[topic])  # the topic may exist although its znode cannot be read
         return ids

@@ -1,26 +1,22 @@
-"""Reads managed groups from ZooKeeper and builds the responses that describe them to Kafka's own tools."""
+"""Builds the responses that describe managed groups to Kafka's own tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER
-from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
-from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.errors import StoreError
+from kafka_coord.coordinator.image import Image
 from kafka_coord.frontends.kafka.answers import OPERATIONS_NOT_ASKED
 from kafka_coord.frontends.kafka.group import Described, DescribedMember
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
-from kafka_coord.model import NO_PARTITIONS, Observation, PartitionSet
+from kafka_coord.model import NO_PARTITIONS, PartitionSet
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.store import Store
 
 ASSIGNORS = {"uniform": "sticky", "range": "range"}
 """Maps each of Kafka's assignors to the closest assignor of kafka-coord."""
@@ -54,7 +50,7 @@ class GroupView(NamedTuple):
 
     group: str
     error: Error
-    seen: Observation | None = None
+    seen: Image | None = None
     served: Mapping[str, KnownMember] = {}
     ids: TopicIds | None = None
     operations: int = OPERATIONS_NOT_ASKED
@@ -64,18 +60,7 @@ class GroupView(NamedTuple):
         return State.DEAD if self.seen is None else state_of(self.seen)
 
 
-def read_groups(store: Store, groups: Iterable[str]) -> dict[str, Observation | StoreError | None]:
-    """Reads the given groups. The result is ``None`` for a group that does not exist, and the error for a group that
-    cannot be read. Raises :class:`StoreError`."""
-    queries = [GroupQuery(GroupMemory(group), {}, ()) for group in groups]
-    results = observe(store, queries, epoch=0, options=CoordinatorOptions())
-    return {
-        query.memory.group: one.observation if isinstance(one, Snapshot) else one
-        for query, one in zip(queries, results, strict=True)
-    }
-
-
-def state_of(seen: Observation) -> State:
+def state_of(seen: Image) -> State:
     target = seen.assignment
     if not seen.members:
         return State.EMPTY
@@ -86,7 +71,7 @@ def state_of(seen: Observation) -> State:
     return State.STABLE if is_reached and not is_waiting else State.RECONCILING
 
 
-def topics_of(seen: Observation) -> set[str]:
+def topics_of(seen: Image) -> set[str]:
     """Returns the topics of all partitions that members own or should own."""
     sets = [ledger.owned for ledger in seen.ledgers.values()]
     sets += seen.assignment.members.values() if seen.assignment is not None else ()
@@ -122,7 +107,7 @@ _WORDS = {
 """The messages of Kafka's ConsumerGroupDescribe."""
 
 
-def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consumer: str) -> Any:
+def _member(form: Any, view: GroupView, seen: Image, ids: TopicIds, consumer: str) -> Any:
     member = seen.members[consumer]
     served = view.served.get(consumer, KnownMember(consumer, _generation(seen)))
     owned, target = _owned(seen, consumer), _wanted(seen, consumer)
@@ -141,16 +126,16 @@ def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consum
     )
 
 
-def _generation(seen: Observation) -> int:
+def _generation(seen: Image) -> int:
     return seen.assignment.generation if seen.assignment is not None else 0
 
 
-def _owned(seen: Observation, consumer: str) -> PartitionSet:
+def _owned(seen: Image, consumer: str) -> PartitionSet:
     ledger = seen.ledgers.get(consumer)
     return ledger.owned if ledger is not None else NO_PARTITIONS
 
 
-def _wanted(seen: Observation, consumer: str) -> PartitionSet:
+def _wanted(seen: Image, consumer: str) -> PartitionSet:
     return seen.assignment.members.get(consumer, NO_PARTITIONS) if seen.assignment is not None else NO_PARTITIONS
 
 
@@ -178,7 +163,7 @@ def described_as_classic(view: GroupView) -> Described:
     )
 
 
-def _classic_member(view: GroupView, seen: Observation, consumer: str) -> DescribedMember:
+def _classic_member(view: GroupView, seen: Image, consumer: str) -> DescribedMember:
     member = seen.members[consumer]
     served = view.served.get(consumer, KnownMember(consumer, 0))
     held = _owned(seen, consumer)
