@@ -118,6 +118,8 @@ class GroupMemory:
     """The subscriptions that the group is known to remember (ADR 41)."""
     offsets_examined: float | None = None
     """When the group's offsets were last examined, in monotonic seconds (``coordinator.offset_expiry``)."""
+    left_out: frozenset[str] = frozenset()
+    """The internal topics with offsets that the members' patterns leave out, which was logged."""
     nothing_kept: bool = False
     """Whether the next pass is to remove the group, because it is empty and has no offsets."""
     matched: Matched | None = None

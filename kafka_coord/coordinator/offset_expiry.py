@@ -28,6 +28,7 @@ from kafka_coord.model import (
     is_identity,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.member import INTERNAL_TOPICS
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.retention import Retention
@@ -84,6 +85,7 @@ class OffsetExpiry:
         if listing is not None and not isinstance(listing, tuple):
             return  # its ACL forbids reading it
         names = [name for name in listing or () if is_legal(name)]
+        _tell_left_out(memory, observation, names)
         ops, kept = self._examined(observation, names)
         if ops:
             log.info("removing or marking offsets that nobody needs group=%s writes=%d", group, len(ops))
@@ -146,6 +148,23 @@ class OffsetExpiry:
         if self._store.clock.time() * 1000 < since_ms + self._interval_ms or not _OF_ITSELF.issuperset(children):
             return False
         return not any(Cause.TAKEN_OVER in one.causes for one in past_decisions(self._store, group))
+
+
+def _tell_left_out(memory: GroupMemory, observation: Observation, names: Sequence[str]) -> None:
+    """Logs once which internal topics the group has offsets of although its members' patterns leave them out."""
+    before, subscriptions = memory.left_out, [one.subscription for one in observation.members.values()]
+    memory.left_out = frozenset(
+        name
+        for name in INTERNAL_TOPICS.intersection(names)
+        if any(one.leaves_out(name) for one in subscriptions) and not any(one.wants(name) for one in subscriptions)
+    )
+    for name in sorted(memory.left_out - before):
+        log.warning(
+            "the group has offsets of an internal topic, but patterns include internal topics only by name, so nobody"
+            " reads it group=%s topic=%s; to go on reading it, add it to the pattern: ...|%s",
+            *(observation.group, name, name),
+            extra={"event": "internal_topic_left_out"},
+        )
 
 
 def of_topic(

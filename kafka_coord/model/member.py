@@ -93,8 +93,15 @@ class Subscription:
         is one of the pattern's alternatives, as in ``flights|__consumer_offsets``."""
         if self.kind is SubscriptionKind.STATIC:
             return topic in self.topics
-        wanted = topic_pattern(self.expression).matches(topic) is not (self.kind in _EXCLUDING)
-        return wanted and (topic not in INTERNAL_TOPICS or self._names(topic))
+        return self._matches(topic) and (topic not in INTERNAL_TOPICS or self._names(topic))
+
+    def leaves_out(self, topic: str) -> bool:
+        """Returns whether the pattern matches an internal topic but does not name it."""
+        is_internal = self.is_wildcard and topic in INTERNAL_TOPICS
+        return is_internal and self._matches(topic) and not self._names(topic)
+
+    def _matches(self, topic: str) -> bool:
+        return topic_pattern(self.expression).matches(topic) is not (self.kind in _EXCLUDING)
 
     def _names(self, topic: str) -> bool:
         return self.kind not in _EXCLUDING and topic in self.expression.split("|")

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from kafka_coord.channel.offset_details import write_details
 from kafka_coord.channel.operations import register_ops
+from kafka_coord.consumer.settings import member_settings
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
@@ -195,6 +196,26 @@ def test_nothing_is_concluded_from_a_tree_without_topics(world: World) -> None:
     world.store.delete(layout.BROKER_TOPICS)
     world.pass_time(2 * DAY_S)
     assert world.has(AT)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_told"), [(".*", True), ("flights|__consumer_offsets", False), ("flights", False)]
+)
+def test_a_group_with_offsets_of_an_internal_topic_is_told_once_that_its_pattern_leaves_it_out(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pattern: str, is_told: bool
+) -> None:
+    at = TopicPartition("__consumer_offsets", 0)
+    monkeypatch.setitem(IDS, at.topic, "WMyOC9fMQO2RvZzC_cfMOw")
+    world.make(at.topic, IDS[at.topic])
+    world.commit(at)
+    world.store.ensure_path(layout.channel(GROUP, "m1"))
+    value = member_settings(group=GROUP, include=pattern, consumer_id="m1").registration_value(world.store)
+    world.store.multi(register_ops(GROUP, "m1", value))
+    world.pass_time(3 * HOUR_S)
+    told = [one.getMessage() for one in caplog.records if getattr(one, "event", "") == "internal_topic_left_out"]
+    assert len(told) == is_told
+    assert all("|__consumer_offsets" in one for one in told)
+    assert world.has(at)
 
 
 def make_empty(world: World) -> None:
