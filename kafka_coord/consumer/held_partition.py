@@ -118,6 +118,7 @@ class HeldPartition:
         return offset
 
     def stored(self, offset: int) -> None:
-        """Records that ZooKeeper has stored ``offset``."""
+        """Records that ZooKeeper has stored ``offset``. It may be of a commit from before a seek back, of which there
+        can be several under way."""
         self.committed = offset
-        self.may_go_back = self.may_go_back and self.consumed < offset
+        self.may_go_back = self.consumed < offset

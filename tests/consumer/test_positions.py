@@ -151,3 +151,22 @@ def test_markers_alone_are_no_uncommitted_records_of_a_lost_membership(stream: S
     stream.reach(3)
     stream.partitions.abandon()
     assert not stream.partitions.lost_uncommitted
+
+
+def test_a_commit_from_before_a_seek_back_that_arrives_late_does_not_keep_the_position(stream: Stream):
+    """Over a socket, several commits can be under way."""
+    stream.fetch(*range(10))
+    stream.take(7)
+    stream.take(9)
+    assert stream.to_commit == 7
+    stream.partitions.mark_consumed()
+    assert stream.to_commit == 10
+    stream.partitions.seek(stream.holding, 4)
+    stream.fetch(4, 5, 6)
+    stream.take(9)
+    stream.partitions.mark_consumed()
+    stream.partitions.stored({PARTITION: 7})
+    stream.partitions.stored({PARTITION: 10})
+    assert stream.to_commit == 7
+    stream.partitions.stored({PARTITION: 7})
+    assert stream.to_commit is None
