@@ -231,6 +231,15 @@ def test_a_property_that_librdkafka_does_not_know_is_refused_wherever_it_is_give
         assert hint in ran.err
 
 
+@pytest.mark.parametrize(
+    "command", ["watch", "doctor", "groups list --lag", "groups describe g", "consume --group g --topic t"]
+)
+def test_every_command_refuses_such_a_property_before_it_connects(command: str) -> None:
+    ran = run(*command.split(), "--zookeeper", "127.0.0.1:1", "--kafka-property", "ssl.ca.locaton=x")
+    assert ran.code == 2
+    assert "did you mean 'ssl.ca.location'?" in ran.err
+
+
 def test_every_property_of_librdkafka_and_values_that_it_refuses_pass_the_check_of_names() -> None:
     for name, value in {"security.protocol": "ssl", "isolation.level": "x", "acks": "1", "plugin.library.paths": "/no",
                         "enable.ssl.certificate.verification": "false", "ssl.ca.location": "/no"}.items():  # fmt: skip

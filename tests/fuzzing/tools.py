@@ -21,6 +21,7 @@ from kafka_coord.zk.clock import SystemClock
 from tests.fuzzing.odd_broker import running
 from tests.fuzzing.odd_cluster import ASKING, READING, WRITING, OddCluster, write_tree, znodes
 from tests.fuzzing.odd_files import OF_FILES, OddAcls, write_files
+from tests.fuzzing.odd_pages import drawn
 from tests.fuzzing.odd_requests import odd_requests
 from tests.fuzzing.odd_serve import serve_trial
 from tests.monitor.written import Tree
@@ -127,7 +128,7 @@ def _try(reports: Connection, seed: int, native: bool) -> None:
     with odd_cluster(Random(seed)) as cluster:
         for one in (cluster.broker, cluster.instance):
             one.spares_librdkafka = not native
-        trials = trial(cluster, commands=8, requests=40), serve_trial(cluster)
+        trials = trial(cluster, commands=8, requests=40), drawn(cluster), serve_trial(cluster)
         for what, fault in itertools.chain(*trials):
             told = "\n    ".join([*cluster.told, *cluster.broker.told, *cluster.instance.told]) if fault else ""
             reports.send((what, fault, told))

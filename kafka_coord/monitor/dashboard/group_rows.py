@@ -189,13 +189,14 @@ class GroupRows:
 
     def _count(self, names: Sequence[str]) -> None:
         """Records the new rebalances in the histories of the named groups."""
+        latest_ms = self._store.clock.time() * 1000 + RECENT_MS  # a later one is no time, and would hide all others
         nodes = Reading(self._store).many(GetData(layout.history(name)) for name in names)
         for name, node in zip(names, nodes, strict=True):
             if not isinstance(node, Node):
                 continue
             try:
                 written = json.loads(node.data)["decisions"]
-                decided = [one["decided_at_ms"] for one in written if _is_dated(one)]
+                decided = [one["decided_at_ms"] for one in written if _is_dated(one, latest_ms)]
             except (ValueError, LookupError, TypeError, RecursionError):
                 continue  # the group's page shows that its history is unreadable
             known = self._known_decisions.get(name, 0)
@@ -203,8 +204,9 @@ class GroupRows:
             self._known_decisions[name] = max([known, *decided])
 
 
-def _is_dated(decision: Any) -> bool:
-    return isinstance(decision, dict) and isinstance(decision.get("decided_at_ms"), int)
+def _is_dated(decision: Any, latest_ms: float) -> bool:
+    at = decision.get("decided_at_ms") if isinstance(decision, dict) else None
+    return isinstance(at, int) and at <= latest_ms
 
 
 def _row(name: str, rest: Rest, record: Node, cluster: Cluster) -> GroupRow | None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +25,9 @@ from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.zk import layout
 from tests.cli.running import run, started
 from tests.coordinator.harness import World
+from tests.fuzzing.odd_pages import odd_pages
+from tests.fuzzing.odd_requests import served as odd_served
+from tests.fuzzing.tools import odd_cluster
 from tests.monitor.dashboard.served import Served, operators_file, serving
 from tests.monitor.deleting import delete_records
 from tests.waiting import eventually
@@ -88,6 +92,15 @@ def test_a_rebalance_appears_in_the_open_page(world: World, served: Served, page
     assert page.errors == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_page_draws_whatever_the_api_promises(seed: int, page: Any) -> None:
+    """A time that was none once stopped the page, and a consumer called "__proto__" was never shown."""
+    with odd_cluster(Random(seed)) as cluster, odd_served(cluster) as (port, _):
+        page.goto(f"http://127.0.0.1:{port}/dashboard/")
+        for what, fault in odd_pages(page, Random(seed), 10):
+            assert not fault, what
+
+
 def test_a_topic_that_no_member_subscribes_to_any_more_lacks_no_owner(world: World, served: Served, page: Any) -> None:
     world.instance(1).start_elected()
     world.kafka.topic("fares", 1)
@@ -101,7 +114,9 @@ def test_a_topic_that_no_member_subscribes_to_any_more_lacks_no_owner(world: Wor
     assert page.get_by_text("without an owner").count() == 0
     assert page.get_by_text("no owner").count() == 0
     page.get_by_role("link", name="fares 0").first.click()
-    page.get_by_text("not subscribed").wait_for()
+    page.get_by_role("heading", name="fares 0 of delays", level=1).wait_for()
+    page.locator(".lead", has_text="Partition of group delays, not subscribed").wait_for()
+    assert page.locator(".lead .badge").all_text_contents() == ["not subscribed"], "it has no owner, and no verdict"
     assert page.errors == []
 
 

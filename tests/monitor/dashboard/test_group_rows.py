@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 
 import pytest
 
@@ -13,7 +15,10 @@ from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.monitor.dashboard import group_rows
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.zk import layout
+from kafka_coord.zk.clock import SystemClock
 from tests.coordinator.harness import RESTS_SOON, World
+from tests.monitor.written import Tree
+from tests.simulation.store import connected_store
 from tests.waiting import eventually
 
 
@@ -71,3 +76,30 @@ def test_groups_whose_read_failed_are_read_again(world: World, monkeypatch) -> N
         assert not found.complete
     assert found.step(cluster) == 1
     assert found.complete
+
+
+def test_the_rebalances_in_an_odd_history_are_counted_without_the_odd_ones() -> None:
+    tree = Tree(connected_store(clock=SystemClock()))  # type: ignore[arg-type]
+    tree.coordinator()
+    now_ms = round(time.time() * 1000)
+    decisions = [
+        *({"decided_at_ms": at} for at in (now_ms - 2, 2**62, 10**400, "x", None, now_ms - 1)),
+        *(None, 7, [], {}),
+    ]
+    whole = {"version": 1, "decisions": decisions}
+    for name, value in {"odd": whole, "none": {"version": 1}, "text": {"decisions": "x"}, "list": []}.items():
+        tree.group(name)
+        tree.put(layout.history(name), json.dumps(value).encode())
+    found = GroupRows(tree.store, lambda: None)
+    cluster = read_cluster(tree.store)
+
+    def count() -> list[int]:
+        found.known(cluster.groups)
+        found.step(cluster)
+        return list(found.decided_ms)
+
+    assert count() == [now_ms - 2, now_ms - 1]
+    tree.put(layout.history("odd"), json.dumps({"decisions": [*decisions, {"decided_at_ms": now_ms}]}).encode())
+    while tree.store.has_notification():  # type: ignore[attr-defined]
+        tree.store.deliver()  # type: ignore[attr-defined]
+    assert count() == [now_ms - 2, now_ms - 1, now_ms]

@@ -1,5 +1,5 @@
 // Two elements that draw what their `data` says: <time-chart> with uPlot, <owner-lanes> as a table of bars.
-import { clock, duration, h, short, show, utc } from "./dom.js";
+import { clock, duration, h, moment, short, show, utc } from "./dom.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const HEIGHT = 190;
@@ -133,7 +133,11 @@ class OwnerLanes extends HTMLElement {
     clearTimeout(this.#timer);
     if (!this.#data) return;
     const now = Date.now();
-    const { lanes, marks, since, who } = this.#data;
+    const { who } = this.#data;
+    const since = moment(this.#data.since) ?? now;
+    const marks = this.#data.marks.filter((mark) => moment(mark.at));
+    const lanes = this.#data.lanes.map((lane) => ({
+      ...lane, spans: lane.spans.map(([name, start, end]) => [name, moment(start), moment(end)]) }));
     const begins = lanes.flatMap((lane) => lane.spans.map((span) => span[1] ?? since));
     const earliest = Math.min(now - 60e3, ...begins, ...marks.map((mark) => mark.at));
     // if no range is chosen, show the last twelve rebalances
@@ -179,7 +183,7 @@ class OwnerLanes extends HTMLElement {
 
   #axis(from, now, share) {
     const steps = [10, 30, 60, 300, 600, 1800, 3600, 10800, 43200, 86400, 604800].map((s) => s * 1000);
-    const step = steps.find((one) => (now - from) / one <= 8) ?? steps.at(-1);
+    const step = steps.find((one) => (now - from) / one <= 8) ?? Math.ceil((now - from) / 8);
     const ticks = [];
     for (let at = Math.ceil(from / step) * step; at < now; at += step) ticks.push(at);
     return h("div", { class: "lane axis", "aria-hidden": "true" }, h("span", { class: "name" }),

@@ -88,8 +88,11 @@ export function duration(ms, digits = 1) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** Returns a time in ms since 1970, or null if it is none: anyone may have written it. */
+export const moment = (ms) => (ms > 0 && ms < 253_402_300_800_000 ? ms : null);
+
 /** Returns a moment's day and time of day in UTC, the zone of all times here: ["2026-01-31", "12:00:00"]. */
-export const utc = (ms) => new Date(ms).toISOString().slice(0, 19).split("T");
+export const utc = (ms) => new Date(moment(ms) ?? 0).toISOString().slice(0, 19).split("T");
 
 /** Formats a time of day with its zone, and with the date unless it is today. */
 export function clock(ms) {

@@ -19,7 +19,7 @@ export function applied(document, changes) {
     const last = path.at(-1);
     if (how === "append") at[last].push(...value);
     else if (value === undefined) delete at[last];
-    else at[last] = value;
+    else Object.defineProperty(at, last, { value, writable: true, enumerable: true, configurable: true }); // "__proto__" is a name
   }
   return document;
 }

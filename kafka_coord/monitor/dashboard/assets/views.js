@@ -332,7 +332,8 @@ export function partition(name, topic, number) {
         series: [{ name: title, values: found.samples.map((one) => one[at]), colour, fill: at === 2 }],
       } });
       return [
-        h("p", { class: "lead" }, verdictOf(found.verdict, found.since), " of group ", to(name, "groups", name), ", owner ",
+        h("p", { class: "lead" }, found.holding === LEFT ? "Partition" : verdictOf(found.verdict, found.since),
+          " of group ", to(name, "groups", name), found.holding === LEFT ? ", " : ", owner ",
           found.holding === LEFT ? badge(LEFT, "none") : found.owner === null ? badge("no owner", "bad") : to(found.owner, "groups", name, "consumers", found.owner)),
         attention(name, known),
         h("div", { class: "figures" },
@@ -375,7 +376,7 @@ export function consumer(name, who) {
       if (!found) return h("p", { class: "soft" }, "Reading…");
       const member = found.members.find((one) => one.consumer === who);
       const history = known[of("history")];
-      const about = (history ?? []).filter((one) => who in one.moves || one.reason.split(/[ ,]/).includes(who));
+      const about = (history ?? []).filter((one) => Object.hasOwn(one.moves, who) || one.reason.split(/[ ,]/).includes(who));
       const owned = found.offsets.filter((one) => one.owner === who);
       const behind = owned.map((one) => one.lag);
       const unknown = behind.filter((one) => one === null).length;
