@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.wire.frames import HEADER_BYTES
 
 LIBRDKAFKA = ("librdkafka", "confluent-kafka")
 _JAVA, _FRANZ_GO = "apache-kafka-java", "kgo"
@@ -50,9 +51,10 @@ _AGAIN_S = 1.5
 _COMMITS_S = (4.95, 5.3)
 """The shortest and the longest time between two automatic commits (``auto.commit.interval.ms``), in seconds. Once the
 interval has passed, the client commits at the application's next poll."""
-COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
+_COMMITS_ALONE = (_JAVA, *_WITHIN_INTERVAL)
 """The clients whose automatic commits, while unanswered, hold up nothing but the next automatic commit."""
 _PROOFS = 3
+_CORRELATION_AT = 4
 _NOT_AUTOMATIC_S = 600.0
 
 
@@ -203,21 +205,28 @@ class AutoCommits:
     _proofs: int = 0
     _not_before: float = -math.inf
 
-    def may_wait(self, now: float, software: str, request: int) -> bool:
-        """Returns whether the response to the OffsetCommit may wait. ``request`` is a hash of the request without its
-        correlation id."""
+    def may_wait(self, now: float, software: str, frame: bytes) -> bool:
+        """Returns whether the response to the OffsetCommit in ``frame`` may wait."""
         is_due = _COMMITS_S[0] <= now - self._at <= _COMMITS_S[1] and now >= self._not_before
-        is_known = self._proofs >= _PROOFS or request == self._request
-        return is_due and is_known and software.startswith(COMMITS_ALONE)
+        if not is_due or not software.startswith(_COMMITS_ALONE):
+            return False
+        return self._proofs >= _PROOFS or _without_correlation(frame) == self._request
 
-    def arrived(self, now: float, request: int, *, waits: bool) -> None:
+    def arrived(self, now: float, software: str, frame: bytes, *, waits: bool) -> None:
         """Handles a commit. ``waits`` says whether its response will wait."""
+        if not software.startswith(_COMMITS_ALONE):
+            return
         if self._has_waited:
             is_automatic = now - self._at <= _COMMITS_S[1]
             self._proofs = self._proofs + 1 if is_automatic else 0
             if not is_automatic:
                 self._not_before = now + _NOT_AUTOMATIC_S
-        self._at, self._request, self._has_waited = now, request, waits
+        self._at, self._request, self._has_waited = now, _without_correlation(frame), waits
+
+
+def _without_correlation(frame: bytes) -> int:
+    """Returns a hash of a request without its correlation id."""
+    return hash((frame[:_CORRELATION_AT], frame[HEADER_BYTES:]))
 
 
 class LateBeats:

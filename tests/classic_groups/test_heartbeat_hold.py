@@ -147,6 +147,11 @@ def test_a_client_that_commits_often_is_never_answered_with_errors_for_a_session
         assert max(later - before for before, later in pairwise(fine)) <= session_s * 10 * 2 / 3, seed
 
 
+def commit(offset: int, number: int = 1) -> bytes:
+    """The frame of a commit of the offset, with its correlation id ``number``."""
+    return b"".join(one.to_bytes(4, "big") for one in (8 << 16 | 9, number, offset))
+
+
 @dataclass
 class Java:
     """The heartbeats of the Java client for ten minutes, in steps of 0.1 s. It sends one 3 s after the one before, even
@@ -161,9 +166,9 @@ class Java:
     commits: AutoCommits = field(default_factory=AutoCommits)
 
     def commit_waits(self, now: int, *, is_held: bool) -> bool:
-        request = now * (now > self.idle_until)
+        request = commit(now * (now > self.idle_until), number=now)
         waits = is_held and self.commits.may_wait(now / 10, JAVA, request)
-        self.commits.arrived(now / 10, request, waits=waits)
+        self.commits.arrived(now / 10, JAVA, request, waits=waits)
         return waits
 
     def commits_every(self, period: int) -> Java:
@@ -205,8 +210,8 @@ def test_an_application_that_waits_for_its_commits_does_so_once_in_ten_minutes()
     """It polls for 5 s, commits, and waits for the answer, which comes with the next heartbeat, every 3 s."""
     commits, now, waited = AutoCommits(), 100.0, [0.0]
     while now < 1300.0:
-        waits = commits.may_wait(now, JAVA, 1)
-        commits.arrived(now, 1, waits=waits)
+        waits = commits.may_wait(now, JAVA, commit(1))
+        commits.arrived(now, JAVA, commit(1), waits=waits)
         if waits:
             waited.append(3.0 - now % 3.0)
         now += 5.0 + waits * waited[-1]
@@ -214,15 +219,16 @@ def test_an_application_that_waits_for_its_commits_does_so_once_in_ten_minutes()
 
 
 @pytest.mark.parametrize(
-    ("software", "after_s", "request_hash"),
+    ("software", "after_s", "offset"),
     [("librdkafka", 5.0, 1), (JAVA, 4.0, 1), (JAVA, 6.0, 1), (JAVA, 0.1, 1), (JAVA, 5.0, 2)],
 )
-def test_other_commits_are_answered_without_delay(software: str, after_s: float, request_hash: int) -> None:
+def test_other_commits_are_answered_without_delay(software: str, after_s: float, offset: int) -> None:
     commits = AutoCommits()
-    assert not commits.may_wait(100.0, software, 1), "nothing is known about it"
-    commits.arrived(100.0, 1, waits=False)
-    assert all(commits.may_wait(105.1, one, 1) for one in (JAVA, "kafka-python 3.0.12", "aiokafka 0.14.0"))
-    assert not commits.may_wait(100.0 + after_s, software, request_hash)
+    assert not commits.may_wait(100.0, software, commit(1)), "nothing is known about it"
+    commits.arrived(100.0, JAVA, commit(1), waits=False)
+    again = commit(1, number=2)
+    assert all(commits.may_wait(105.1, one, again) for one in (JAVA, "kafka-python 3.0.12", "aiokafka 0.14.0"))
+    assert not commits.may_wait(100.0 + after_s, software, commit(offset))
 
 
 def test_a_java_client_that_joins_again_is_asked_again() -> None:

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from kafka_coord.frontends.kafka.claimants import Claimants
-from kafka_coord.frontends.kafka.listener import claim_term
+from kafka_coord.frontends.kafka.claims import Claimants, claim_term
 from kafka_coord.zk import layout
 from tests.zk.sessions import opening_stores
 

@@ -18,7 +18,7 @@ from greenlet import GreenletExit
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import StoreError
-from kafka_coord.frontends.kafka.listener import claim_term
+from kafka_coord.frontends.kafka.claims import claim_term
 from kafka_coord.frontends.kafka.managed.member import MemberRequest
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.grouplog.manager import partition_of

@@ -259,18 +259,14 @@ class ClientAssignedGroup:
         await self._learn_ids(commit)
         self._check()
         manager, topics, given = self._manager, self._manager.topics, self._given(commit)
-        ids = {name: given.get(name) or topics.identity(name) for name in {name for name, _ in commit.offsets}}
+        ids = {name: given.get(name) or topics.identity(name) for name in commit.topic_ids}
         gone = {name for name in ids if topics.is_gone(name)}
-        errors = (
-            {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in commit.offsets if where[0] in gone} if gone else {}
-        )
-        offsets = {
-            where: CommittedOffset(
-                one.offset, one.leader_epoch, one.metadata, one.committed_at_ms, ids[where[0]], one.expires_at_ms
-            )
-            for where, one in commit.offsets.items()
-            if where not in errors
-        }
+        offsets, errors = dict(commit.offsets), dict[Partition, Error]()
+        if gone or ids != commit.topic_ids:
+            errors = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in gone}
+            offsets = {
+                where: one._replace(topic_id=ids[where[0]]) for where, one in offsets.items() if where not in errors
+            }
         if not offsets:
             return errors
         error = self._may_commit(commit, by.client.number)
@@ -290,10 +286,9 @@ class ClientAssignedGroup:
         """Finds out the identities of the topics for which the generation does not say to which topic the offsets
         belong, and of those whose changes are not noticed yet."""
         given, topics = self._given(commit), self._manager.topics
-        names = {topic for topic, _ in commit.offsets}
-        if unknown := [name for name in names if not given.get(name)]:
+        if unknown := [name for name in commit.topic_ids if not given.get(name)]:
             await topics.learn(unknown)
-        if unnoticed := [name for name in names if given.get(name) and not topics.is_followed(name)]:
+        if unnoticed := [name for name in commit.topic_ids if given.get(name) and not topics.is_followed(name)]:
             await topics.learn(unnoticed, follow=True)
 
     def _given(self, commit: Commit) -> Mapping[str, str]:

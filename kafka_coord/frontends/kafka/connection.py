@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.classic_groups.heartbeat_hold import COMMITS_ALONE, AutoCommits
+from kafka_coord.classic_groups.heartbeat_hold import AutoCommits
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access
@@ -58,7 +58,6 @@ ANSWER_S = 60.0
 needs for the client's earlier requests."""
 _numbers = itertools.count(1)
 _LENGTH = 4
-_CORRELATION_AT = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 """The TCP settings that detect a vanished peer within two minutes."""
 
@@ -209,11 +208,10 @@ class ClientConnection(asyncio.Protocol):
         heartbeat's."""
         length = int.from_bytes(self._buffer[:_LENGTH], "big")
         is_whole = HEADER_BYTES <= length <= len(self._buffer) - _LENGTH
-        if not is_whole or not self.software.startswith(COMMITS_ALONE) or self._slots[-1].api_key != HEARTBEAT:
+        if not is_whole or self._slots[-1].api_key != HEARTBEAT:
             return False
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
-        is_commit = peek(frame)[0] == OFFSET_COMMIT
-        return is_commit and self._commits.may_wait(time.monotonic(), self.software, _without_correlation(frame))
+        return peek(frame)[0] == OFFSET_COMMIT and self._commits.may_wait(time.monotonic(), self.software, frame)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._raw = None
@@ -376,9 +374,8 @@ class ClientConnection(asyncio.Protocol):
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
         del self._buffer[: _LENGTH + length]
         self._requests += 1
-        if api_key == OFFSET_COMMIT and self.software.startswith(COMMITS_ALONE):
-            waits = self._held is not None
-            self._commits.arrived(time.monotonic(), _without_correlation(frame), waits=waits)
+        if api_key == OFFSET_COMMIT:
+            self._commits.arrived(time.monotonic(), self.software, frame, waits=self._held is not None)
         self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version, time.monotonic())))
         return False
 
@@ -512,8 +509,3 @@ class ClientConnection(asyncio.Protocol):
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")
-
-
-def _without_correlation(frame: bytes) -> int:
-    """Returns a hash of a request without its correlation id."""
-    return hash((frame[:_CORRELATION_AT], frame[HEADER_BYTES:]))

@@ -116,11 +116,12 @@ class ConsumerBeat(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The offsets of a commit, as the client sent them. If ``knows_epochs`` is not set, the request is older than the
-    errors for KIP-848 members."""
+    """The offsets of a commit. ``topic_ids`` are the present identities of their topics, as far as they are known. If
+    ``knows_epochs`` is not set, the request is older than the errors for KIP-848 members."""
 
     who: Who
     offsets: Offsets
+    topic_ids: Mapping[str, str]
     knows_epochs: bool = True
 
     @property

@@ -253,7 +253,8 @@ class GroupCoordinator:
         error = Error.NONE
         if offsets:
             who = Who(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
-            commit = Commit(who, offsets, call.version >= _COMMIT_WITH_EPOCHS)
+            topic_ids = {name: one.topic_id for (name, _), one in offsets.items()}
+            commit = Commit(who, offsets, topic_ids, call.version >= _COMMIT_WITH_EPOCHS)
             try:
                 errors |= await self._through(request.group_id, LOOKS, lambda group: group.commit(commit, call))
             except GroupError as refusal:
@@ -275,18 +276,20 @@ class GroupCoordinator:
         """Returns the offsets of a commit, and the errors of the partitions that do not exist or are ``denied``."""
         offsets: Offsets = {}
         errors: dict[Partition, Error] = {}
-        now_ms = self._manager.now_ms()
+        now_ms, topics = self._manager.now_ms(), self._manager.topics
         retention_ms = getattr(request, "retention_time_ms", -1)
         expires_at_ms = now_ms + retention_ms if retention_ms >= 0 else -1
         for topic in request.topics:
-            name, count = topic.name, self._instances.partitions_of(topic.name)
+            name, count, topic_id = topic.name, self._instances.partitions_of(topic.name), topics.identity(topic.name)
             for part in topic.partitions:
                 where = name, part.partition_index
                 if name in denied:
                     errors[where] = Error.TOPIC_AUTHORIZATION_FAILED
                 elif 0 <= part.partition_index < count:
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
-                    offsets[where] = CommittedOffset(part.committed_offset, epoch, metadata, now_ms, "", expires_at_ms)
+                    offsets[where] = CommittedOffset(
+                        part.committed_offset, epoch, metadata, now_ms, topic_id, expires_at_ms
+                    )
                 else:
                     errors[where] = Error.UNKNOWN_TOPIC_OR_PARTITION
         return offsets, errors

@@ -15,11 +15,8 @@ from functools import partial
 
 from kafka_coord.errors import (
     BrokerError,
-    Fenced,
     KafkaCoordError,
     MalformedValue,
-    NodeExists,
-    NoNode,
     SettingsError,
     StoreError,
     StoreUnavailable,
@@ -27,7 +24,7 @@ from kafka_coord.errors import (
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
-from kafka_coord.frontends.kafka.claimants import Claimants
+from kafka_coord.frontends.kafka.claims import Claimants, claim_term, is_current_term, report_right
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
@@ -39,21 +36,17 @@ from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Patches
 from kafka_coord.frontends.kafka.readiness import Readiness
 from kafka_coord.frontends.kafka.registered import RegisteredInstances
-from kafka_coord.frontends.kafka.rights import report_right
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.errors import LeadsNoMore, NotSent, RightMissing
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
-from kafka_coord.zk import layout
-from kafka_coord.zk.fencing import multi_fenced
 from kafka_coord.zk.retention import share_retention
-from kafka_coord.zk.store import Check, SessionState, Store
+from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -518,37 +511,3 @@ def is_refused(error: BaseException | None) -> bool:
         return True
     words = str(error) if isinstance(error, OSError) else ""
     return words.count("[Errno ") > 0 and words.count("[Errno ") == words.count(f"[Errno {errno.ECONNREFUSED}]")
-
-
-def is_current_term(store: Store, partition: int, claimed: Claimed) -> bool:
-    """Returns whether the partition's znode is still as it was claimed, as ZooKeeper's leader knows it: a multi is
-    ordered with all writes, and a plain read is not. A znode that was deleted and created again can have the same
-    version, but not the same czxid. The read after the multi sees at least what the multi saw. Raises
-    :class:`StoreError` if that cannot be found out."""
-    if store.session.state is not SessionState.CONNECTED:
-        raise StoreUnavailable("the session is not connected")  # do not wait until it is
-    path = layout.log_partition(partition)
-    try:
-        multi_fenced(store, Check(path, claimed.term), ())
-    except Fenced:
-        return False
-    stat = store.exists(path)
-    return stat is not None and Claimed(stat.version, stat.czxid) == claimed
-
-
-def claim_term(store: Store, partition: int, broker_id: int, managed_groups: str | None = None) -> Claimed:
-    """Claims a term by compare-and-set on the partition's znode. The znode's new version is the term, and its value
-    names the broker and the instance's ``managed_groups``. Raises :class:`BadVersion` if another instance was faster,
-    and :class:`StoreUnavailable`."""
-    path = layout.log_partition(partition)
-    value: dict[str, object] = {"version": fields.VERSION, "broker": broker_id}
-    data = fields.dump(value | ({"managed_groups": managed_groups} if managed_groups else {}))
-    try:
-        version = store.get(path).stat.version
-    except NoNode:
-        store.ensure_path(path.rpartition("/")[0])
-        with contextlib.suppress(NodeExists):
-            store.create(path, b"")
-        version = store.get(path).stat.version
-    stat = store.set(path, data, version)
-    return Claimed(stat.version, stat.czxid)

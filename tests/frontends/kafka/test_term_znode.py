@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.frontends.kafka.listener import claim_term, is_current_term
+from kafka_coord.frontends.kafka.claims import claim_term, is_current_term
 from kafka_coord.grouplog.manager import Claimed
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store

@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
-from kafka_coord.frontends.kafka.claimants import WITHIN_S as CLAIMANT_WITHIN_S
+from kafka_coord.frontends.kafka.claims import WITHIN_S as CLAIMANT_WITHIN_S
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
@@ -278,7 +278,7 @@ class Instance:
         return is_current
 
     async def _claimant(self, _partition: int) -> int | None:
-        """Reads who claimed the znode last, as :class:`~kafka_coord.frontends.kafka.claimants.Claimants` does."""
+        """Reads who claimed the znode last, as :class:`~kafka_coord.frontends.kafka.claims.Claimants` does."""
         try:
             async with asyncio.timeout(CLAIMANT_WITHIN_S):
                 return await self._read_claimant()

@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 """How long a tool waits for the coordinator's response, in seconds."""
-_LOOK_AGAIN_S = 0.05
+_LOOK_AGAIN_S = 1.0
+"""The interval, in seconds, at which the request is read again in case its watch does not fire."""
 _AT_ONCE = 200
 """The maximum number of groups in one read. Small, because other requests have to wait for the read."""
 _OFFSETS_AT_ONCE = 2_000
@@ -234,18 +235,25 @@ class Administration:
     async def _answer(self, request: Request) -> Request | None:
         """Sends the request and waits for the response. Returns the answered request, or ``None`` if it is not answered
         in time or is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
-        store, loop = self._store, asyncio.get_running_loop()
+        store, loop, changed = self._store, asyncio.get_running_loop(), asyncio.Event()
+
+        def noted(_event: object) -> None:
+            with suppress(RuntimeError):  # the loop may have ended
+                loop.call_soon_threadsafe(changed.set)
+
         data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
         path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)
         deadline = loop.time() + ANSWER_S
         try:
-            while loop.time() < deadline:
-                node = await asyncio.to_thread(store.get, path)
+            while (left_s := deadline - loop.time()) > 0:
+                changed.clear()
+                node = await asyncio.to_thread(store.get, path, noted)
                 with suppress(MalformedValue):
                     answered = Request.from_json(fields.load(node.data, path), path)
                     if answered.answered:
                         return answered
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), min(_LOOK_AGAIN_S, left_s))
         except NoNode:  # the request was withdrawn
             return None
         finally:
