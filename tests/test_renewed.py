@@ -16,8 +16,10 @@ import trustme
 
 from kafka_coord.cli.serve import _with_renewed_properties
 from kafka_coord.errors import SettingsError
-from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.kafka.authentication import SettingsFileProperties, broker_security
+from kafka_coord.kafka.client import OwnClient
+from kafka_coord.kafka.librdkafka import LibrdkafkaClient
+from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import load_settings
 from kafka_coord.zk.kazoo_private import KazooHandler
@@ -192,7 +194,7 @@ def test_a_connection_to_zookeeper_uses_the_context_that_is_newest_when_it_is_op
     assert [one.split()[3] for one in ends] == ["2090", "2091"]
 
 
-def test_the_reader_of_offsets_is_made_again_with_renewed_files(issued: Issued) -> None:
+def test_the_readers_of_offsets_use_renewed_files(issued: Issued) -> None:
     properties = {
         "bootstrap.servers": "127.0.0.1:1",
         "security.protocol": "SSL",
@@ -200,12 +202,16 @@ def test_the_reader_of_offsets_is_made_again_with_renewed_files(issued: Issued) 
         "ssl.certificate.location": str(issued.cert),
         "ssl.key.location": str(issued.key),
     }
-    log = BrokerLog(cast(Store, None), properties)
-    first = log._connected()
-    assert log._connected() is first
-    issued.issue(2091)
-    second = log._connected()
-    assert second is not first
-    issued.issue(2092, key=False)
-    assert log._connected() is second, "librdkafka refuses a pair that does not fit"
-    log.close()
+    own = BrokerLog(cast(Store, None), properties)._connected()._client
+    assert isinstance(own, OwnClient)
+    native = LibrdkafkaClient("127.0.0.1:1", properties)
+    for in_use in (own._cluster._security, native._admin):
+        issued.issue(2090)
+        in_use.look()
+        first = in_use.newest()
+        assert in_use.newest() is first
+        issued.issue(2091)
+        second = in_use.newest()
+        assert second is not first
+        issued.issue(2092, key=False)
+        assert in_use.newest() is second, "a pair that does not fit is refused"

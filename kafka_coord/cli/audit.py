@@ -103,7 +103,7 @@ def _list_rules(output: Format, group_log: bool) -> None:
 
 def _audit_groups_log(output: Format) -> None:
     from kafka_coord.cli.opening import note_left_out
-    from kafka_coord.groups.lag import bootstrap_servers
+    from kafka_coord.kafka.brokers import bootstrap_servers
     from kafka_coord.kafka.cluster import ClusterClient
     from kafka_coord.monitor.log_audit import audit_groups_log
     from kafka_coord.zk import layout

@@ -15,11 +15,14 @@ from kafka_coord.cli.opening import note_left_out
 from kafka_coord.cli.options import TOPIC
 from kafka_coord.cli.output import note
 from kafka_coord.cli.records import KeyValue, read_records
-from kafka_coord.cli.topic import ensure_topic
-from kafka_coord.errors import SettingsError
-from kafka_coord.groups.lag import bootstrap_servers
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import RequestRefused, SettingsError, Timeout
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.client import KafkaClient, connect
 
 _EVERY_S = 2.0
+_TOPIC_WITHIN_S, _ANSWER_S = 30.0, 10.0
+_BROKERS_OWN = -1
 
 
 @click.command()
@@ -74,16 +77,38 @@ def load(
     settings = current_settings()
     with open_store(settings) as store:
         bootstrap = bootstrap_servers(store, settings.kafka.properties, note_left_out)
-    message = ensure_topic(bootstrap, settings.kafka.properties, topic, partitions, replication)
-    note(message)
+    with contextlib.closing(connect(bootstrap, settings.kafka.properties)) as client:
+        note(_ensure_topic(client, topic, partitions, replication))
     began = time.monotonic()
     with contextlib.closing(records), _progress(limit) as count:
-        from kafka_coord.cli.produce import produce
+        from kafka_coord.kafka.librdkafka import produce
 
         kafka = settings.kafka.properties
         written = produce(bootstrap, topic, islice(records, limit), on_count=count, properties=kafka)
     seconds = max(0.001, time.monotonic() - began)
     click.echo(f"wrote {written:,} records to {topic} in {seconds:.1f} s ({written / seconds:,.0f}/s)")
+
+
+def _ensure_topic(client: KafkaClient, topic: str, partitions: int | None, replication: int | None) -> str:
+    """Creates the topic if it does not exist, and waits until every partition has a leader. Returns a message that
+    describes the result. Raises :class:`RequestRefused` if the topic exists with a different number of partitions, or
+    if Kafka refuses to create it. Also raises :class:`BrokerError` and :class:`Timeout`."""
+    led = client.led_partitions(topic, _ANSWER_S)
+    created = not led and client.create_topic(
+        topic, partitions or _BROKERS_OWN, replication or _BROKERS_OWN, _TOPIC_WITHIN_S
+    )
+    deadline = time.monotonic() + _TOPIC_WITHIN_S
+    while not led or (created and partitions not in {None, led}):
+        if time.monotonic() >= deadline:
+            within = f"within {_TOPIC_WITHIN_S:g} s"
+            raise Timeout(f"topic {topic} exists, but some partitions did not get a leader {within}")
+        time.sleep(0.1)
+        led = client.led_partitions(topic, _ANSWER_S)
+    if partitions not in {None, led}:
+        raise RequestRefused(
+            f"topic {topic} exists with {counted(led, 'partition')}, not {partitions}; nothing was changed"
+        )
+    return f"topic {topic} {'created' if created else 'exists'}, with {counted(led, 'partition')}"
 
 
 def _flights() -> Generator[KeyValue, None, None]:

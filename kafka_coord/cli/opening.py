@@ -8,8 +8,9 @@ from contextlib import closing, contextmanager
 from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.cli.output import note
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import BrokerLog, bootstrap_servers
 from kafka_coord.groups.log import LogBounds, read_log
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import Unreadable
 from kafka_coord.wire.batches import LogRecord
 

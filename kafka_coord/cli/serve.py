@@ -183,7 +183,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.gateway import LeadershipView
-    from kafka_coord.groups.lag import BrokerLog
+    from kafka_coord.kafka.offsets import BrokerLog
     from kafka_coord.monitor.lag_rings import LagRings
     from kafka_coord.monitor.remainders import remainders_of
 

@@ -58,25 +58,19 @@ def check_properties(settings: Settings) -> Settings:
     return settings
 
 
-_NEVER_A_PROPERTY = "kafka_coord.nothing"
 _NOT_LIBRDKAFKAS = ("No such configuration property", "Java ", "Internal property", "Property ")
 """How librdkafka's messages about names begin, in contrast to those about values."""
 
 
 def _unknown_to_librdkafka(name: str, value: str) -> str:
-    """Returns why librdkafka does not accept a property of this name, or "". Creates no client: the last property is
-    always refused."""
-    from confluent_kafka import Consumer, KafkaException  # imported here, because few commands set a property
+    """Returns why librdkafka does not accept a property of this name, or ""."""
+    from kafka_coord.kafka.librdkafka import why_refused  # imported here, because few commands set a property
 
     try:
-        Consumer({"group.id": "", name: value, _NEVER_A_PROPERTY: ""})
-    except KafkaException as error:
-        why = str(error.args[0].str())
-        if why.startswith(_NOT_LIBRDKAFKAS) and f'"{_NEVER_A_PROPERTY}"' not in why:
-            return f"{why}{suggestion(name)}"
+        why = why_refused({name: value})
     except (TypeError, ValueError, AttributeError):
         return "it takes a function, so it cannot be set here"
-    return ""
+    return f"{why}{suggestion(name)}" if why.startswith(_NOT_LIBRDKAFKAS) else ""
 
 
 def arguments_of(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,17 +15,16 @@ from confluent_kafka.admin import AdminClient
 from kafka_coord.consumer.confluent_names import suggestion
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.log_offsets import LogOffsets
 from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
+from kafka_coord.kafka.librdkafka import LogOffsets, admin_client, rdkafka_log
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 log = logging.getLogger(__name__)
-rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
 _LOCKS_UP = 0x020A0000
 """The first version of librdkafka in which a client may deadlock, and with it all threads of the interpreter, when a
@@ -91,7 +90,7 @@ class FetchClients:
         return _client(settings)
 
     def admin(self, settings: Mapping[str, Any]) -> AdminClient:
-        return AdminClient(dict(settings), logger=rdkafka_log)
+        return admin_client(settings)
 
 
 class KafkaFetchers:
@@ -312,9 +311,7 @@ class KafkaFetchers:
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        # Metadata must expire soon: if a topic is recreated before its metadata expires, librdkafka corrupts its own
-        # memory (ADR 11).
-        self.log_offsets.admin = self._clients.admin(only_clients | {"metadata.max.age.ms": 100})
+        self.log_offsets.admin = self._clients.admin(only_clients)
         for fetcher in self.streams:
             fetcher.use(self._clients.consumer(settings | {"error_cb": self._on_error}))
         self._wake()

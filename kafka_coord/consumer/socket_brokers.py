@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable
 
 from kafka_coord.channel.messages import ClusterMetadata
-from kafka_coord.consumer.brokers import choose
 from kafka_coord.errors import MalformedValue
+from kafka_coord.kafka.brokers import choose
 from kafka_coord.model import Broker
 
 log = logging.getLogger(__name__)
 
 
 class SocketBrokers:
-    """The socket channel's counterpart of :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread may report
+    """The socket channel's counterpart of :class:`kafka_coord.kafka.brokers.BrokerDirectory`. Any thread may report
     brokers with :meth:`learn`. ``ask`` requests the brokers from the coordinator, whose response arrives later."""
 
     def __init__(

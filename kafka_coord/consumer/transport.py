@@ -14,10 +14,10 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.absences import Look, look_in_zookeeper
-from kafka_coord.consumer.brokers import BrokerDirectory
 from kafka_coord.consumer.settings import MemberSettings, ReadingSettings, between
 from kafka_coord.consumer.socket_brokers import SocketBrokers
 from kafka_coord.errors import SettingsError
+from kafka_coord.kafka.brokers import BrokerDirectory
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.options import ZkOptions

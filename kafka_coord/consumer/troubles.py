@@ -15,8 +15,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
-from kafka_coord.consumer.log_offsets import LogOffsets
 from kafka_coord.errors import BrokerError
+from kafka_coord.kafka.librdkafka import LogOffsets
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.sequences import grouped
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,8 +17,9 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.cluster import read_cluster_history
 from kafka_coord.groups.group import GroupDescription, GroupRow, LogRanges, MemberRow, Unowned
-from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory, Silent, unless_moving
+from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
 from kafka_coord.groups.offsets import Committed, rows_of
+from kafka_coord.kafka.coordinators import Ask, by_topic, committed_offsets, refused_offsets, unless_moving
 from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.action import change_to_group
@@ -246,19 +247,12 @@ def read_client_group(instances: AskedInstances, group: str) -> ClientGroup:
 
 def _refusal(answer: Any) -> str:
     """Returns the error with which an OffsetFetch of a group was answered as a whole or for a partition, or ``""``."""
-    if answer.error_code:
-        return named(answer.error_code)
-    parts_of = ((topic.name, part) for topic in answer.topics for part in topic.partitions if part.error_code)
-    return next((f"{named(part.error_code)} for {name}-{part.partition_index}" for name, part in parts_of), "")
+    code, where = refused_offsets(answer)
+    return (code and (f"{named(code)} for {where}" if where else named(code))) or ""
 
 
 def _committed(answer: Any) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic.name, part.partition_index): part.committed_offset
-        for topic in answer.topics
-        for part in topic.partitions
-        if part.committed_offset >= 0
-    }
+    return {tp: part.committed_offset for tp, part in committed_offsets(answer).items()}
 
 
 def is_client_group(instances: AskedInstances, group: str) -> bool:
@@ -472,20 +466,6 @@ def _raise(group: str, code: int, where: str) -> None:
     if code in _REFUSED:
         raise RequestRefused(f"{where}group {group!r}: {_REFUSED[Error(code)]}")
     raise BrokerError(f"{where}group {group!r} was not changed, because its coordinator answered {named(code)}")
-
-
-def by_topic(
-    name: str, group: str, values: Mapping[TopicPartition, T], fields_of: Callable[[T], dict[str, Any]]
-) -> Any:
-    """Builds a request of type ``name`` that lists partitions by topic. ``fields_of`` returns a partition's other
-    fields."""
-    form = message(name)
-    of_topic, of_partition = form.struct(f"{name}Topic"), form.struct(f"{name}Partition")
-    topics: dict[str, list[Any]] = {}
-    for (topic, partition), value in values.items():
-        topics.setdefault(topic, []).append(of_partition(partition_index=partition, **fields_of(value)))
-    named_topics = tuple(of_topic(name=topic, partitions=tuple(parts)) for topic, parts in topics.items())
-    return form(group_id=group, topics=named_topics)
 
 
 def read_client_actions(store: Store, group: str) -> Trail:

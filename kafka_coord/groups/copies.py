@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
-from kafka_coord.groups.client_assigned import by_topic
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.groups.requests import ask, record
 from kafka_coord.groups.reset import IN_ONE_REQUEST
 from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.kafka.cluster import ClusterClient
-from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.coordinators import (
+    Ask,
+    Coordinators,
+    by_topic,
+    committed_offsets,
+    refused_offsets,
+    told_by,
+    unless_moving,
+)
 from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model.action import offsets_change
@@ -28,6 +35,34 @@ from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
 T = TypeVar("T")
+
+_ANSWER_S = 10.0
+_LIST, _DESCRIBE, _COMMIT = 1, 1, 3
+"""Versions that every broker from 0.11 to 3.9 supports."""
+_FETCH, _FETCH_STABLE = 3, 7
+"""Version 7 can require stable offsets, so that the broker reports an open transaction instead of stale offsets.
+Brokers support it from 2.5 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPosition:
+    """A committed offset with its metadata."""
+
+    offset: int
+    metadata: str = ""
+
+
+Positions = Mapping[TopicPartition, CopyPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPositions:
+    """A group's members and offsets in one store. ``problem`` says why they could not be read; otherwise it is
+    empty."""
+
+    members: tuple[str, ...] = ()
+    positions: Positions = field(default_factory=dict)
+    problem: str = ""
 
 
 class OffsetStore(Protocol):
@@ -56,40 +91,63 @@ class KafkaOffsetStore:
         self._bootstrap, self._properties = bootstrap, properties
 
     def groups(self) -> list[str]:
-        return self._run(Coordinators.groups)
+        async def list_all(cluster: ClusterClient) -> list[str]:
+            async def list_at(broker: Any) -> list[str]:
+                request = message("ListGroupsRequest")()
+                response = await cluster.to((broker.host, broker.port)).ask("ListGroups", _LIST, request, _ANSWER_S)
+                if response.error_code:
+                    raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(response.error_code)}")
+                return [group.group_id for group in response.groups]
+
+            listed = await asyncio.gather(*map(list_at, (await cluster.metadata([])).brokers))
+            return sorted({group for groups in listed for group in groups})
+
+        return self._run(list_all)
 
     def partitions(self) -> set[TopicPartition]:
         """Returns all partitions of all topics."""
-        topics = self._run(Coordinators.metadata).topics
+        topics = self._run(ClusterClient.metadata).topics
         return {TopicPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions}
 
     def addresses(self) -> list[str]:
         """Returns the addresses that the brokers or instances advertise to their clients."""
-        return [f"{broker.host}:{broker.port}" for broker in self._run(Coordinators.metadata).brokers]
+        return [f"{broker.host}:{broker.port}" for broker in self._run(ClusterClient.metadata).brokers]
 
     def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
-        async def read(coordinators: Coordinators) -> dict[str, GroupPositions]:
-            found, problems = await coordinators.each(groups, coordinators.read, self._timeout_s)
+        async def read_each(cluster: ClusterClient) -> dict[str, GroupPositions]:
+            newest = await cluster.with_any(lambda one: one.newest_version("OffsetFetch", _FETCH_STABLE, _ANSWER_S))
+            version = _FETCH_STABLE if newest == _FETCH_STABLE else _FETCH
+            coordinators = Coordinators(cluster, told_by(cluster), _ANSWER_S, is_patient=True)
+            found, problems = await coordinators.each(groups, partial(_read, version), self._timeout_s)
             return found | {group: GroupPositions(problem=problem) for group, problem in problems.items()}
 
-        return self._run(read)
+        return self._run(read_each)
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
-        async def write(coordinators: Coordinators) -> dict[str, str]:
-            _, problems = await coordinators.each(
-                list(wanted), lambda group: coordinators.commit(group, wanted[group]), self._timeout_s
+        async def commit(group: str, ask: Ask) -> None:
+            request = by_topic(
+                "OffsetCommitRequest",
+                group,
+                wanted[group],
+                lambda one: {"committed_offset": one.offset, "committed_metadata": one.metadata},
             )
-            return problems
+            for topic in (await ask("OffsetCommit", _COMMIT, request)).topics:
+                for part in topic.partitions:
+                    _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
 
-        return self._run(write)
+        async def write_each(cluster: ClusterClient) -> dict[str, str]:
+            coordinators = Coordinators(cluster, told_by(cluster), _ANSWER_S, is_patient=True)
+            return (await coordinators.each(list(wanted), commit, self._timeout_s))[1]
 
-    def _run(self, work: Callable[[Coordinators], Awaitable[T]]) -> T:
+        return self._run(write_each)
+
+    def _run(self, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
         """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
 
         async def run() -> T:
             cluster = ClusterClient.of(self._bootstrap, self._properties)
             try:
-                return await work(Coordinators(cluster))
+                return await work(cluster)
             finally:
                 cluster.close()
 
@@ -97,6 +155,27 @@ class KafkaOffsetStore:
             return asyncio.run(run())
         except BrokerError as error:
             raise BrokerError(f"{self.name}: {error}") from error
+
+
+async def _read(version: int, group: str, ask: Ask) -> GroupPositions:
+    """Reads a group. A group that does not exist has no members and no positions."""
+    described = of_group(
+        (await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))).groups, group
+    )
+    _check(described.error_code)
+    request = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)
+    fetched = await ask("OffsetFetch", version, request)
+    code, where = refused_offsets(fetched)
+    _check(code, where and f"{where}: ")
+    positions = {
+        tp: CopyPosition(one.committed_offset, one.metadata or "") for tp, one in committed_offsets(fetched).items()
+    }
+    return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
+
+
+def _check(code: int, where: str = "") -> None:
+    if unless_moving(code, where):
+        raise BrokerError(f"{where}{named(code)}")
 
 
 class ZooKeeperOffsetStore:
@@ -186,161 +265,6 @@ class OwnOffsetStore:
         known = set(self._managed.groups())
         named = list(groups)
         return [one for one in named if one in known], [one for one in named if one not in known]
-
-
-_ASKED_AT_ONCE = 100
-"""The maximum number of groups to work on at the same time."""
-_ANSWER_S = 10.0
-_AGAIN_S = 0.2
-_API_VERSIONS, _LIST, _FIND, _DESCRIBE, _COMMIT = 0, 1, 1, 1, 3
-"""Versions that every broker from 0.11 to 3.9 supports."""
-_FETCH, _FETCH_STABLE = 3, 7
-"""Version 7 can require stable offsets, so that the broker reports an open transaction instead of stale offsets.
-Brokers support it from 2.5 on."""
-_OFFSET_FETCH = 9
-_PASSING = frozenset(
-    {
-        Error.COORDINATOR_LOAD_IN_PROGRESS,
-        Error.COORDINATOR_NOT_AVAILABLE,
-        Error.NOT_COORDINATOR,
-        Error.UNSTABLE_OFFSET_COMMIT,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPosition:
-    """A committed offset with its metadata."""
-
-    offset: int
-    metadata: str = ""
-
-
-Positions = Mapping[TopicPartition, CopyPosition]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPositions:
-    """A group's members and offsets in one store. ``problem`` says why they could not be read; otherwise it is
-    empty."""
-
-    members: tuple[str, ...] = ()
-    positions: Positions = field(default_factory=dict)
-    problem: str = ""
-
-
-class _Passing(BrokerError):
-    """A temporary failure: a coordinator is moving or loading, or a transaction is open."""
-
-
-class Coordinators:
-    """The group coordinators of a cluster. All methods raise :class:`BrokerError`."""
-
-    def __init__(self, cluster: ClusterClient) -> None:
-        self._cluster = cluster
-        self._speak_stable: bool | None = None
-
-    async def metadata(self) -> Any:
-        """Describes all topics and brokers."""
-        return await self._cluster.metadata()
-
-    async def groups(self) -> list[str]:
-        """Lists all groups, sorted by name."""
-
-        async def list_at(broker: Any) -> list[str]:
-            response = await self._cluster.to((broker.host, broker.port)).ask(
-                "ListGroups", _LIST, message("ListGroupsRequest")(), _ANSWER_S
-            )
-            if response.error_code:
-                raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(response.error_code)}")
-            return [group.group_id for group in response.groups]
-
-        brokers = (await self._cluster.metadata([])).brokers
-        listed = await asyncio.gather(*map(list_at, brokers))
-        return sorted({group for groups in listed for group in groups})
-
-    async def each(
-        self, groups: Sequence[str], work: Callable[[str], Awaitable[T]], timeout_s: float
-    ) -> tuple[dict[str, T], dict[str, str]]:
-        """Runs ``work`` for each group. Returns the results and the problems, both by group. While a coordinator is
-        moving or loading, or does not answer, retries for up to ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        places = asyncio.Semaphore(_ASKED_AT_ONCE)
-        found: dict[str, T] = {}
-        problems: dict[str, str] = {}
-
-        async def one(group: str) -> None:
-            async with places:
-                while True:
-                    try:
-                        found[group] = await work(group)
-                    except BrokerError as error:
-                        if isinstance(error, _Passing) and time.monotonic() < deadline:
-                            await asyncio.sleep(_AGAIN_S)
-                            continue
-                        problems[group] = str(error)
-                    return
-
-        await asyncio.gather(*map(one, groups))
-        return found, problems
-
-    async def read(self, group: str) -> GroupPositions:
-        """Reads a group. A group that does not exist has no members and no positions."""
-        coordinator = await self._coordinator(group)
-        request = message("DescribeGroupsRequest")(groups=(group,))
-        groups = (await self._ask(coordinator, "DescribeGroups", _DESCRIBE, request)).groups
-        described = of_group(groups, group)
-        _check(described.error_code)
-        version = _FETCH_STABLE if await self._can_wait(coordinator) else _FETCH
-        request = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)
-        fetched = await self._ask(coordinator, "OffsetFetch", version, request)
-        _check(fetched.error_code)
-        positions = {}
-        for topic in fetched.topics:
-            for part in topic.partitions:
-                _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
-                if part.committed_offset >= 0:
-                    at = TopicPartition(topic.name, part.partition_index)
-                    positions[at] = CopyPosition(part.committed_offset, part.metadata or "")
-        return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
-
-    async def commit(self, group: str, wanted: Positions) -> None:
-        """Commits the ``wanted`` offsets. Kafka allows this only for a group without members."""
-        request = by_topic(
-            "OffsetCommitRequest",
-            group,
-            wanted,
-            lambda one: {"committed_offset": one.offset, "committed_metadata": one.metadata},
-        )
-        response = await self._ask(await self._coordinator(group), "OffsetCommit", _COMMIT, request)
-        for topic in response.topics:
-            for part in topic.partitions:
-                _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
-
-    async def _coordinator(self, group: str) -> BrokerConnection:
-        found = await self._cluster.ask_any("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=group))
-        _check(found.error_code)
-        return self._cluster.to((found.host, found.port))
-
-    async def _can_wait(self, coordinator: BrokerConnection) -> bool:
-        if self._speak_stable is None:
-            request = message("ApiVersionsRequest")()
-            supported = (await self._ask(coordinator, "ApiVersions", _API_VERSIONS, request)).api_keys
-            self._speak_stable = any(
-                one.api_key == _OFFSET_FETCH and one.max_version >= _FETCH_STABLE for one in supported
-            )
-        return self._speak_stable
-
-    async def _ask(self, coordinator: BrokerConnection, name: str, version: int, request: Any) -> Any:
-        try:
-            return await coordinator.ask(name, version, request, _ANSWER_S)
-        except BrokerError as error:
-            raise _Passing(str(error)) from error
-
-
-def _check(code: int, where: str = "") -> None:
-    if code:
-        raise (_Passing if code in _PASSING else BrokerError)(f"{where}{named(code)}")
 
 
 _AT_ONCE = 500

@@ -8,19 +8,19 @@ import asyncio
 import http.client
 import json
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from kafka_coord.classic_groups.errors import MOVING, named
 from kafka_coord.errors import BrokerError, MalformedValue, SettingsError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.cluster import decode_instances
 from kafka_coord.groups.reading import Reading
 from kafka_coord.kafka.authentication import broker_security
-from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, told_by
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port
@@ -33,24 +33,6 @@ T = TypeVar("T")
 ENDPOINT = "kafka"
 """The name of the endpoint at which an instance serves Kafka clients."""
 TIMEOUT_S = 3.0
-_AGAIN_S = 0.2
-
-Ask = Callable[[str, int, Any], Awaitable[Any]]
-"""Sends a request (name, version, message) and returns the response's message."""
-
-
-class Moving(Exception):
-    """The group's coordinator is changing, or is still loading the group."""
-
-    def __init__(self, error: int) -> None:
-        super().__init__(named(error))
-
-
-def unless_moving(code: int) -> int:
-    """Returns ``code``, or raises :class:`Moving` if it means that the group's coordinator is moving or loading."""
-    if code in MOVING:
-        raise Moving(code)
-    return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +131,19 @@ class AskedInstances:
         """Runs ``conversation`` with all instances at once. Returns the results by broker id, and the instances that
         did not answer."""
 
-        async def hold(address: str) -> T | str:
+        async def hold(coordinators: Coordinators, address: str) -> T | str:
             try:
-                return await self._held(address, conversation)
-            except (BrokerError, SettingsError) as error:
+                return await conversation(coordinators.at(_parsed(address)))
+            except BrokerError as error:
                 return str(error)
 
-        async def hold_all() -> list[T | str]:
-            return await asyncio.gather(*(hold(address) for address in addresses.values()))
+        async def hold_all(coordinators: Coordinators) -> list[T | str]:
+            return await asyncio.gather(*(hold(coordinators, address) for address in addresses.values()))
 
-        results = asyncio.run(hold_all())
+        try:
+            results = self._run(hold_all)
+        except SettingsError as error:
+            results = [str(error)] * len(addresses)
         answered, silent = {}, []
         for (broker_id, address), result in zip(addresses.items(), results, strict=True):
             if isinstance(result, str):
@@ -175,31 +160,32 @@ class AskedInstances:
         If ``conversation`` raises :class:`Moving`, looks up the coordinator again and retries. Raises
         :class:`BrokerError` if the coordinator does not answer, or is still moving after ``timeout_s``.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            broker_id, address = self.directory().coordinator_of(group)
-            try:
-                return broker_id, asyncio.run(self._held(address, conversation))
-            except Moving as moving:
-                if time.monotonic() >= deadline:
-                    problem = f"instance {broker_id} at {address} still does not serve group {group!r}"
-                    raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
-            time.sleep(_AGAIN_S)
+        asked: tuple[int, str] = 0, ""
 
-    async def _held(self, address: str, conversation: Callable[[Ask], Awaitable[T]]) -> T:
-        try:
-            host, port = host_and_port(address)
-        except ValueError:
-            raise BrokerError(f"{address!r} is not host:port") from None
-        connection = BrokerConnection(host, port, broker_security(self.properties))
-
-        async def ask(name: str, version: int, value: Any) -> Any:
-            return await connection.ask(name, version, value, self._timeout_s)
+        async def find(group: str) -> tuple[int, Address]:
+            nonlocal asked
+            asked = self.directory().coordinator_of(group)
+            return asked[0], _parsed(asked[1])
 
         try:
-            return await conversation(ask)
-        finally:
-            connection.close()
+            return self._run(lambda coordinators: coordinators.ask(group, conversation, timeout_s), find)
+        except Moving as moving:
+            problem = f"instance {asked[0]} at {asked[1]} still does not serve group {group!r}"
+            raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
+
+    def _run(self, work: Callable[[Coordinators], Awaitable[T]], find: Find | None = None) -> T:
+        async def run() -> T:
+            with closing(ClusterClient([], broker_security(self.properties))) as cluster:
+                return await work(Coordinators(cluster, find or told_by(cluster), self._timeout_s))
+
+        return asyncio.run(run())
+
+
+def _parsed(address: str) -> Address:
+    try:
+        return host_and_port(address)
+    except ValueError:
+        raise BrokerError(f"{address!r} is not host:port") from None
 
 
 PRESENCES = "/socket-consumers"

@@ -23,11 +23,11 @@ from kafka_coord.groups.client_assigned import ClientGroup, read_client_group, w
 from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.group import Document, iso_time
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
 from kafka_coord.groups.managed import snapshot_of
 from kafka_coord.groups.offsets import Scope, all_partitions, holders, partitions_of, read_all_committed
 from kafka_coord.groups.requests import Acting, ask, held_by_nobody, record
 from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.action import offsets_change
 from kafka_coord.model.names import is_legal

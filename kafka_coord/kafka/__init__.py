@@ -1,2 +1,2 @@
-"""This project as a client of Kafka: the connection to a broker with its security, the cluster's metadata, and the
+"""This project as a client of Kafka: connection and security, metadata, offsets, the coordinators of groups, and the
 reader of a log."""

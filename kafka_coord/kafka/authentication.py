@@ -82,6 +82,21 @@ def _is_about_security(name: str) -> bool:
     return name.startswith(("ssl.", "sasl.", "security.", "enable.ssl.", "enable.sasl."))
 
 
+_OF_OLD_BROKERS = frozenset({"api.version.request", "broker.version.fallback"})
+
+
+def knows_all(properties: Mapping[str, str]) -> bool:
+    """Returns whether this project's own connections can do what librdkafka would do with the properties."""
+    others = properties.keys() - _USED
+    if any(map(_is_about_security, others)) or not others.isdisjoint(_OF_OLD_BROKERS):
+        return False
+    try:
+        BrokerSecurity.of(properties)
+    except SettingsError:
+        return False
+    return True
+
+
 @cache
 def _say_what_is_not_used(names: tuple[str, ...]) -> None:
     """Warns once about properties that librdkafka knows, but that do not apply to this program's own connections."""

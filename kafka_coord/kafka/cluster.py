@@ -1,23 +1,40 @@
-"""Finds all brokers of a cluster through any one of them, and connects to a broker when there is a request for it."""
+"""Finds all brokers of a cluster through any one of them, connects to a broker when there is a request for it, and asks
+about topics, partitions and the offsets in their logs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity, broker_security
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.errors import only
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.lag import LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
+from kafka_coord.model.sequences import grouped, parts
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 
-_METADATA = 4
-"""The version of the Metadata request. Every broker from 0.11 to 3.9 supports it."""
+_METADATA, _METADATA_WITH_RIGHTS, _LIST_OFFSETS, _CREATE_TOPICS = 4, 8, 2, 4
+"""The newest versions of these requests that this client speaks. A broker of Kafka 0.10.1 speaks at least version 1."""
+_UNNAMED = 4
+"""Before this version of Metadata, a request that names a topic may create it."""
 _FIRST_ANSWER_S = 5.0
+_NEXT_AFTER_S = 1.0
+"""How long one broker may be silent before the next is asked as well, in seconds."""
+_MOST_IN_A_REQUEST = 5_000
+_AGAIN_S = 0.1
+_UNKNOWN, _NO_LEADER, _OF_LEADER = 3, 5, frozenset({5, 6, 9})
+"""The codes of UNKNOWN_TOPIC_OR_PARTITION and LEADER_NOT_AVAILABLE, and those of a partition whose leader moves."""
+_NOT_CONTROLLER = 41
+_REASONS = {_UNKNOWN: UNKNOWN_PARTITION} | dict.fromkeys(_OF_LEADER, LEADERLESS)
 
 Address = tuple[str, int]
+T = TypeVar("T")
 
 
 class ClusterClient:
@@ -26,6 +43,8 @@ class ClusterClient:
 
     def __init__(self, bootstrap: Sequence[Address], security: Renewed[BrokerSecurity] = PLAINTEXT) -> None:
         self._bootstrap, self._security = bootstrap, security
+        self._learned: tuple[Address, ...] = ()
+        """The brokers in the last metadata: those in ``bootstrap`` may have left the cluster."""
         self._connections: dict[Address, BrokerConnection] = {}
 
     @classmethod
@@ -50,22 +69,54 @@ class ClusterClient:
             connection = self._connections[address] = BrokerConnection(*address, self._security)
         return connection
 
-    async def ask_any(self, name: str, version: int, value: Any) -> Any:
-        """Returns the response from the first broker in ``bootstrap`` that answers."""
-        reasons = []
-        for address in self._bootstrap:
-            try:
-                return await self.to(address).ask(name, version, value, _FIRST_ANSWER_S)
-            except BrokerError as error:
-                reasons.append(str(error))
-        raise BrokerError(f"no broker answers: {'; '.join(reasons) or 'none is registered'}")
+    async def with_any(self, work: Callable[[BrokerConnection], Awaitable[T]]) -> T:
+        """Returns what ``work`` returns first, with a broker that answers. Works with the next broker as soon as one
+        fails, or has been silent for a second. Brokers with an open connection come first."""
+        addresses = dict.fromkeys((*self._bootstrap, *self._learned))
+        left = sorted(addresses, key=lambda one: one not in self._connections or not self._connections[one].is_open)
+        working: set[asyncio.Task[T]] = set()
+        reasons: dict[Address, str] = {}
+        by_task: dict[asyncio.Task[T], Address] = {}
+        try:
+            while left or working:
+                if left:
+                    address = left.pop(0)
+                    task = asyncio.ensure_future(work(self.to(address)))
+                    by_task[task] = address
+                    working.add(task)
+                done, working = await asyncio.wait(
+                    working, timeout=_NEXT_AFTER_S if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                reasons |= {by_task[one]: str(one.exception()) for one in done if _has_failed(one)}
+                for task in done:
+                    if not _has_failed(task):
+                        return task.result()
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+        said = "; ".join(reasons[address] for address in addresses if address in reasons)
+        raise BrokerError(f"no broker answers: {said or 'none is registered'}")
 
-    async def metadata(self, topics: Sequence[str] | None = None) -> Any:
-        """Returns the metadata of the brokers and of the given topics, or of all topics by default."""
-        form = message("MetadataRequest")
-        topic = form.struct("MetadataRequestTopic")
-        named = None if topics is None else tuple(topic(name=name) for name in topics)
-        return await self.ask_any("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
+    async def ask_any(self, name: str, version: int, value: Any) -> Any:
+        """Returns the response of a broker that answers."""
+        return await self.with_any(lambda broker: broker.ask(name, version, value, _FIRST_ANSWER_S))
+
+    async def metadata(
+        self, topics: Iterable[str] | None = None, *, rights: bool = False, timeout_s: float = _FIRST_ANSWER_S
+    ) -> Any:
+        """Returns the metadata of the brokers and of the given topics, or of all topics by default. With ``rights``, it
+        says what this client may do with each topic, if the broker is of Kafka 2.3 or newer."""
+        named_topics = None if topics is None else tuple(topics)
+
+        async def ask(broker: BrokerConnection) -> Any:
+            newest = _METADATA_WITH_RIGHTS if rights else _METADATA
+            version = _usable("Metadata", await broker.newest_version("Metadata", newest, timeout_s))
+            return await broker.ask("Metadata", version, metadata_request(named_topics, version, rights), timeout_s)
+
+        found = await self.with_any(ask)
+        self._learned = tuple((one.host, one.port) for one in found.brokers)
+        return found
 
     async def leaders(self, topic: str) -> dict[int, Address]:
         """Returns the address of each partition's leader. Also raises :class:`NotFound` if the topic does not exist."""
@@ -80,3 +131,148 @@ class ClusterClient:
                 f"topic {topic} has no leader for partitions {', '.join(map(str, leaderless))}; start their brokers"
             )
         return {one.partition_index: nodes[one.leader_id] for one in described.partitions}
+
+    async def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool, timeout_s: float
+    ) -> ListedOffsets:
+        """Asks each partition's leader for the first offset at or after ``timestamp`` (ms since 1970, or
+        :data:`~kafka_coord.model.lag.EARLIEST` or ``LATEST``), or -1 if there is none. With ``read_committed``, a log
+        ends before the first record of an open transaction. Asks once more for partitions whose leader has just
+        moved."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        listed = ListedOffsets()
+        asked = list(partitions)
+        for is_last in (False, True):
+            leaders, codes = await self._leaders_of(asked, min(_FIRST_ANSWER_S, max(0.5, deadline - clock())))
+            requests = [
+                (leader, chunk)
+                for leader, theirs in grouped(leaders, leaders.__getitem__).items()
+                for chunk in parts(theirs, _MOST_IN_A_REQUEST)
+            ]
+            left_s = max(0.5, deadline - clock())
+            found = await asyncio.gather(
+                *(self._list_at(leader, chunk, timestamp, read_committed, left_s) for leader, chunk in requests)
+            )
+            for offsets, refused, silent in found:
+                listed.offsets |= offsets
+                codes |= refused
+                listed.trouble += silent
+            again = [] if is_last or clock() >= deadline else [tp for tp, code in codes.items() if code in _OF_LEADER]
+            listed.trouble += [
+                _REASONS.get(code, named(code)) for tp, code in codes.items() if not again or code not in _OF_LEADER
+            ]
+            if not again:
+                break
+            asked = again
+            await asyncio.sleep(_AGAIN_S)
+        return listed
+
+    async def create_topic(
+        self, name: str, partitions: int, replication: int, *, timeout_s: float
+    ) -> tuple[int, str | None]:
+        """Asks the controller to create a topic. Returns the error's code, or 0, and what the controller says about
+        it."""
+        for is_last in (False, True):
+            brokers = await self.metadata([])
+            controllers = [one for one in brokers.brokers if one.node_id == brokers.controller_id]
+            if not controllers:
+                raise BrokerError("the cluster has no controller now")
+            broker = self.to((controllers[0].host, controllers[0].port))
+            version = _usable("CreateTopics", await broker.newest_version("CreateTopics", _CREATE_TOPICS))
+            request = create_topic_request(name, partitions, replication, timeout_s=timeout_s)
+            answer = await broker.ask("CreateTopics", version, request, timeout_s + 5)
+            result = only(answer.topics, "topics")
+            if result.error_code != _NOT_CONTROLLER or is_last:
+                break
+        return result.error_code, result.error_message
+
+    async def _leaders_of(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> tuple[dict[TopicPartition, Address], dict[TopicPartition, int]]:
+        """Returns the address of each partition's leader, and the error of each partition without one."""
+        wanted = grouped(partitions, lambda tp: tp.topic)
+        answer = await self.metadata(wanted, timeout_s=timeout_s)
+        nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
+        leader_ids: dict[TopicPartition, int] = {}
+        codes: dict[str, int] = {}
+        for topic in answer.topics:
+            codes[topic.name] = topic.error_code
+            leader_ids |= {TopicPartition(topic.name, one.partition_index): one.leader_id for one in topic.partitions}
+        leaders, without = {}, {}
+        for topic, theirs in wanted.items():
+            for tp in theirs:
+                if leader_ids.get(tp) in nodes:
+                    leaders[tp] = nodes[leader_ids[tp]]
+                else:
+                    without[tp] = codes.get(topic) or (_NO_LEADER if tp in leader_ids else _UNKNOWN)
+        return leaders, without
+
+    async def _list_at(
+        self, leader: Address, partitions: Sequence[TopicPartition], timestamp: int, committed: bool, timeout_s: float
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], list[str]]:
+        """Returns the offsets, the codes of partitions that the broker refused, and the reasons for the others."""
+        broker = self.to(leader)
+        try:
+            version = _usable("ListOffsets", await broker.newest_version("ListOffsets", _LIST_OFFSETS, timeout_s))
+            request = offsets_request(partitions, timestamp, committed=committed and version >= _LIST_OFFSETS)
+            answer = await broker.ask("ListOffsets", version, request, timeout_s)
+        except BrokerError as error:
+            return {}, {}, [str(error)] * len(partitions)
+        told = {
+            TopicPartition(topic.name, one.partition_index): one for topic in answer.topics for one in topic.partitions
+        }
+        offsets, codes = {}, {}
+        for tp in partitions:
+            if tp in told and not told[tp].error_code:
+                offsets[tp] = told[tp].offset
+            elif tp in told:
+                codes[tp] = told[tp].error_code
+        silent = ["the leader's response leaves it out"] * (len(partitions) - len(offsets) - len(codes))
+        return offsets, codes, silent
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return isinstance(task.exception(), BrokerError)
+
+
+def _usable(name: str, version: int) -> int:
+    if version < 1:
+        raise BrokerError(f"the broker's {name} is older than that of Kafka 0.10.1")
+    return version
+
+
+def metadata_request(topics: Iterable[str] | None, version: int = _METADATA, rights: bool = False) -> Any:
+    """Returns a request for the metadata of the given topics, or of all topics, that creates none of them."""
+    form = message("MetadataRequest")
+    if version < _UNNAMED:
+        return form(topics=None)
+    topic = form.struct("MetadataRequestTopic")
+    named_topics = None if topics is None else tuple(topic(name=name) for name in topics)
+    asked = {"include_topic_authorized_operations": True} if rights and version >= _METADATA_WITH_RIGHTS else {}
+    return form(topics=named_topics, allow_auto_topic_creation=False, **asked)
+
+
+def create_topic_request(
+    name: str, partitions: int, replication: int, settings: Mapping[str, str] | None = None, *, timeout_s: float
+) -> Any:
+    form = message("CreateTopicsRequest")
+    setting = form.struct("CreatableTopicConfig")
+    topic = form.struct("CreatableTopic")(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication,
+        configs=tuple(setting(name=one, value=value) for one, value in (settings or {}).items()),
+    )
+    return form(topics=(topic,), timeout_ms=round(timeout_s * 1000))
+
+
+def offsets_request(partitions: Iterable[TopicPartition], timestamp: int, *, committed: bool) -> Any:
+    """Returns a request for the first offsets at or after ``timestamp``."""
+    form = message("ListOffsetsRequest")
+    part, topic = form.struct("ListOffsetsPartition"), form.struct("ListOffsetsTopic")
+    topics = tuple(
+        topic(name=name, partitions=tuple(part(partition_index=tp.partition, timestamp=timestamp) for tp in theirs))
+        for name, theirs in grouped(partitions, lambda tp: tp.topic).items()
+    )
+    return form(replica_id=-1, isolation_level=int(committed), topics=topics)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import select
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
@@ -20,6 +21,9 @@ from kafka_coord.renewed import Renewed
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame, take_frame
 from kafka_coord.wire.messages import Message, message
+
+T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.Protocol)
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_ID = "kafka-coord"
@@ -70,6 +74,9 @@ class Line(asyncio.Protocol):
         """When the last response arrived."""
         self._retires: asyncio.TimerHandle | None = None
         self._retiring = False
+        self.newest_versions: Mapping[int, int] | None = None
+        """The newest version of each request that the broker supports, by API key, or ``None`` until it has been
+        asked."""
         self.ended = asyncio.Event()
 
     def is_usable(self) -> bool:
@@ -116,6 +123,15 @@ class Line(asyncio.Protocol):
             self._waiting.pop(number, None)
             if self._retiring and not self._waiting:
                 self.end("the connection was replaced")
+
+    async def ask_versions(self, timeout_s: float = ANSWER_S) -> Mapping[int, int]:
+        """Returns :attr:`newest_versions`. Raises the same errors as :meth:`ask`."""
+        if self.newest_versions is None:
+            answer = await self.ask("ApiVersions", _API_VERSIONS, message("ApiVersionsRequest")(), timeout_s)
+            if answer.error_code:
+                raise ConnectionError(f"the broker does not tell its versions: {named(answer.error_code)}")
+            self.newest_versions = {one.api_key: one.max_version for one in answer.api_keys}
+        return self.newest_versions
 
     def retire_in(self, delay_s: float) -> None:
         """Takes no more requests after ``delay_s`` seconds, and ends as soon as nothing is in flight."""
@@ -184,6 +200,12 @@ class Line(asyncio.Protocol):
             waiting.found.set_result(answer.decode(frame, version, answer_start(answer, version)))
 
 
+async def connect(protocol: Callable[[], P], host: str, port: int, security: BrokerSecurity) -> P:
+    """Connects a protocol to a broker, with TLS if that is set, but without authentication. Raises :class:`OSError`."""
+    _, connected = await asyncio.get_running_loop().create_connection(protocol, host, port, ssl=security.tls)
+    return connected
+
+
 class BrokerConnection:
     """A connection to one broker. It is opened by the first request, and again by the first request after it was
     closed. After :meth:`close`, all requests fail."""
@@ -210,6 +232,17 @@ class BrokerConnection:
         the broker may have carried out the request. If ``reopens`` is false and the connection is not open, the request
         is not sent.
         """
+        return await self._on_line(name, timeout_s, lambda line: line.ask(name, version, value, timeout_s), reopens)
+
+    async def newest_version(self, name: str, at_most: int, timeout_s: float = ANSWER_S) -> int:
+        """Returns the newest version of ``<name>Request`` that the broker supports, up to ``at_most``, or -1 if it
+        supports none. Asks the broker once for each connection. Raises the same errors as :meth:`ask`."""
+        found = await self._on_line("ApiVersions", timeout_s, lambda line: line.ask_versions(timeout_s))
+        return min(at_most, found.get(message(f"{name}Request").api_key or 0, -1))
+
+    async def _on_line(
+        self, name: str, timeout_s: float, ask: Callable[[Line], Awaitable[T]], reopens: bool = True
+    ) -> T:
         for _ in range(_TRIES):
             line = self._line
             if line is None or not line.is_usable():
@@ -217,7 +250,7 @@ class BrokerConnection:
                     break
                 line = await self.open(timeout_s, name)
             try:
-                return await line.ask(name, version, value, timeout_s)
+                return await ask(line)
             except Unwritten:
                 continue
             except (OSError, TimeoutError, BadMessage) as error:
@@ -243,13 +276,13 @@ class BrokerConnection:
             raise NotSent(self._failed(name, error, timeout_s)) from error
 
     def _failed(self, name: str, error: Exception, timeout_s: float) -> str:
-        reason = f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+        reason = f"no response within {timeout_s:.3g} s" if isinstance(error, TimeoutError) else str(error)
         return f"{self.host}:{self.port}: {name}: {reason}"
 
     async def _opened(self) -> Line:
         self._check_not_closed()
-        loop, security = asyncio.get_running_loop(), self._security.newest()
-        _, line = await loop.create_connection(Line, self.host, self.port, ssl=security.tls)
+        security = self._security.newest()
+        line = await connect(Line, self.host, self.port, security)
         self._half_open = line
         try:
             if security.mechanism is not None:
@@ -267,9 +300,7 @@ class BrokerConnection:
             raise ConnectionError("the connection was closed")
 
     async def _authenticate(self, line: Line, security: BrokerSecurity, mechanism: str) -> None:
-        supported = await line.ask("ApiVersions", _API_VERSIONS, message("ApiVersionsRequest")())
-        api_key = message("SaslAuthenticateRequest").api_key
-        newest = max((one.max_version for one in supported.api_keys if one.api_key == api_key), default=0)
+        newest = (await line.ask_versions()).get(message("SaslAuthenticateRequest").api_key or 0, 0)
         request = message("SaslHandshakeRequest")(mechanism=mechanism)
         response = await line.ask("SaslHandshake", _SASL_HANDSHAKE, request)
         if response.error_code:

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from kafka_coord.kafka.cluster import offsets_request
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.errors import failure, only
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.lag import EARLIEST, LATEST
 from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
 
 _FETCH, _LIST_OFFSETS = 4, 1
 """The versions of the Fetch and ListOffsets requests. Every broker from 0.11 to 3.9 supports them."""
-_EARLIEST, _LATEST = -2, -1
 _FETCH_BYTES = 8 << 20
 
 
@@ -26,21 +28,19 @@ class PartitionReader:
     async def first_offset(self) -> int:
         """Returns the log's first offset. Raises :class:`BrokerError`, as the other methods do
         (:class:`RightMissing` if the broker denies the right)."""
-        return await self._offset(_EARLIEST)
+        return await self._offset(EARLIEST)
 
     async def end_offset(self) -> int:
         """Returns the high watermark, which is the offset after the last fully replicated record. Raises
         :class:`BrokerError`."""
-        return await self._offset(_LATEST)
+        return await self._offset(LATEST)
 
     async def _offset(self, which: int) -> int:
-        form = message("ListOffsetsRequest")
-        part = form.struct("ListOffsetsPartition")(partition_index=self._partition, timestamp=which)
-        topic = form.struct("ListOffsetsTopic")(name=self._topic, partitions=(part,))
-        answer = await self._broker.ask("ListOffsets", _LIST_OFFSETS, form(replica_id=-1, topics=(topic,)))
+        request = offsets_request([TopicPartition(self._topic, self._partition)], which, committed=False)
+        answer = await self._broker.ask("ListOffsets", _LIST_OFFSETS, request)
         result = only(only(answer.topics, "topics").partitions, "partitions")
         if result.error_code:
-            where = "first" if which == _EARLIEST else "end"
+            where = "first" if which == EARLIEST else "end"
             raise failure(
                 f"partition {self._partition}: cannot look up the {where} offset of the log", result.error_code
             )

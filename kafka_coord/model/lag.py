@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from kafka_coord.model.partitions import TopicPartition
+
+EARLIEST, LATEST = -2, -1
+"""They stand for a timestamp in a request for offsets: the first offset of a log, and the next one at its end."""
+LEADERLESS, UNKNOWN_PARTITION = "the partition has no live leader", "the brokers do not know the partition"
+
+
+@dataclass(slots=True)
+class ListedOffsets:
+    """The offsets that the brokers told, and one reason for each partition of which they told none."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    trouble: list[str] = field(default_factory=list)
 
 
 class LogRange(NamedTuple):

@@ -15,7 +15,8 @@ from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.directory import list_all_groups
 from kafka_coord.groups.group import GroupRow, LagTotal, OffsetRow
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.monitor.exposition import gauge, labelled
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk.store import Store

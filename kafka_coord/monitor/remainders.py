@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kafka_coord.errors import BrokerError, KafkaCoordError
+from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.group import OffsetRow
-from kafka_coord.groups.lag import bootstrap_servers
+from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk.store import Store
 
@@ -136,62 +135,9 @@ def probe_with(bootstrap: Callable[[], str], properties: Mapping[str, str]) -> P
     addresses, and ``properties`` are librdkafka settings."""
 
     def probe(wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Next | None]:
-        from confluent_kafka import Consumer, KafkaException
-        from confluent_kafka import TopicPartition as Assigned
+        from kafka_coord.kafka.librdkafka import first_records
 
-        settings: dict[str, Any] = {
-            "client.id": "kafka-coord",
-            "log_level": 0,
-            "group.id": "kafka-coord.lag",  # no one joins this group or commits to it
-            **properties,
-            "bootstrap.servers": bootstrap(),
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 100,
-            "max.partition.fetch.bytes": 65_536,
-        }
-        try:
-            client = Consumer(settings)
-        except (KafkaException, ValueError) as error:
-            raise BrokerError(f"librdkafka rejected the broker settings: {error}") from error
-        try:
-            client.assign([Assigned(tp.topic, tp.partition, at) for tp, at in wanted.items()])
-            return _first_of_each(client, wanted)
-        finally:
-            threading.Thread(target=_close, args=(client,), name="kafka-coord-lag-close", daemon=True).start()
+        found = first_records(bootstrap(), properties, wanted, _READ_S)
+        return {tp: one and Next(*one) for tp, one in found.items()}
 
     return probe
-
-
-def _close(client: Any) -> None:
-    """Closes a client. Call this on a separate thread, because librdkafka may take a second to close it."""
-    client.close()
-
-
-def _first_of_each(client: Any, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Next | None]:
-    """Waits for the first record, the end, or a refusal of each partition."""
-    from confluent_kafka import KafkaError
-    from confluent_kafka import TopicPartition as Assigned
-
-    found: dict[TopicPartition, Next | None] = {}
-    deadline = time.monotonic() + _READ_S
-    while len(found) < len(wanted) and (left_s := deadline - time.monotonic()) > 0:
-        message = client.poll(min(left_s, 0.5))
-        if message is None or message.topic() is None:
-            continue
-        tp, error = TopicPartition(message.topic(), message.partition()), message.error()
-        if tp not in wanted or tp in found:
-            continue
-        if error is None:
-            found[tp] = Next(message.offset(), is_record=True)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            found[tp] = Next(message.offset(), is_record=False)
-        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            found[tp] = None
-        else:
-            continue
-        client.incremental_unassign([Assigned(tp.topic, tp.partition)])
-    return found

@@ -15,7 +15,8 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import member_settings
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, SettingsError, StoreUnavailable
-from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.spark.fetching import out_of_range
@@ -429,7 +430,7 @@ class QueryMember:
         if ends.note and ends.offsets:
             self._warn(f"not reading from some partitions for now: {ends.note}")
         if partitions and not ends.offsets:
-            self._offsets = None
+            self._close_reader()
             raise BrokerError(f"no broker returned end offsets for {partitions}: {ends.note}")
         return dict(ends.offsets)
 
@@ -546,8 +547,12 @@ class QueryMember:
         """Commits the finished ranges and leaves the group. Other members read an unfinished micro-batch again."""
         self._connector.close(_CLOSE_S, in_hand=lambda: False)  # Spark calls this between or after micro-batches
         self._thread.join(_CLOSE_S + 5.0)
-        if self._offsets is not None:
-            self._offsets.close()
+        self._close_reader()
+
+    def _close_reader(self) -> None:
+        reader, self._offsets = self._offsets, None
+        if reader is not None:
+            reader.close()
 
     def _warn(self, sentence: str) -> None:
         now = time.monotonic()

@@ -230,7 +230,7 @@ class RangesReader(DataSourceReader):
         return self.__dict__ | {"_options": self._options.for_executors()}
 
     def partitions(self) -> Sequence[InputPartition]:
-        from kafka_coord.groups.lag import bootstrap_servers
+        from kafka_coord.kafka.brokers import bootstrap_servers
 
         store = connect_with(self._options.zookeeper)
         try:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord import BrokerError, Consumer
-from kafka_coord.consumer.brokers import BrokerDirectory, choose
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import MalformedValue
+from kafka_coord.kafka.brokers import BrokerDirectory, choose
 from kafka_coord.model import Broker, Listener
 from kafka_coord.zk import connect, layout
 from tests.consumer.by_hand import HandCoordinator

@@ -35,7 +35,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
 from tests.conftest import _shared_servers
 from tests.consumer.reading import read
-from tests.frontends.harness import SocketInstance, listing
+from tests.frontends.harness import SocketInstance
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -122,7 +122,7 @@ def store(guarded: Guarded) -> Iterator[KazooStore]:
 
 @pytest.fixture(autouse=True)
 def elected(guarded: Guarded) -> Iterator[SocketInstance]:
-    instance = SocketInstance(guarded.zookeeper, 101, lister=listing)
+    instance = SocketInstance(guarded.zookeeper, 101, lists=True)
     try:
         yield instance.start_elected()
     finally:

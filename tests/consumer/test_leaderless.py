@@ -24,7 +24,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
 from tests.conftest import _shared_servers
 from tests.consumer.reading import read
-from tests.frontends.harness import SocketInstance, listing
+from tests.frontends.harness import SocketInstance
 from tests.go_consumer import go_consumer, records_of
 from tests.waiting import eventually, write
 
@@ -66,7 +66,7 @@ def store(cluster: KafkaCluster) -> Iterator[KazooStore]:
 
 @pytest.fixture
 def instance(cluster: KafkaCluster) -> Iterator[SocketInstance]:
-    made = SocketInstance(cluster.zookeeper, 1, lister=listing)
+    made = SocketInstance(cluster.zookeeper, 1, lists=True)
     try:
         yield made.start_elected()
     finally:

@@ -18,7 +18,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.coordinator import Coordinator
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import NoNode
-from kafka_coord.groups.lag import BrokerLog
+from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import connect, layout

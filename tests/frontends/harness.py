@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from kafka_coord.channel.frames import BadFrame, Decoder, encode
 from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
-from kafka_coord.coordinator.first_ends import EndLister
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
-from kafka_coord.groups.lag import BrokerLog
-from kafka_coord.zk.store import Store
+from kafka_coord.kafka.offsets import BrokerLog
 from tests.coordinator.harness import FAST, open_store
 from tests.waiting import eventually
 
@@ -30,15 +28,16 @@ class SocketInstance:
         broker_id: int,
         options: GatewayOptions | None = None,
         *,
-        lister: Callable[[Store], EndLister | None] = lambda _store: None,
+        lists: bool = False,
         **security: Any,
     ) -> None:
-        """``lister`` makes what lists awaited ends. By default, the instance lists none."""
+        """If ``lists`` is set, the instance lists awaited ends with the broker's answers."""
         self.store = open_store(hosts)
+        self.log = BrokerLog(self.store, {}, read_committed=True)
         leadership_view = LeadershipView()
         self.server = GatewayServer("127.0.0.1:0", self.store, broker_id, leadership_view, options=options, **security)
         self.service = CoordinatorService(
-            self.store, broker_id, {"channel": self.server.address}, FAST, lister=lister(self.store)
+            self.store, broker_id, {"channel": self.server.address}, FAST, lister=self.log.ends if lists else None
         )
         leadership_view.service = self.service
 
@@ -55,12 +54,14 @@ class SocketInstance:
     def stop(self) -> None:
         self.service.stop()
         self.server.close()
+        self.log.close()
         self.store.close()
 
     def vanish(self) -> None:
         """Stops the instance as if it were killed: it sends nothing, and its session must expire."""
         self.server.close()
         self.service.stop()
+        self.log.close()
         self.store.close()
 
 
@@ -149,8 +150,3 @@ class HandConsumer:
 
     def close(self) -> None:
         self.socket.close()
-
-
-def listing(store: Store) -> EndLister:
-    """Lists ends with the broker's answers, as an instance does."""
-    return BrokerLog(store, {}, read_committed=True).ends

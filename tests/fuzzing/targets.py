@@ -25,10 +25,10 @@ from kafka_coord.channel.messages import (
 )
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
 from kafka_coord.channel.rpc import Rpc
-from kafka_coord.consumer.brokers import choose
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.reset import duration_ms, read_csv, time_ms
+from kafka_coord.kafka.brokers import choose
 from kafka_coord.model import (
     Assignment,
     Broker,

@@ -144,6 +144,24 @@ def on_the_way(root: Path) -> set[str]:
     return {room for name, room in named.items() if re.search(r"^ *def ", found[name], re.MULTILINE)}
 
 
+def clients_of_kafka(root: Path) -> set[str]:
+    """Returns the packages that open connections to brokers, with TLS and SASL of their own, or make a client of
+    librdkafka that asks about topics and offsets. What reads and writes an application's records does not count, nor do
+    the fixtures in ``testing``."""
+    found = set()
+    for name, source in modules(root).items():
+        package = name.split(".")[1] if "." in name else ""
+        if package == "testing" or not re.search(r"AdminClient|create_connection", source):
+            continue  # parsing takes long
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                opens = called.endswith(".create_connection") and not called.startswith(("socket.", "super()"))
+                if opens or called.rpartition(".")[2] == "AdminClient":
+                    found.add(package)
+    return found
+
+
 def statements(root: Path) -> Iterator[str]:
     """Yields the files that state the shape of one JSON object, that of a partition's offsets: each of its own fields
     stands there as a key, as an annotated name, or in a table. What ``scripts/shapes`` writes does not count."""
@@ -182,6 +200,7 @@ MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
         15,
         0,
     ),
+    "clients of Kafka that we are": (lambda root: len(clients_of_kafka(root)), 1, 1),
     "statements of one JSON shape": (lambda root: len(list(statements(root))), 1, 1),
     "words of documents": (lambda root: words(*documents(root)), 60_000, 60_000),
     "words to read before a first change": (

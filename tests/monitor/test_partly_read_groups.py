@@ -10,7 +10,8 @@ import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.groups.directory import list_all_groups
-from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory, Silent
+from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
+from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.wire.messages import message

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import pytest
 
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
-from kafka_coord.groups.lag import NO_SUCH_RECORD, BrokerOffsets
 from kafka_coord.groups.reset import (
     ResetRule,
     RuleKind,
@@ -19,6 +18,7 @@ from kafka_coord.groups.reset import (
     time_ms,
     write_csv,
 )
+from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerOffsets
 from kafka_coord.model import PartitionSet, TopicPartition
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)

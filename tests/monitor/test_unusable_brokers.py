@@ -8,9 +8,10 @@ import logging
 import pytest
 
 from kafka_coord.channel.frames import encode
-from kafka_coord.consumer.brokers import BrokerDirectory
+from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.socket.questions import MetadataDirectory
-from kafka_coord.groups.lag import OffsetReader, bootstrap_servers
+from kafka_coord.kafka.brokers import BrokerDirectory, bootstrap_servers
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import Unreadable
 from kafka_coord.monitor.doctor import Severity
 from kafka_coord.monitor.doctor.brokers import check_brokers
@@ -67,3 +68,15 @@ def test_an_instance_sends_only_usable_brokers_to_consumers_without_zookeeper(tr
     told = MetadataDirectory(tree.store, 1, age_s=1.0).read()
     assert dict(told.brokers) == {1: (f"PLAINTEXT://{address}",)}
     assert encode({"v": 1, "id": 1, "type": "cluster-metadata", **told.to_json()})
+
+
+def test_the_note_if_no_broker_is_registered(tree: Tree) -> None:
+    with pytest.raises(BrokerError, match="no live broker is registered"):
+        bootstrap_servers(tree.store, {})
+    assert bootstrap_servers(tree.store, {"bootstrap.servers": "b:1"}) == "b:1"
+
+
+def test_the_note_if_no_broker_offers_the_protocol(tree: Tree) -> None:
+    tree.put(layout.broker(1), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:9092"]}')
+    with pytest.raises(BrokerError, match="speaks SSL"):
+        bootstrap_servers(tree.store, {"security.protocol": "ssl"})

@@ -17,8 +17,8 @@ import pytest
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.group import GroupDescription
-from kafka_coord.groups.lag import OffsetReader
 from kafka_coord.groups.managed import describe_group
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.chaos.judge.tables import TABLES

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from kafka_coord import Consumer
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.jobs.flights import as_arrow
 from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.managed import describe_group
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.spark.standalone import Standalone, kill

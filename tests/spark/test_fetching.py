@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.groups.lag import OffsetReader
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.spark import fetching
 from kafka_coord.testing.fake_log import FakeClient, FakeLogs, FakeMessage

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from kafka_coord import Consumer
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.jobs.delays import Totals, Windows, last_report, write_report
@@ -24,6 +23,7 @@ from kafka_coord.dev.jobs.flights import as_arrow, decoded
 from kafka_coord.dev.jobs.streaming import RECORDS, StreamOptions, run_stream
 from kafka_coord.errors import ConsumerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.managed import describe_group
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.spark.session import java_home_for_spark, requirements, write_zip
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect

@@ -159,7 +159,7 @@ def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[
 
 def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
     """Returns the brokers' addresses on a listener of their own, one that does not lead to instances."""
-    from kafka_coord.consumer.brokers import choose
+    from kafka_coord.kafka.brokers import choose
 
     brokers = read_brokers(store) or Brokers()
     for one in brokers.unreadable:

@@ -20,7 +20,6 @@ from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
 from kafka_coord.groups.client_assigned import is_client_group, list_client_groups
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.groups.managed import kind_of
 from kafka_coord.groups.offsets import Scope, parse_scope
 from kafka_coord.groups.requests import Acting, change_settings
@@ -41,6 +40,7 @@ from kafka_coord.groups.reset import (
     time_ms,
     write_csv,
 )
+from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout

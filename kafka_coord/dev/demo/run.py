@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.coordinator import serve_command
 from kafka_coord.dev.cluster.flights import airline_names, read_flights
@@ -34,6 +33,7 @@ from kafka_coord.dev.demo.view import PlainView, Step
 from kafka_coord.dev.demo.watching import Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import VerificationFailed
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.zk import connect
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -19,6 +18,7 @@ from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupNow, GroupView, Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import DevClusterError, Timeout
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.model import TopicPartition
 
 _JITTER = 0.03

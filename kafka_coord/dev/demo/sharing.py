@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.process import ChildProcess
@@ -35,6 +34,7 @@ from kafka_coord.dev.demo.workforce import end_cleanly, require_running, stop_al
 from kafka_coord.dev.jobs.delays import DelayReport, last_report
 from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import ConsumerError
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store

@@ -14,8 +14,8 @@ from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
 from kafka_coord.groups.group import GroupDescription, LogRanges
-from kafka_coord.groups.lag import OffsetReader
 from kafka_coord.groups.managed import describe_group
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import CoordinatorInfo, Decision, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import Trail

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_coord.frontends.kafka.clients import CLOSING_S
 from kafka_coord.frontends.kafka.patches import Patch, Patches
+from kafka_coord.kafka.connection import CLIENT_ID
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame, take_frame
 from kafka_coord.wire.messages import Message, message
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 256 << 10
 """Reading pauses while more than this many bytes are buffered between client and broker."""
-CLIENT_ID = "kafka-coord"
 _LENGTH = 4
 
 

@@ -7,19 +7,18 @@ Kafka's defaults apply.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.grouplog.term import BATCH_OVERHEAD_BYTES, TOPIC
+from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.messages import message
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[str, int, Any], Awaitable[Any]]
-"""Asks the broker: takes a request's name, version and value."""
 SETTINGS_CHECK_S = 60.0
 """How often to ask the broker for its settings, in seconds."""
 _DESCRIBE_CONFIGS = 0

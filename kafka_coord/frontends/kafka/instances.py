@@ -16,9 +16,9 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.registered import Address
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.errors import RIGHTS, RightMissing, only
-from kafka_coord.wire.messages import message
 
 Node = tuple[int, str, int]
 """Broker id, host, port."""
@@ -94,9 +94,7 @@ class Instances:
         return await self._connection.ask(name, version, value)
 
     async def _metadata(self, topics: Iterable[str]) -> Any:
-        form = message("MetadataRequest")
-        named = tuple(form.struct("MetadataRequestTopic")(name=topic) for topic in topics)
-        answer = await self.ask("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
+        answer = await self.ask("Metadata", _METADATA, metadata_request(topics, _METADATA))
         self._advertised = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
         self.is_known = self.broker_id in self._advertised
         now = time.monotonic()
@@ -156,15 +154,8 @@ class Instances:
             return
         replicas = min(_MOST_REPLICAS, len(self._advertised))
         settings = _LOG_SETTINGS | ({"min.insync.replicas": "2"} if replicas == _MOST_REPLICAS else {})
-        form = message("CreateTopicsRequest")
-        setting = form.struct("CreatableTopicConfig")
-        topic = form.struct("CreatableTopic")(
-            name=TOPIC,
-            num_partitions=PARTITIONS,
-            replication_factor=replicas,
-            configs=tuple(setting(name=name, value=value) for name, value in settings.items()),
-        )
-        answer = await self.ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
+        request = create_topic_request(TOPIC, PARTITIONS, replicas, settings, timeout_s=15.0)
+        answer = await self.ask("CreateTopics", _CREATE_TOPICS, request)
         error = only(answer.topics, "topics").error_code
         if error in RIGHTS:
             raise RightMissing(f"cannot create topic {TOPIC}", error)

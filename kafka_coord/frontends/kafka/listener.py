@@ -39,7 +39,7 @@ from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
-from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.kafka.connection import BrokerConnection, connect
 from kafka_coord.kafka.errors import LeadsNoMore, NotSent, RightMissing
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention
@@ -296,9 +296,8 @@ class KafkaListener:
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         """Connects ``protocol`` to the broker. Raises :class:`OSError`."""
-        loop, tls = asyncio.get_running_loop(), self._security.newest().tls
         try:
-            await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
+            await connect(lambda: protocol, self._broker_host, self._broker_port, self._security.newest())
         except OSError as error:
             if is_refused(error):
                 self._broker_refuses()

@@ -36,7 +36,6 @@ from kafka_coord.frontends.socket.access import User
 from kafka_coord.groups import requests as operate
 from kafka_coord.groups.group import AnswerDocument, Document
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import BrokerLog
 from kafka_coord.groups.managed import kind_of
 from kafka_coord.groups.offsets import parse_scope
 from kafka_coord.groups.requests import Acting, evict, rebalance
@@ -54,6 +53,7 @@ from kafka_coord.groups.reset import (
     reset,
     time_ms,
 )
+from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor.dashboard.documents import (
     DoneDocument,

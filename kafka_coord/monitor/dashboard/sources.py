@@ -40,9 +40,9 @@ from kafka_coord.groups.group import (
     lag_fields,
 )
 from kafka_coord.groups.instances import AskedInstances, Presence, read_instances, read_presences
-from kafka_coord.groups.lag import LogRangeCache
 from kafka_coord.groups.managed import describe_group, describe_groups, read_trail
 from kafka_coord.groups.requests import read_requests
+from kafka_coord.kafka.offsets import LogRangeCache
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.histories import Trail
 from kafka_coord.model.names import is_legal

@@ -9,7 +9,9 @@ from typing import Any
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory
+from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
+from kafka_coord.kafka.cluster import metadata_request
+from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.kafka.errors import RIGHTS
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
@@ -140,9 +142,7 @@ async def _read(ask: Ask) -> Topic:
         resource_type=_OF_TOPIC, resource_name=TOPIC, configuration_keys=_SETTINGS
     )
     configs = await ask("DescribeConfigs", _DESCRIBE_CONFIGS, form(resources=(resource,)))
-    asked = message("MetadataRequest")
-    topic = asked.struct("MetadataRequestTopic")(name=TOPIC)
-    metadata = await ask("Metadata", _METADATA, asked(topics=(topic,), allow_auto_topic_creation=False))
+    metadata = await ask("Metadata", _METADATA, metadata_request([TOPIC], _METADATA))
     return Topic(
         {one.name: one.value or "" for result in configs.results for one in result.configs},
         {

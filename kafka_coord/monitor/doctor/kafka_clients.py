@@ -12,8 +12,9 @@ from kafka_coord.groups.client_assigned import list_client_groups
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.copies import GroupPositions, KafkaOffsetStore
 from kafka_coord.groups.group import duration, iso_time
-from kafka_coord.groups.instances import Ask, AskedInstances, InstanceDirectory
+from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
 from kafka_coord.groups.reading import Reading
+from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention

@@ -12,7 +12,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.client_assigned import ClientGroup, list_client_groups
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import OffsetReader
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from tests.chaos.journal import OffsetsWriter
 from tests.chaos.logins import OPERATOR, login

@@ -14,7 +14,8 @@ from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.errors import BrokerError, KafkaCoordError
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.instances import Ask, AskedInstances
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.wire.messages import message
 from tests.chaos.clients.log_settings import set_of_log
 from tests.chaos.logins import OPERATOR, login

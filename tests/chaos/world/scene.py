@@ -15,8 +15,8 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.grouplog.term import TOPIC as GROUPS_LOG
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.lag import OffsetReader
 from kafka_coord.groups.offsets import read_committed
+from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.zk import layout
 from tests.chaos.journal import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, Message, TopicPartition
 
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.kafka.librdkafka import produce
 from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.bench.children import Child
 from kafka_coord.dev.bench.consume.reading import Read, ReadMode, Task
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
@@ -23,6 +22,7 @@ from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.spark.session import find_java
 
 _WITHIN_S = 300.0

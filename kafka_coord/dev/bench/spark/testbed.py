@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kafka_coord.cli.produce import produce
 from kafka_coord.dev.bench.feeding import Feeding
 from kafka_coord.dev.cluster.flights import KeyedRecord, read_flights
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import KafkaCoordError, Timeout
+from kafka_coord.kafka.librdkafka import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,12 +10,13 @@ from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import BrokerError
-from kafka_coord.groups.lag import NO_SUCH_RECORD, OffsetReader, bootstrap_servers
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.offsets import NO_SUCH_RECORD, OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.zk import layout
 from tests.monitor.deleting import delete_records
-from tests.monitor.written import Tree, opened
+from tests.monitor.written import opened
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -92,22 +93,10 @@ def test_the_wait_for_unreachable_brokers_is_bounded() -> None:
     found = reader.latest(PartitionSet({"flights": [0]}))
     assert time.monotonic() - began < 20
     assert found.offsets == {}
-    assert "no broker at 127.0.0.1:1 answered" in found.note
+    assert "no broker answers: 127.0.0.1:1: " in found.note
     reader.close()
 
 
 def test_settings_that_librdkafka_refuses_cause_an_error() -> None:
     with pytest.raises(BrokerError, match="librdkafka rejected the broker settings"):
         OffsetReader("127.0.0.1:1", {"no.such.property": "1"})
-
-
-def test_the_note_if_no_broker_is_registered(tree: Tree) -> None:
-    with pytest.raises(BrokerError, match="no live broker is registered"):
-        bootstrap_servers(tree.store, {})
-    assert bootstrap_servers(tree.store, {"bootstrap.servers": "b:1"}) == "b:1"
-
-
-def test_the_note_if_no_broker_offers_the_protocol(tree: Tree) -> None:
-    tree.put(layout.broker(1), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:9092"]}')
-    with pytest.raises(BrokerError, match="speaks SSL"):
-        bootstrap_servers(tree.store, {"security.protocol": "ssl"})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from kafka_coord.errors import NoNode
+from kafka_coord.errors import BrokerError, NoNode
 from kafka_coord.model import Broker, Unreadable
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import decode_brokers
+from kafka_coord.zk.brokers import Brokers, decode_brokers, read_brokers
 from kafka_coord.zk.store import GetData, Store, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,30 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
         f"no listener of the {len(brokers)} live brokers {requirement}; they offer {', '.join(offered) or 'none'}."
         " Set kafka={'security.protocol': …} or listener=… accordingly"
     )
+
+
+def log_left_out(broker: Unreadable) -> None:
+    log.warning("skipped a broker path=%s reason=%s", broker.path, broker.reason)
+
+
+def bootstrap_servers(
+    store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = log_left_out
+) -> str:
+    """Returns ``bootstrap.servers`` if it is set, and otherwise the addresses of the live brokers. Calls
+    ``on_left_out`` for each broker with an unusable registration. Raises :class:`BrokerError` if no broker is live, or
+    if no live broker has a listener with the configured security protocol.
+    """
+    given = properties.get("bootstrap.servers") or properties.get("metadata.broker.list")
+    if given:
+        return given
+    found = read_brokers(store) or Brokers()
+    for one in found.unreadable:
+        on_left_out(one)
+    addresses, problem = choose(found.live, properties.get("security.protocol", "PLAINTEXT").upper(), None)
+    if addresses:
+        return ",".join(addresses)
+    bad = "".join(f" ({one.path} cannot be read: {one.reason})" for one in found.unreadable[:1])
+    raise BrokerError((problem or f"no live broker is registered below {layout.BROKER_IDS}") + bad)
 
 
 class BrokerDirectory:
