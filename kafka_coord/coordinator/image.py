@@ -416,7 +416,7 @@ Consumer = tuple[str, str]
 
 def read_targets(store: Store, groups: Sequence[str]) -> dict[str, Assignment | None]:
     """Returns each group's target, or ``None`` if it has none that can be read. Raises :class:`StoreError`."""
-    paths, reading = {group: layout.assignment(group) for group in groups}, Decoding({})
+    paths, reading = {group: layout.assignment(group) for group in groups}, Decoding()
     found = dict(zip(groups, read_each(store, [GetData(path) for path in paths.values()]), strict=True))
     return {group: reading.decode(path, found[group], decode_assignment) for group, path in paths.items()}
 
@@ -427,7 +427,7 @@ def reads_of_registrations(consumers: Iterable[Consumer]) -> list[Read]:
 
 def known_in(group: str, nodes: Mapping[str, Answer]) -> Known:
     """Returns what the registrations of all consumers of a group tell."""
-    reading = Decoding({})
+    reading = Decoding()
     reading.decode_each(nodes, partial(layout.registration, group), decode_member)
     return Known(tuple(nodes), reading.values)
 
@@ -447,7 +447,7 @@ def list_registered(store: Store, groups: Iterable[str]) -> dict[str, tuple[str,
     awake = [group for group in groups if settled[group] is None]
     listings = read_each(store, [GetChildren(layout.ids(group)) for group in awake])
     return {
-        group: found if isinstance(found, Unreadable) else tuple(filter(is_legal, Decoding({}).children(found)))
+        group: found if isinstance(found, Unreadable) else tuple(filter(is_legal, Decoding().children(found)))
         for group, found in zip(awake, listings, strict=True)
     }
 
@@ -462,7 +462,7 @@ class Holding(NamedTuple):
 
 
 def read_holdings(store: Store, consumers: Sequence[Consumer]) -> list[Holding]:
-    """Raises :class:`StoreError`, also if an ACL forbids one of the reads."""
+    """Returns what each consumer holds. Raises :class:`StoreError`, also if an ACL forbids one of the reads."""
     reads: list[Read] = []
     for consumer in consumers:
         reads += GetData(layout.ledger(*consumer)), GetChildren(layout.channel(*consumer))

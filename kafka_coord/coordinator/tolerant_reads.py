@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 from kafka_coord.coordinator.remediation import what_to_do
@@ -39,9 +40,11 @@ def read_each(store: Store, reads: Sequence[Read]) -> tuple[Answer, ...]:
 
 
 class Decoding:
-    """Decodes the results of reads and collects those that cannot be decoded."""
+    """Decodes the results of reads and collects those that cannot be decoded. ``known`` maps the path of each znode
+    that has been decoded before to the zxid of its last write (mzxid) and its value; ``values`` is the same for
+    the next time. ``hidden`` are the unreadable listings that every decision needs."""
 
-    def __init__(self, known: Mapping[str, tuple[int, object]]) -> None:
+    def __init__(self, known: Mapping[str, tuple[int, object]] = MappingProxyType({})) -> None:
         self.known = known
         self.values: dict[str, tuple[int, object]] = {}
         self.unreadable: list[Unreadable] = []
