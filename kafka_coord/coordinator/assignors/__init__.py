@@ -8,8 +8,12 @@ import logging
 from importlib.metadata import entry_points
 
 from kafka_coord.coordinator.assignors.base import AssignmentInputs, Assignor, Target
-from kafka_coord.coordinator.assignors.ordered import RangeAssignor, RoundRobinAssignor
-from kafka_coord.coordinator.assignors.sticky import StickyAssignor, WeightedAssignor
+from kafka_coord.coordinator.assignors.built_in import (
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+    WeightedAssignor,
+)
 
 __all__ = ["AssignmentInputs", "Assignor", "Target", "built_in_assignors", "load_assignors"]
 

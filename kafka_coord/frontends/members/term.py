@@ -7,7 +7,7 @@ instance never answers clients as if it were the coordinator.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,20 +15,21 @@ from functools import partial
 from kafka_coord.channel.operations import Registration, eviction_op, in_order, look_op
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
-from kafka_coord.coordinator.image import Holding, read_commands, read_holdings
-from kafka_coord.errors import NoNode, StoreError
+from kafka_coord.coordinator.image import Holding, list_registered, read_commands, read_holdings, read_registrations
+from kafka_coord.coordinator.tolerant_reads import Answer
+from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
-from kafka_coord.frontends.members.recovery import find_members
-from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
+from kafka_coord.frontends.members.registering import GATEWAY, Refusal, Registering, register_all
 from kafka_coord.frontends.members.writes import MemberZnodes, Write, Writer
-from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
+from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition, Unreadable
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Op, Store
+from kafka_coord.zk.store import Check, Node, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -334,3 +335,49 @@ def _in_ledger(member: MemberId, ledger: Ledger, *, stops: bool) -> tuple[frozen
     if ledger.incarnation != member.incarnation:
         return frozenset(), 0
     return frozenset(ledger.held if stops else ledger.owned), ledger.generation
+
+
+FoundMember = tuple[Registration, RegistrationOptions]
+
+
+def find_members(
+    store: Store, groups: Iterable[str], protocols: Container[str | None]
+) -> tuple[list[FoundMember], dict[str, str]]:
+    """Returns the members of the given groups that use one of ``protocols`` (``None`` is the socket protocol), and the
+    groups that could not be read completely, each with the reason. Raises :class:`StoreUnavailable`."""
+    listings = list_registered(store, groups)  # without groups at rest: they have no members without a session
+    consumers = [
+        (group, name) for group, names in listings.items() if not isinstance(names, Unreadable) for name in names
+    ]
+    unread = {group: f"{bad.path}: {bad.reason}" for group, bad in listings.items() if isinstance(bad, Unreadable)}
+    members = []
+    found = read_registrations(store, consumers)
+    for (group, consumer), (node, channel) in zip(consumers, found, strict=True):
+        try:
+            member = _member(group, consumer, protocols, node, channel)
+        except MalformedValue as error:
+            unread[group] = str(error)
+        else:
+            members += [member] if member is not None else []
+    return members, unread
+
+
+def _member(
+    group: str, consumer: str, protocols: Container[str | None], node: Answer, channel: Answer
+) -> FoundMember | None:
+    """Returns the member, or ``None`` if it is gone, has its own ZooKeeper session or uses none of ``protocols``.
+    Raises :class:`MalformedValue` if the member cannot be read."""
+    for read in (node, channel):
+        if isinstance(read, Unreadable):
+            raise MalformedValue(read.path, read.reason)
+    if not isinstance(node, Node) or not isinstance(channel, Node) or node.stat.ephemeral_owner != 0:
+        return None
+    path = layout.registration(group, consumer)
+    value = fields.load(node.data, path)
+    protocol = value.get("protocol")
+    if GATEWAY not in value or protocol not in protocols:
+        return None
+    timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
+    auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
+    registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
+    return registration, RegistrationOptions(timeout_ms / 1000, auto_commit, resume_key, protocol)

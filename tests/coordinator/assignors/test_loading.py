@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.coordinator import assignors as loading
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
-from kafka_coord.coordinator.assignors.sticky import StickyAssignor
+from kafka_coord.coordinator.assignors.built_in import StickyAssignor
 
 
 class Working:

@@ -8,9 +8,8 @@ from typing import Any
 from kafka_coord.classic_groups.sessions import AttentiveClock
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Instruction, MemberEvent
-from kafka_coord.frontends.members.machine.state import Delivered, MemberState
+from kafka_coord.frontends.members.machine.state import Delivered, MemberState, Timers
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
-from kafka_coord.frontends.members.machine.timers import Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.model import Departure, DepartureKind
 

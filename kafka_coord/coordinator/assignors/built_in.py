@@ -1,15 +1,55 @@
-"""``range`` and ``roundrobin`` go by the order of members and partitions, and ignore current owners.
-
-``range`` gives the same result as Kafka 0.8.2's ``kafka.consumer.RangeAssignor``, including streams.
-"""
+"""The built-in assignors. ``sticky``, the default, and ``weighted`` put balance first, then few moves, then nearby
+replicas. ``range`` and ``roundrobin`` go by the order of members and partitions, and ignore current owners."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
+from kafka_coord.coordinator.assignors.kept_partitions import components, kept_shares
+from kafka_coord.coordinator.assignors.load_balancing import balance_loads
+from kafka_coord.coordinator.assignors.quotas import fill_quotas, proportional_quotas
 from kafka_coord.model import PartitionSet, TopicPartition
+
+
+class StickyAssignor:
+    """Gives members with the same subscription equal numbers of partitions, to within one, with only the necessary
+    moves.
+
+    If subscriptions differ, the result is balanced in the sense of Kafka's sticky assignor: no single move would
+    improve it.
+    """
+
+    def assign(self, inputs: AssignmentInputs) -> Target:
+        return assign_by_capacity(inputs, dict.fromkeys(inputs.members, 1))
+
+
+def assign_by_capacity(inputs: AssignmentInputs, capacities: Mapping[str, int]) -> Target:
+    """Returns a sticky target in which each member's share is in proportion to its capacity."""
+    shares, pool = kept_shares(inputs)
+    for members, topics in components(inputs):
+        part = [shares[consumer] for consumer in members]
+        weights = {consumer: capacities[consumer] for consumer in members}
+        if all(len(inputs.subscriptions[consumer]) == len(topics) for consumer in members):
+            partitions = sum(len(inputs.topics[topic].partitions) for topic in topics)
+            fill_quotas(part, topics, proportional_quotas(weights, partitions), pool, inputs)
+        else:
+            balance_loads(part, topics, weights, pool, inputs)
+    return Target({consumer: share.as_set() for consumer, share in shares.items()})
+
+
+class WeightedAssignor:
+    """Gives a member with capacity 3 three times as many partitions as a member with capacity 1, as nearly as whole
+    partitions allow.
+
+    Members with the same subscription get their shares by the largest remainder method. If subscriptions differ,
+    partitions move until no single move would improve the balance.
+    """
+
+    def assign(self, inputs: AssignmentInputs) -> Target:
+        return assign_by_capacity(inputs, {name: member.capacity for name, member in inputs.members.items()})
+
 
 Thread = tuple[str, str, int]
 """The thread id, the consumer, and the thread's number."""
@@ -17,6 +57,7 @@ Thread = tuple[str, str, int]
 
 class RangeAssignor:
     """Assigns each topic's partitions, in numeric order, to threads sorted by the string ``<consumer>-<thread>``.
+    The result is that of Kafka 0.8.2's ``kafka.consumer.RangeAssignor``, including streams.
 
     Each of T threads gets P / T consecutive partitions, and the first P % T threads get one more. As in 0.8, "c-10"
     comes before "c-2", and the threads of "c-0" come between those of "c". This assignor ignores current owners.
