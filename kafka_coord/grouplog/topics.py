@@ -7,7 +7,7 @@ from a topic that is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState, GroupMetadata
 from kafka_coord.model import CommittedOffset, TopicInfo
@@ -77,6 +77,16 @@ def assigned_topics(assignments: Iterable[bytes]) -> frozenset[str]:
     return frozenset(
         part.topic for data in assignments if (found := assignment(data)) for part in found.assigned_partitions
     )
+
+
+def not_given_up(group: GroupMetadata, topics: Collection[str]) -> frozenset[str]:
+    """Returns those of ``topics`` of which members own partitions, as they said when they joined. Only cooperative
+    clients join without giving up their partitions first."""
+    if group.protocol_type != CONSUMER or not topics:
+        return frozenset()
+    joined = (subscription(member.metadata(group.protocol_name)) for member in group.members.values())
+    owned = {part.topic for one in joined if one is not None for part in one.owned_partitions}
+    return frozenset(owned.intersection(topics))
 
 
 def all_subscribed_topics(group: GroupMetadata) -> frozenset[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from kafka_coord.wire.errors import BadMessage
@@ -43,6 +43,19 @@ def encoded_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
     of_topic = form.struct("TopicPartition")
     assigned = tuple(of_topic(topic=topic, partitions=tuple(numbers)) for topic, numbers in topics.items())
     return bytes(form.encode(form(assigned_partitions=assigned), 0, bytearray(2)))
+
+
+def without_topics(data: bytes, topics: Collection[str]) -> bytes:
+    """Returns the assignment without these topics. What cannot be decoded is returned unchanged."""
+    found = assignment(data)
+    if found is None or not any(part.topic in topics for part in found.assigned_partitions):
+        return data
+    kept = tuple(part for part in found.assigned_partitions if part.topic not in topics)
+    form = message("ConsumerProtocolAssignment")
+    version = min(int.from_bytes(data[:2], "big", signed=True), form.versions.last)
+    return bytes(
+        form.encode(form(assigned_partitions=kept, user_data=found.user_data), max(version, 0), bytearray(data[:2]))
+    )
 
 
 def _read(name: str, data: bytes) -> Any:

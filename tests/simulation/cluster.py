@@ -263,7 +263,8 @@ class SimulatedCluster:
     def _may_be_skipped(self, partition: TopicPartition) -> bool:
         """Tells whether the partition's log was cut, and no living consumer knows the epoch that it had read."""
         fetchers = [one.fetchers for one in self.processes.values() if one.alive and one.fetchers is not None]
-        return (GROUP, partition) in self.checker.cut and not any(one.follows(partition) for one in fetchers)
+        is_old = (GROUP, partition) in self.checker.cut or self.checker.stores_old(GROUP, partition)
+        return is_old and not any(one.follows(partition) for one in fetchers)
 
     def _is_subscribed(self, topic: str) -> bool:
         return topic == TOPIC or any(self._by_pattern(one) for one in self.processes.values() if one.connector)

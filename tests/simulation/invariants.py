@@ -637,6 +637,12 @@ class InvariantChecker:
             self._may_go_back[key] += 1
             self.frontier[key] = min(self.frontier.get(key, at), at)
 
+    def stores_old(self, group: str, partition: TopicPartition) -> bool:
+        """Tells whether the stored offset is from before the log was cut, and beyond what was read since. Whoever
+        starts there knows no epoch."""
+        stored = self._stored(group, partition) or 0
+        return self._may_go_back[group, partition] > 0 and stored > self.frontier_of(group, partition)
+
     def handed(
         self,
         group: str,
@@ -661,7 +667,9 @@ class InvariantChecker:
         if was_cut and not follows:
             self.frontier[key] = end
             return
-        self._check(begin <= frontier, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
+        goes_by_old = not follows and self.stores_old(group, partition)
+        begins = begin <= frontier or (goes_by_old and begin == self.behind_marks(partition, self._stored(*key) or 0))
+        self._check(begins, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
         if begin < frontier:
             self._check(key in self.unclean, f"{consumer} was handed {partition} from {begin} again, to {frontier}")
             stored = self._stored(group, partition) or 0

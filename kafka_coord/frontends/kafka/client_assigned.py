@@ -53,11 +53,11 @@ from kafka_coord.frontends.kafka.group import (
     take_out_large,
 )
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets
-from kafka_coord.grouplog.topics import assigned_topics, current_offsets
+from kafka_coord.grouplog.topics import assigned_topics, current_offsets, not_given_up
 from kafka_coord.kafka.connection import CLIENT_ID
 from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model.action import offsets_change
-from kafka_coord.wire.consumer_protocol import subscribed_topics
+from kafka_coord.wire.consumer_protocol import subscribed_topics, without_topics
 
 log = logging.getLogger(__name__)
 
@@ -216,8 +216,9 @@ class ClientAssignedGroup:
 
     async def sync(self, who: Who, assignments: Assignments, by: By) -> Synced:
         del by
-        protocol, of_members = assignments[:2], assignments.of_members
-        topic_ids = await self._topic_ids(of_members.values())
+        protocol = assignments[:2]
+        topic_ids = await self._topic_ids(assignments.of_members.values())
+        of_members = self._withhold(assignments.of_members, topic_ids)
         synced: Synced = await self._groups.ask(
             self.name, lambda token: Sync(token, *who, *protocol, of_members, topic_ids)
         )
@@ -233,6 +234,17 @@ class ClientAssignedGroup:
         machine = self._manager.group(self.name)
         before = machine.metadata.topic_ids if machine is not None else {}
         return {topic: topics.identity(topic) or before.get(topic) or topics.last_identity(topic) for topic in named}
+
+    def _withhold(self, assignments: Mapping[str, bytes], topic_ids: dict[str, str]) -> dict[str, bytes]:
+        """Takes a topic that was made anew out of the assignments, and gives it its earlier identity, while a
+        cooperative member still owns partitions of the earlier one, and would go on at its positions. The member gives
+        them up now, and joins again."""
+        machine = self._manager.group(self.name)
+        before = machine.metadata.topic_ids if machine is not None else {}
+        anew = [topic for topic in topic_ids if self._manager.topics.is_another(topic, before.get(topic, ""))]
+        withheld = not_given_up(machine.metadata, anew) if machine is not None else frozenset()
+        topic_ids |= {topic: before[topic] for topic in withheld}
+        return {member_id: without_topics(data, withheld) for member_id, data in assignments.items()}
 
     async def heartbeat(self, who: Who, software: str, by: By) -> None:
         answered = await self._groups.ask(self.name, lambda token: Heartbeat(token, *who, software), client=by.client)

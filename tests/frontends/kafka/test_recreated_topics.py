@@ -58,15 +58,22 @@ class Leading:
         self.member_id = ""
         self.rejoin()
 
-    def rejoin(self) -> None:
+    def rejoin(self, *owned: int) -> bytes:
+        """Joins with these partitions, as a cooperative client does. Returns the assignment."""
         subscribed = encoded_subscription(self.topic)
+        if owned:
+            of = message("ConsumerProtocolSubscription")
+            held = of.struct("TopicPartition")(topic=self.topic, partitions=owned)
+            subscribed = bytes(of.encode(of(topics=(self.topic,), owned_partitions=(held,)), 1, bytearray((0, 1))))
         joined = self.peer.ask("JoinGroup", 3, **join(self.group, self.member_id, subscribed, SESSION_MS))
         assert joined.error_code == Error.NONE
         self.member_id, self.generation = joined.member_id, joined.generation_id
         form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
         mine = form(member_id=self.member_id, assignment=encoded_assignment([(self.topic, 0)]))
         who = {"group_id": self.group, "member_id": self.member_id, "generation_id": self.generation}
-        assert self.peer.ask("SyncGroup", 3, assignments=(mine,), **who).error_code == Error.NONE
+        synced = self.peer.ask("SyncGroup", 3, assignments=(mine,), **who)
+        assert synced.error_code == Error.NONE
+        return bytes(synced.assignment)
 
     def commit(self, offset: int, version: int = 5, **fields: Any) -> Error:
         who = {"group_id": self.group, "member_id": self.member_id, "generation_id_or_member_epoch": self.generation}
@@ -94,6 +101,24 @@ def test_a_commit_for_a_topic_made_anew_is_refused_until_the_member_is_assigned_
         assert fetched(peer, group, topic) == -1
         assert member.commit(7) is Error.NONE
         assert fetched(peer, group, topic) == 7
+
+
+def test_a_cooperative_member_gives_up_the_earlier_topic_before_it_is_given_the_new_one(
+    front: Front, listener: KafkaListener, group: str, topic: str
+) -> None:
+    """It keeps its partitions when it joins again, and would go on at its positions."""
+    given = encoded_assignment([(topic, 0)])
+    with Peer(listener) as peer:
+        member = Leading(peer, group, topic)
+        assert member.commit(1_000) is Error.NONE
+        assert member.rejoin(0) == given, "nothing has changed"
+        recreate(front, topic)
+        assert member.commit(1_001) is Error.REBALANCE_IN_PROGRESS
+        assert member.rejoin(0) == encoded_assignment([])
+        assert member.commit(1_002) is Error.REBALANCE_IN_PROGRESS, "a client commits what it gives up"
+        assert member.rejoin() == given
+        assert fetched(peer, group, topic) == -1
+        assert member.commit(7) is Error.NONE
 
 
 def test_the_next_coordinator_knows_which_topics_the_generation_was_given(

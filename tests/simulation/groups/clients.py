@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.grouplog.topics import assigned_topics
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
@@ -36,14 +38,23 @@ def _assignment(told: str) -> bytes:
     return bytes(form.encode(form(assigned_partitions=(part,), user_data=told.encode()), 0, bytearray(2)))
 
 
-def _joining(member_id: str) -> dict[str, Any]:
+def _subscription(*, owns: bool) -> bytes:
+    """Encodes the subscription of a client that owns all partitions of the topic, or none."""
+    if not owns:
+        return encoded_subscription(TOPIC)
+    form = message("ConsumerProtocolSubscription")
+    owned = form.struct("TopicPartition")(topic=TOPIC, partitions=tuple(range(PARTITIONS)))
+    return bytes(form.encode(form(topics=(TOPIC,), owned_partitions=(owned,)), 1, bytearray((0, 1))))
+
+
+def _joining(member_id: str, *, owns: bool = False) -> dict[str, Any]:
     form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
     return {
         "member_id": member_id,
         "session_timeout_ms": SESSION_MS,
         "rebalance_timeout_ms": REBALANCE_MS,
         "protocol_type": "consumer",
-        "protocols": (form(name="range", metadata=encoded_subscription(TOPIC)),),
+        "protocols": (form(name="range", metadata=_subscription(owns=owns)),),
     }
 
 
@@ -76,6 +87,8 @@ class Client:
         self.instance_id = name if name.startswith("static") else None
         self.group = ALONE if name.startswith("alone") else GROUP
         self.is_lazy = False
+        self.is_cooperative = random.Random(f"cooperative {history.seed} {name}").random() < 0.5
+        """Whether the client keeps its partitions when it joins again."""
         self._numbers = itertools.count(1)
         self.commits: list[Commit] = []
         self.start()
@@ -85,7 +98,9 @@ class Client:
         self.member_id, self.generation = "", -1
         self._owes_commit, self._beat_at = False, 0.0
         self._reads = ""
-        """The identity of the topic that the client began to read with its last assignment."""
+        """The identity of the topic that the client began to read when it was given its partitions."""
+        self._owns = False
+        """Whether a cooperative client has partitions."""
         self._beating: asyncio.Task[Error] | None = None
         self._beats_again = False
         self.process.start(self._alone if self.group == ALONE else self._live)
@@ -161,7 +176,7 @@ class Client:
 
     async def _join(self) -> None:
         self._beating = None  # its answer no longer matters
-        answer = await self._ask("JoinGroup", **_joining(self.member_id))
+        answer = await self._ask("JoinGroup", **_joining(self.member_id, owns=self._owns))
         if answer.error_code == Error.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
             raise Rejoin
@@ -175,7 +190,13 @@ class Client:
             "SyncGroup", check=self._assignment_check(), **_syncing(self.member_id, self.generation, members)
         )
         self._check(answer.error_code)
-        self._reads = self.history.topic.identity
+        is_given = TOPIC in assigned_topics([answer.assignment])
+        if is_given and not self._owns:
+            self._reads = self.history.topic.identity
+        gives_up, self._owns = self._owns and not is_given, self.is_cooperative and is_given
+        if gives_up:
+            await self._commit()
+            raise Rejoin
 
     def _assignment_check(self) -> Callable[[Any], None]:
         who = self.member_id, self.generation
@@ -243,7 +264,7 @@ class Client:
     async def _leave(self) -> None:
         self.history.left.add(self.member_id)
         await self._ask("LeaveGroup", **_leaving(self.member_id, self.instance_id))
-        self.member_id = ""
+        self.member_id, self._owns = "", False
         await asyncio.sleep(self.rng.uniform(0.0, 5.0))
         raise Rejoin
 
@@ -253,7 +274,7 @@ class Client:
         if error in _AGAIN:
             raise Elsewhere
         if error in {Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID}:
-            self.member_id = ""
+            self.member_id, self._owns = "", False
         raise Rejoin
 
     # --- requests ----------------------------------------------------------------------------------------------------

@@ -276,6 +276,10 @@ def _commit_under_the_old_id_taken() -> Patch:
     return ClientAssignedGroup, "_given", lambda _self, _commit: {}
 
 
+def _earlier_partitions_kept() -> Patch:
+    return ClientAssignedGroup, "_withhold", lambda _self, assignments, _topic_ids: dict(assignments)
+
+
 def _hidden_topics_have_no_id() -> Patch:
     original = ClientAssignedGroup._topic_ids
 
@@ -350,6 +354,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "offsets are keyed by the topic's name alone": _offsets_keyed_by_name_alone,
     "the offsets of a hidden topic are deleted": _hidden_offsets_deleted,
     "a commit under the old id is taken": _commit_under_the_old_id_taken,
+    "a cooperative member keeps the partitions of an earlier topic": _earlier_partitions_kept,
     "a generation whose topic was hidden knows no id": _hidden_topics_have_no_id,
     "members that were not heard get full sessions": _unheard_members_get_full_sessions,
     "a newcomer that has vanished holds up the first join": _vanished_newcomer_waited_for,
@@ -378,6 +383,7 @@ TELLING = {
     "offsets are keyed by the topic's name alone": frozenset({"topics"}),
     "the offsets of a hidden topic are deleted": frozenset({"topics"}),
     "a commit under the old id is taken": frozenset({"topics"}),
+    "a cooperative member keeps the partitions of an earlier topic": frozenset({"topics"}),
     "a generation whose topic was hidden knows no id": frozenset({"topics"}),
     "members that were not heard get full sessions": frozenset({"alternate"}),
     "a newcomer that has vanished holds up the first join": frozenset({"newcomer"}),

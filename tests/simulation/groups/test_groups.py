@@ -18,6 +18,7 @@ FOUND_BY = {
     "members that were not heard get full sessions": 4,
     "heartbeats are answered without a proof while writes are refused": 4,
     "a commit under the old id is taken": 7,
+    "a cooperative member keeps the partitions of an earlier topic": 5,
     "the claim's nonce is not compared": 8,
     "the base offset is not compared": 18,
     "the terms of an earlier producer id are not ended": 75,

@@ -412,6 +412,8 @@ def test_a_commit_in_a_partition_shows_that_the_client_has_started_it() -> None:
 
 
 def test_a_commit_for_a_topic_that_was_made_anew_is_refused_until_the_client_has_the_new_epoch() -> None:
+    """Until the client has acknowledged the stop, its epoch is the member's, and clients repeat a refused commit before
+    a revocation; the commit counts for the earlier topic. From then on, the epoch is stale."""
     play = Beats()
     epoch = play.holding(0, 1)
     play.identities["flights"] = b"another-identity"

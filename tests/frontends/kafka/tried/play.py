@@ -7,7 +7,7 @@ import itertools
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -115,11 +115,18 @@ class Play:
 
     def run(self, without: Container[str] = ()) -> Seen:
         """Runs the steps except those named in ``without``, such as ``lose coordinator`` and ``be static``."""
+        membership = self._join, self._share, self._leave, self._lose_coordinator, self._resume
+        return self._carry_out((*membership, self._meet_new_topic, self._be_static), without)
+
+    def read_on(self) -> Seen:
+        """A member reads on while its topic is deleted and made anew."""
+        return self._carry_out((self._join, self._read_on))
+
+    def _carry_out(self, steps: Sequence[Callable[[], None]], without: Container[str] = ()) -> Seen:
         TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
         failure = ""
         try:
-            membership = self._join, self._share, self._leave, self._lose_coordinator, self._resume
-            for step in (*membership, self._meet_new_topic, self._be_static):
+            for step in steps:
                 name = step.__name__.strip("_").replace("_", " ")
                 if name not in without and (step != self._be_static or self._contender.static):
                     began = time.monotonic()
@@ -189,6 +196,14 @@ class Play:
         for _ in range(_MORE_THAN_BEFORE):
             self._produce()
         self._start("d")
+        self._until_read()
+
+    def _read_on(self) -> None:
+        """The topic is deleted and made anew under a member that has committed, with more records than the committed
+        offsets. It reads all of them and commits."""
+        self._make_anew()
+        for _ in range(_MORE_THAN_BEFORE):
+            self._produce()
         self._until_read()
 
     def _make_anew(self) -> None:

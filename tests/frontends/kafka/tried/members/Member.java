@@ -24,11 +24,15 @@ public class Member {
         settings.put("client.id", args[3]);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
-        settings.put("session.timeout.ms", "6000");
-        settings.put("heartbeat.interval.ms", "1500");
         String strategy = args.length > 4 ? args[4] : "range";
-        settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer."
-            + Map.of("range", "RangeAssignor", "cooperative-sticky", "CooperativeStickyAssignor").get(strategy));
+        if (strategy.equals("kip-848")) {
+            settings.put("group.protocol", "consumer");
+        } else {
+            settings.put("session.timeout.ms", "6000");
+            settings.put("heartbeat.interval.ms", "1500");
+            settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer."
+                + Map.of("range", "RangeAssignor", "cooperative-sticky", "CooperativeStickyAssignor").get(strategy));
+        }
         if (args.length > 5) settings.put("group.instance.id", args[5]);
         settings.put("key.deserializer", ByteArrayDeserializer.class.getName());
         settings.put("value.deserializer", ByteArrayDeserializer.class.getName());
@@ -59,7 +63,8 @@ public class Member {
                     say("committed");
                 } catch (WakeupException asked) {
                     if (!stopping.get()) throw asked;
-                } catch (CommitFailedException | org.apache.kafka.common.errors.RetriableException error) {
+                } catch (CommitFailedException | org.apache.kafka.common.errors.RetriableException
+                    | org.apache.kafka.common.errors.RebalanceInProgressException error) {
                     say("# " + error);
                 }
             }

@@ -35,9 +35,11 @@ def by_confluent() -> None:
         "client.id": NAME,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": SESSION_MS,
-        "partition.assignment.strategy": STRATEGY,
     }
+    if STRATEGY == "kip-848":
+        settings |= {"group.protocol": "consumer"}
+    else:
+        settings |= {"session.timeout.ms": SESSION_MS, "partition.assignment.strategy": STRATEGY}
     consumer = Consumer(settings | ({"group.instance.id": INSTANCE} if INSTANCE else {}))
     consumer.subscribe([TOPIC])
     known = None
