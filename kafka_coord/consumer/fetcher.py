@@ -21,11 +21,11 @@ from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.fetch_errors import UNREADABLE, FetchErrors
 from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.no_group import is_about_no_group
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import ConsumerClosed, ConsumerError
+from kafka_coord.kafka.librdkafka import is_about_no_group
 from kafka_coord.model import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,12 @@ from confluent_kafka.admin import AdminClient
 from kafka_coord.consumer.confluent_names import suggestion
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
-from kafka_coord.kafka.librdkafka import LogOffsets, admin_client, rdkafka_log
+from kafka_coord.kafka.librdkafka import GROUP_PREFIX, LogOffsets, admin_client, is_about_no_group, rdkafka_log
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 log = logging.getLogger(__name__)

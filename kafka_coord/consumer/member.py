@@ -18,8 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Self
 
-from kafka_coord.consumer.absences import Absences
-from kafka_coord.consumer.broker_lookup import BrokerLookup
+from kafka_coord.consumer.absences import Absences, TopicListing
 from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
 from kafka_coord.consumer.confluent_names import arguments_of
 from kafka_coord.consumer.connector import Connector
@@ -41,8 +40,7 @@ from kafka_coord.consumer.settings import (
     subscription,
 )
 from kafka_coord.consumer.stream import Stream
-from kafka_coord.consumer.topic_listing import TopicListing
-from kafka_coord.consumer.transport import Endpoint, Transport, open_transport
+from kafka_coord.consumer.transport import BrokerLookup, Endpoint, Transport, open_transport
 from kafka_coord.consumer.troubles import TroubleCallback
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition

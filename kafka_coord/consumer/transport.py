@@ -1,7 +1,9 @@
-"""The transports of a membership: a ZooKeeper session, or a socket to the coordinator."""
+"""The transports of a membership, a ZooKeeper session or a socket to the coordinator, and the brokers' addresses that
+a consumer learns over them."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 import ssl
 from collections.abc import Callable
@@ -11,20 +13,25 @@ from typing import Protocol
 from kafka_coord.channel.client import SocketClient
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.absences import Look, look_in_zookeeper
 from kafka_coord.consumer.settings import MemberSettings, ReadingSettings, between
-from kafka_coord.consumer.socket_brokers import SocketBrokers
-from kafka_coord.errors import SettingsError
-from kafka_coord.kafka.brokers import BrokerDirectory
+from kafka_coord.errors import MalformedValue, SettingsError, StoreUnavailable
+from kafka_coord.kafka.brokers import BrokerDirectory, choose
+from kafka_coord.model import Broker
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.options import ZkOptions
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.store import SessionState, Store
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 """The longest wait, in seconds, for the coordinator's response to one request."""
+_LOOKUP_S = 30.0
+_RETRY_S = 1.0
 
 
 class BrokerAddresses(Protocol):
@@ -163,3 +170,89 @@ class SocketTransport:
     def close(self) -> None:
         self._link.close()
         self._client.close()
+
+
+class SocketBrokers:
+    """The socket channel's counterpart of :class:`kafka_coord.kafka.brokers.BrokerDirectory`. Any thread may report
+    brokers with :meth:`learn`. ``ask`` requests the brokers from the coordinator, whose response arrives later."""
+
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        ask: Callable[[], None],
+        *,
+        protocol: str = "PLAINTEXT",
+        listener: str | None = None,
+    ) -> None:
+        self._wake = wake
+        self._ask = ask
+        self._protocol = protocol.upper()
+        self._listener = listener
+        self._changed = False
+        self.addresses: tuple[str, ...] = ()
+        self.problem = ""
+
+    def learn(self, metadata: ClusterMetadata) -> None:
+        """Stores the brokers from a host's response."""
+        brokers = []
+        for number, endpoints in metadata.brokers.items():
+            written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
+            try:
+                brokers.append(Broker.from_json(written, number, f"broker {number}"))
+            except MalformedValue as error:
+                log.warning("skipped broker id=%d reason=%s", number, error.reason)
+        addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
+        if not addresses:
+            addresses = self.addresses  # brokers usually return at the same addresses
+        if (addresses, problem) != (self.addresses, self.problem):
+            self.addresses, self.problem = addresses, problem
+            self._changed = True
+            self._wake()
+
+    def step(self) -> bool:
+        """Returns whether the addresses or the problem have changed since the last step."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def look_again(self) -> None:
+        """Requests the brokers from the coordinator. Every new connection to a host also requests them."""
+        self._ask()
+
+
+class BrokerLookup:
+    """Looks up the brokers and passes their addresses to ``connect``. If the application gives ``bootstrap_servers``,
+    passes those on instead, without a look-up."""
+
+    def __init__(
+        self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]
+    ) -> None:
+        self._handle = transport.handle
+        self._brokers = transport.brokers
+        self._given = tuple(bootstrap_servers.split(",")) if bootstrap_servers else ()
+        self._connect = connect
+        self._due = 0.0
+
+    @property
+    def problem(self) -> str:
+        """Why no broker can be used, or "" if one can be used or none is known yet."""
+        return self._brokers.problem if not self._brokers.addresses else ""
+
+    def step(self, now: float) -> float:
+        """Looks up the brokers if a look-up is due. Returns the time for the next call."""
+        if self._given:
+            self._connect(self._given)
+            return float("inf")
+        if now >= self._due:
+            self._brokers.look_again()
+        if self._handle.session.state is not SessionState.CONNECTED:
+            return now + _RETRY_S
+        try:
+            if self._brokers.step():
+                self._due = now + _LOOKUP_S
+        except StoreUnavailable:
+            self._due = now + _RETRY_S
+            return self._due
+        if now >= self._due:
+            self._due = now + (_LOOKUP_S if self._brokers.addresses else _RETRY_S)
+        self._connect(self._brokers.addresses)
+        return self._due

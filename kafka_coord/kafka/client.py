@@ -76,9 +76,11 @@ class OwnClient:
         self._cluster = cluster
         self._runner: asyncio.Runner | None = None
         self._lock = threading.Lock()
+        self._is_closed = False
 
     def close(self) -> None:
         with self._lock:
+            self._is_closed = True
             if self._runner is not None:
                 self._runner.run(self._closed())
                 self._runner.close()
@@ -94,6 +96,9 @@ class OwnClient:
             return await work
 
         with self._lock:
+            if self._is_closed:
+                work.close()
+                raise BrokerError("the connections to the brokers are closed")
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             return self._runner.run(after_news())

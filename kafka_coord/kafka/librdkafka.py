@@ -27,6 +27,11 @@ from kafka_coord.renewed import Renewed
 
 rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
+GROUP_PREFIX = "kafka-coord."
+"""The prefix of the groups that librdkafka's consumers name. librdkafka requires a ``group.id`` even if a consumer only
+assigns partitions to itself, and looks up that group's coordinator (issue 3261); no setting prevents it. No one joins
+these groups or commits to them, so no one needs a right to them: whoever may not describe the group reads all the same,
+and the error that librdkafka reports is ignored."""
 _ASK_S = 5.0
 _MOST_IN_A_REQUEST = 5_000
 """librdkafka keeps an entry in memory for each partition of a request."""
@@ -299,7 +304,7 @@ def first_records(
     settings: dict[str, Any] = {
         "client.id": "kafka-coord",
         "log_level": 0,
-        "group.id": "kafka-coord.lag",  # no one joins this group or commits to it
+        "group.id": f"{GROUP_PREFIX}lag",
         **properties,
         "bootstrap.servers": bootstrap,
         "isolation.level": "read_committed",
@@ -433,3 +438,8 @@ def _code(error: BaseException) -> int | None:
 def _reason(error: BaseException) -> str:
     kafka_error = error.args[0] if error.args else error
     return str(kafka_error.str()) if hasattr(kafka_error, "str") else str(error)
+
+
+def is_about_no_group(error: KafkaError) -> bool:
+    """Returns whether the error only says that the user has no right to such a group."""
+    return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)

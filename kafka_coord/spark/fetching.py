@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 
-from kafka_coord.consumer.no_group import GROUP_PREFIX, is_about_no_group
 from kafka_coord.errors import BrokerError, MalformedValue, NoOffset, SettingsError
+from kafka_coord.kafka.librdkafka import GROUP_PREFIX, is_about_no_group
 from kafka_coord.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from kafka_coord.channel.messages import ClusterMetadata
-from kafka_coord.consumer.broker_lookup import BrokerLookup
-from kafka_coord.consumer.socket_brokers import SocketBrokers
+from kafka_coord.consumer.transport import BrokerLookup, SocketBrokers
 from tests.consumer.stepped import Connected
 from tests.coordinator.clock import ManualClock
 

@@ -116,6 +116,13 @@ def test_a_silent_broker_does_not_keep_the_others_from_answering(broker: OddBrok
         reader.close()
 
 
+def test_a_closed_reader_opens_nothing_again(broker: OddBroker) -> None:
+    reader = OffsetReader(f"127.0.0.1:{broker.port}", {})
+    assert reader.latest(FLIGHTS).offsets
+    reader.close()
+    assert reader.latest(FLIGHTS) == ({}, "lag is unknown: the connections to the brokers are closed")
+
+
 def test_what_an_odd_broker_answers_is_at_most_unknown(broker: OddBroker, reader: OffsetReader) -> None:
     broker.spares_librdkafka = False
     for seed in range(100):
