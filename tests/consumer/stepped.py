@@ -169,7 +169,7 @@ class Member:
         self.application = SimulatedFetchers(
             log,
             may_hand_out=lambda: True,
-            handed=lambda _partition, _begin, _end: None,
+            handed=lambda _partition, _begin, _end, _follows: None,
             wake=self._wake,
             topic_of=lambda _partition: 1,
         )
