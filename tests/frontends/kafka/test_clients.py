@@ -103,25 +103,6 @@ def test_an_offset_of_a_partition_that_was_just_added_is_soon_committed(front: F
     one.close()
 
 
-def test_operators_see_and_delete_groups(front: Front, topic: str, consumer: Callable[..., Consumer]) -> None:
-    group = f"seen-{next(_numbers)}"
-    one = consumer(group)
-    read([one], 1)
-    admin = AdminClient({"bootstrap.servers": front.bootstrap})
-    listed = {found.group_id: found.state.name for found in admin.list_consumer_groups().result(30).valid}
-    assert listed[group] == "STABLE"
-    (described,) = admin.describe_consumer_groups([group]).values()
-    (member,) = described.result(30).members
-    assert len(member.assignment.topic_partitions) == PARTITIONS
-    (refused,) = admin.delete_consumer_groups([group]).values()
-    with pytest.raises(KafkaException, match=r"NON_EMPTY_GROUP|not empty"):
-        refused.result(30)
-    one.close()
-    (deleted,) = admin.delete_consumer_groups([group]).values()
-    deleted.result(30)
-    assert group not in {found.group_id for found in admin.list_consumer_groups().result(30).valid}
-
-
 def test_a_static_member_that_restarts_keeps_its_place(front: Front, consumer: Callable[..., Consumer]) -> None:
     group = f"static-{next(_numbers)}"
     stays = consumer(group, group_instance_id="stays")

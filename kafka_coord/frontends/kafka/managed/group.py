@@ -75,7 +75,7 @@ class ManagedGroups:
 
     async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
         """Returns the groups as ListGroups shows them. Reads their states only if asked to."""
-        states = await self.administration.states(names) if with_states else {}
+        states = await self.administration.states(names) if with_states and names else {}
         return [Listed(name, CONSUMER, states.get(name, ""), self.type) for name in names]
 
     async def stored(self, name: str) -> tuple[Error, Offsets]:
