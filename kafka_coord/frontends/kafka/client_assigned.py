@@ -65,7 +65,9 @@ QUIET_S = 600.0
 """A connection that commits more often than this, in seconds, is recorded only once, as a copying program is
 (MirrorMaker commits every minute)."""
 _MOST = 10_000
-"""The maximum number of connections and groups to remember."""
+"""The maximum number of connections, of groups and of consumers to remember."""
+_OF_TOOLS = frozenset({"DescribeGroups", "ConsumerGroupDescribe", "ListGroups"})
+"""Requests that no consumer sends."""
 
 Recording = Callable[[str, str, str, str], Coroutine[Any, Any, None]]
 """Has the cluster's history record an action on a group, by whom, and what it changed."""
@@ -328,19 +330,18 @@ class ClientAssignedGroup:
         self._groups.carry_out(name, machine, machine.handle(TopicsReplaced(), self._manager.now(name)))
         raise GroupError(Error.REBALANCE_IN_PROGRESS)
 
-    def _stored(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+    def _stored(self, partitions: Iterable[Partition]) -> Offsets:
         """Returns the stored offsets of those of the partitions that have one."""
         stored = self._manager.offsets(self.name)
-        return {TopicPartition(*where): stored[where].offset for where in partitions if where in stored}
+        return {where: stored[where] for where in partitions if where in stored}
 
-    def _record_commit(self, by: By, before: Mapping[TopicPartition, int], offsets: Offsets) -> None:
+    def _record_commit(self, by: By, before: Offsets, offsets: Offsets) -> None:
         """Has the cluster's history record a commit that no member sent, if it is a tool's."""
         machine, now = self._manager.group(self.name), self._manager.now(self.name)
-        after = {TopicPartition(*where): one.offset for where, one in offsets.items()}
-        pairs = [(before.get(tp), offset) for tp, offset in after.items()]
-        commits = self._groups.tool_commits
-        if machine is not None and commits.is_news(by.client.number, machine.metadata, pairs, now):
-            self._groups.record(by, "reset-offsets", self.name, offsets_change(before, after))
+        pairs = [(before.get(where), one) for where, one in offsets.items()]
+        if machine is not None and self._groups.tool_commits.is_news(by, machine.metadata, pairs, now):
+            change = offsets_change(_plain(before), _plain(offsets))
+            self._groups.record(by, "reset-offsets", self.name, change)
 
     async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
         del member
@@ -367,7 +368,8 @@ class ClientAssignedGroup:
         if error is not Error.NONE:
             return errors | dict.fromkeys(chosen, error)
         if before:
-            self._groups.record(by, "delete-offsets", self.name, offsets_change(before, dict.fromkeys(before)))
+            change = offsets_change(_plain(before), dict.fromkeys(_plain(before)))
+            self._groups.record(by, "delete-offsets", self.name, change)
         if not self._manager.has_offsets(self.name):
             with suppress(GroupError, KindChanged):
                 await self.delete(by)
@@ -422,30 +424,71 @@ def _described(metadata: GroupMetadata) -> Described:
     return Described(metadata.state.value, metadata.protocol_type or "", protocol, members)
 
 
+def _plain(offsets: Offsets) -> dict[TopicPartition, int]:
+    return {TopicPartition(*where): one.offset for where, one in offsets.items()}
+
+
+Changes = Sequence[tuple[CommittedOffset | None, CommittedOffset]]
+"""What was stored for each partition before, or ``None`` if nothing was, and what is stored now."""
+
+
 class ToolCommits:
     """Decides which commits an operator wants to see in the history: those of tools. Remembers which connections have
-    committed to which groups without being a member."""
+    committed to which groups without being a member, and what else they asked."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[int, str], float] = OrderedDict()
+        self._tools: OrderedDict[int, None] = OrderedDict()
+        """The connections of tools."""
+        self._consumers: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        """The groups in which consumers assign partitions to themselves, with each one's client id and host."""
+        self._groups: OrderedDict[str, None] = OrderedDict()
 
-    def is_news(
-        self, connection: int, group: GroupMetadata, offsets: Iterable[tuple[int | None, int]], now: float
-    ) -> bool:
-        """Returns whether the history should record a commit that no member sent. ``offsets`` holds each partition's
-        offset before (``None`` if it had none) and after, and ``now`` is a monotonic time in seconds.
+    def asked(self, request: str, by: By, groups: Iterable[str] = ()) -> None:
+        """Notes what a request of this name says of its sender. A consumer that assigns partitions to itself asks for
+        the offsets of its ``groups`` before it commits, and for nothing that :data:`_OF_TOOLS` contains."""
+        if request in _OF_TOOLS:
+            _remember(self._tools, by.client.number)
+        elif by.client.number not in self._tools:
+            for group in groups:
+                _remember(self._consumers, (group, by.client_id, by.client.host))
+
+    def is_news(self, by: By, group: GroupMetadata, offsets: Changes, now: float) -> bool:
+        """Returns whether the history should record a commit that no member sent. ``now`` is a monotonic time in
+        seconds.
 
         A commit that moves an offset back is always recorded. Any other commit is recorded if the group has had
-        consumers as members, because only a tool interferes there: consumers that assign partitions to themselves
-        commit all the time, to groups that never have members.
+        consumers as members, or if the sender is no consumer that assigns partitions to itself: such consumers commit
+        all the time, to groups that never have members.
         """
-        key = connection, group.group_id
+        key = by.client.number, group.group_id
         last = self._last.pop(key, -math.inf)
-        self._last[key] = now
-        if len(self._last) > _MOST:
-            self._last.popitem(last=False)
-        changes = [(old, new) for old, new in offsets if old != new]
-        if any(old is not None and new < old for old, new in changes):
+        _remember(self._last, key, now)
+        changed = [(old, new) for old, new in offsets if old is None or old.offset != new.offset]
+        had_members = group.generation_id > 0
+        may_be_a_tools = group.protocol_type == CONSUMER if had_members else not self._is_consumers(by, group, changed)
+        if any(old is not None and new.offset < old.offset for old, new in changed):
             return True
-        had_members = group.generation_id > 0 and group.protocol_type == CONSUMER
-        return bool(changes) and had_members and now - last > QUIET_S
+        return bool(changed) and may_be_a_tools and now - last > QUIET_S
+
+    def _is_consumers(self, by: By, group: GroupMetadata, offsets: Changes) -> bool:
+        """Returns whether a consumer that assigns partitions to itself has probably sent the commit. When a group has
+        just come to this instance, its consumers do not ask for their offsets again."""
+        is_new = group.group_id not in self._groups
+        _remember(self._groups, group.group_id)
+        if by.client.number in self._tools:
+            return False
+        consumer = group.group_id, by.client_id, by.client.host
+        ages_ms = [new.committed_at_ms - old.committed_at_ms for old, new in offsets if old is not None]
+        is_in_use = is_new and min(ages_ms, default=math.inf) < QUIET_S * 1000
+        if is_in_use or consumer in self._consumers:
+            _remember(self._consumers, consumer)
+            return True
+        return False
+
+
+def _remember(remembered: OrderedDict[Any, Any], key: object, value: object = None) -> None:
+    remembered[key] = value
+    remembered.move_to_end(key)
+    if len(remembered) > _MOST:
+        remembered.popitem(last=False)

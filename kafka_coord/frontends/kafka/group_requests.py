@@ -133,6 +133,7 @@ class GroupCoordinator:
         form = message(f"{name}Request")
         header, at = read_header(frame, flexible=version in form.flexible)
         call = Call(header, form.decode(frame, version, at), client)
+        self.client_assigned.tool_commits.asked(name, call)
         try:
             response = await self._handlers[name](call)
         except GroupError as refusal:
@@ -297,6 +298,7 @@ class GroupCoordinator:
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)
         names = [one.group_id for one in asked]
+        self.client_assigned.tool_commits.asked("OffsetFetch", call, names)
         await self.groups.wait_until_loaded(names)
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, names)
         fetched = [await self._fetched(call, one, is_denied=one.group_id in denied) for one in asked]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
@@ -414,13 +415,23 @@ def test_the_groups_log_is_printed_as_text_and_as_json(
 def test_the_history_says_which_tool_changed_a_groups_offsets(
     front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer], tools: KafkaTools
 ) -> None:
-    """The commits of an application that is no member are not in it, though they look the same to the instance."""
+    """The commits of an application that assigns partitions to itself are not in it."""
     of_tools = ("kafka-consumer-groups.sh", "--bootstrap-server", front.bootstrap, "--group", group)
     simple = f"{group}-simple"
     for name in (simple, group):
         reader = Consumer({"bootstrap.servers": front.bootstrap, "group.id": name, "client.id": "simple"})
+        reader.assign([TopicPartition(topic, 0)])
+        reader.committed([TopicPartition(topic, 0)], 30)
         reader.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
         reader.close()
+    reader = Consumer({"bootstrap.servers": front.bootstrap, "group.id": simple, "client.id": "simple"})
+    reader.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    reader.close()
+    script = AdminClient({"bootstrap.servers": front.bootstrap, "client.id": "admin"})
+    wanted = ConsumerGroupTopicPartitions(simple, [TopicPartition(topic, 0, 9)])
+    (moved,) = script.alter_consumer_group_offsets([wanted]).values()
+    assert not moved.result(30).topic_partitions[0].error
+    tools(*of_tools[:-1], simple, "--reset-offsets", "--to-offset", "20", "--topic", f"{topic}:0", "--execute")
     joined = member()
     joined.commit(offsets=[TopicPartition(topic, 0, 30), TopicPartition(topic, 2, 30)], asynchronous=False)
     joined.close()
@@ -448,7 +459,9 @@ def test_the_history_says_which_tool_changed_a_groups_offsets(
     assert names[2] == "scrpt"
     assert "client id" in found[0]["by"]
     assert "client id" not in found[3]["by"]
-    assert actions(simple) == []
+    of_simple = eventually(lambda: len(told := actions(simple)) >= 2 and told)
+    assert [one["change"] for one in of_simple] == [f"{topic} 0: 4 → 9", f"{topic} 0: 9 → 20"]
+    assert "client id admin," in of_simple[0]["by"]
 
     tools(*of_tools, "--delete")
     (last,) = eventually(

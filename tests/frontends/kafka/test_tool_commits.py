@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata
-from kafka_coord.frontends.kafka.client_assigned import _MOST, QUIET_S, ToolCommits
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.client_assigned import _MOST, QUIET_S, Changes, ToolCommits
+from kafka_coord.model import CommittedOffset
+from kafka_coord.wire.frames import RequestHeader
+from kafka_coord.wire.messages import message
+from tests.frontends.kafka.callers import OpenCaller
 
 MAY_BE_A_TOOL = GroupMetadata("g", generation_id=3, protocol_type=CONSUMER)
 NEVER_HAD_MEMBERS = GroupMetadata("g")
+HOUR_MS = 3_600_000
+
+
+def call(
+    connection: int = 1, name: str = "OffsetCommit", version: int = 8, client_id: str = "x", **fields: Any
+) -> Call:
+    form = message(f"{name}Request")
+    caller = OpenCaller("10.0.0.1")
+    caller.number = connection
+    return Call(RequestHeader(form.api_key or 0, version, 1, client_id, True), form(**fields), caller)
+
+
+def change(old: int | None, new: int, after_ms: int = HOUR_MS) -> Changes:
+    return [(None if old is None else CommittedOffset(old), CommittedOffset(new, committed_at_ms=after_ms))]
+
+
+def fetches(commits: ToolCommits, connection: int, client_id: str = "x") -> None:
+    """An OffsetFetch of group g."""
+    commits.asked("OffsetFetch", call(connection, "OffsetFetch", 7, client_id), ["g"])
 
 
 @pytest.mark.parametrize(
@@ -27,22 +53,51 @@ NEVER_HAD_MEMBERS = GroupMetadata("g")
 def test_a_tools_commit_is_news_and_that_of_a_simple_consumer_is_not(
     group: GroupMetadata, old: int | None, new: int, is_news: bool
 ) -> None:
-    assert ToolCommits().is_news(1, group, [(old, new)], 100.0) is is_news
+    commits = ToolCommits()
+    fetches(commits, 1)
+    assert commits.is_news(call(), group, change(old, new), 100.0) is is_news
+
+
+def test_a_tool_moves_offsets_of_a_group_that_never_had_members() -> None:
+    commits = ToolCommits()
+    assert commits.is_news(call(1), NEVER_HAD_MEMBERS, change(None, 5), 1.0), "an admin client that only commits"
+    assert commits.is_news(call(2), NEVER_HAD_MEMBERS, change(5, 9, after_ms=1_000), 2.0), "another one"
+    commits.asked("DescribeGroups", call(3, "DescribeGroups"))
+    fetches(commits, 3)
+    assert commits.is_news(call(3), NEVER_HAD_MEMBERS, change(9, 12), 3.0), "kafka-consumer-groups.sh --shift-by"
+    assert not commits.is_news(call(3), NEVER_HAD_MEMBERS, change(12, 12), 4.0)
+
+
+def test_a_consumer_that_assigns_itself_is_no_tool_after_it_connects_again_or_its_group_moves() -> None:
+    commits = ToolCommits()
+    fetches(commits, 1)
+    assert not commits.is_news(call(1), NEVER_HAD_MEMBERS, change(None, 5), 1.0)
+    assert not commits.is_news(call(2), NEVER_HAD_MEMBERS, change(5, 9), 5_000.0), "it connects again"
+    assert commits.is_news(call(3, client_id="other"), NEVER_HAD_MEMBERS, change(9, 12), 5_001.0)
+
+    moved = ToolCommits()  # it commits every five seconds
+    assert not moved.is_news(call(4), NEVER_HAD_MEMBERS, change(12, 15, after_ms=5_000), 1.0)
+    assert not moved.is_news(call(4), NEVER_HAD_MEMBERS, change(15, 18, after_ms=HOUR_MS), 5_000.0)
+    moved.asked("DescribeGroups", call(5, "DescribeGroups"))
+    assert moved.is_news(call(5), NEVER_HAD_MEMBERS, change(18, 21, after_ms=1_000), 5_001.0)
 
 
 def test_a_program_that_copies_offsets_every_minute_is_news_once_for_each_connection_and_group() -> None:
     commits = ToolCommits()
     other = GroupMetadata("h", generation_id=3, protocol_type=CONSUMER)
-    minutes = [commits.is_news(1, MAY_BE_A_TOOL, [(n, n + 1)], 60.0 * n) for n in range(30)]
+    minutes = [commits.is_news(call(), MAY_BE_A_TOOL, change(n, n + 1), 60.0 * n) for n in range(30)]
     assert minutes == [True] + [False] * 29
-    assert commits.is_news(1, other, [(1, 2)], 1_800.0)
-    assert commits.is_news(2, MAY_BE_A_TOOL, [(1, 2)], 1_800.0)
-    assert commits.is_news(1, MAY_BE_A_TOOL, [(5, 4)], 1_800.0), "a step back is always news"
-    assert commits.is_news(1, MAY_BE_A_TOOL, [(4, 5)], 1_801.0 + QUIET_S)
+    assert commits.is_news(call(), other, change(1, 2), 1_800.0)
+    assert commits.is_news(call(2), MAY_BE_A_TOOL, change(1, 2), 1_800.0)
+    assert commits.is_news(call(), MAY_BE_A_TOOL, change(5, 4), 1_800.0), "a step back is always news"
+    assert commits.is_news(call(), MAY_BE_A_TOOL, change(4, 5), 1_801.0 + QUIET_S)
 
 
 def test_what_is_remembered_is_limited() -> None:
     commits = ToolCommits()
     for connection in range(_MOST + 10):
-        commits.is_news(connection, MAY_BE_A_TOOL, [(1, 2)], 1.0)
-    assert len(commits._last) == _MOST
+        commits.is_news(call(connection), GroupMetadata(f"g{connection}"), change(1, 2), 1.0)
+        commits.asked("ListGroups", call(-connection, "ListGroups"))
+        fetches(commits, connection, client_id=str(connection))
+    for remembered in (commits._last, commits._tools, commits._consumers, commits._groups):
+        assert len(remembered) == _MOST
