@@ -17,7 +17,7 @@ from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
 from kafka_coord.cli.output import note
 from kafka_coord.cli.stopping import Stopping, stopping_at_signals
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.group import iso_time
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk.options_from_settings import zookeeper_options
@@ -274,7 +274,8 @@ def _shown(record: Record, name: str) -> str:
     if name == "timestamp":
         return iso_time(record.timestamp_ms) or "-"
     if name == "headers":
-        return ",".join(f"{key}:{_text(value)}" for key, value in record.headers)
+        headers = _headers(record)
+        return "unreadable" if headers is None else ",".join(f"{key}:{_text(value)}" for key, value in headers)
     value = getattr(record, name)
     return _text(value) if value is None or isinstance(value, bytes) else str(value)
 
@@ -283,7 +284,17 @@ def _text(value: bytes | None) -> str:
     return "null" if value is None else value.decode("utf-8", errors="replace")
 
 
+def _headers(record: Record) -> tuple[tuple[str, bytes | None], ...] | None:
+    """Returns ``None``, and says why, if the headers cannot be read."""
+    try:
+        return record.headers
+    except MalformedValue as error:
+        note(str(error))
+        return None
+
+
 def _as_json(record: Record) -> str:
+    headers = _headers(record)
     return json.dumps(
         {
             "topic": record.topic,
@@ -292,7 +303,9 @@ def _as_json(record: Record) -> str:
             "timestamp_ms": record.timestamp_ms,
             "key": None if record.key is None else _text(record.key),
             "value": None if record.value is None else _text(record.value),
-            "headers": [[key, None if value is None else _text(value)] for key, value in record.headers],
+            "headers": None
+            if headers is None
+            else [[key, None if value is None else _text(value)] for key, value in headers],
         },
         ensure_ascii=False,
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic
+
+from kafka_coord.errors import MalformedValue
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -19,6 +22,7 @@ else:
     K = TypeVar("K")
     V = TypeVar("V")
 
+_HEADERS = methodcaller("headers")
 _TIMESTAMP_TYPES = ("none", "create", "log_append")
 
 
@@ -81,12 +85,18 @@ class Record(Generic[K, V]):
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers as (name, value) pairs, in the order in which they were written. Names may repeat."""
-        return tuple(self._message.headers() or ())
+        """The headers as (name, value) pairs, in the order in which they were written. Names may repeat. Raises
+        :class:`MalformedValue`, which names the record, if a name is not UTF-8."""
+        try:
+            return tuple(headers_of(self._message) or ())
+        except MalformedValue:  # the binding would return no headers the next time
+            self._message = _copied(self._message, _UNREADABLE)
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Makes records picklable, so that copies can be sent to another process, for example."""
-        return Record, (_copied(self._message),)
+        self._message = _copied(self._message)
+        return Record, (self._message,)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
@@ -106,6 +116,19 @@ class Record(Generic[K, V]):
         value = repr(self.raw_value)
         shown = value if len(value) <= 60 else value[:57] + "…"
         return f"Record({self.topic}-{self.partition}@{self.offset} key={self.raw_key!r} value={shown})"
+
+
+def headers_of(message: Any, remedy: str = "") -> list[tuple[str, bytes | None]] | None:
+    """Returns a message's headers, or ``None`` if it has none. Call it once for each message. Raises
+    :class:`MalformedValue` if a name is not UTF-8: librdkafka's binding then returns a broken list with an exception
+    set, which Python turns into a bare SystemError; but the interpreter's fast way of calling does not look, so that
+    the first use of the list ends the process."""
+    try:
+        return _HEADERS(message)  # type: ignore[no-any-return]
+    except (SystemError, UnicodeDecodeError):
+        where = f"{message.topic()}-{message.partition()} at {message.offset()}"
+        reason = "the record's headers cannot be read, because the name of one is not UTF-8"
+        raise MalformedValue(where, f"{reason}{remedy}", "headers") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +180,8 @@ class _DeserializedRecord(Record[K, V]):
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (_copied(self._message), self.key, self.value)
+        self._message = _copied(self._message)
+        return _restored, (self._message, self.key, self.value)
 
 
 _UNREAD = object()
@@ -169,11 +193,20 @@ def _restored(message: Any, key: Any, value: Any) -> Record[Any, Any]:
     return record
 
 
-def _copied(message: Any) -> SimpleNamespace:
+def _copied(message: Any, headers: Callable[[], Any] | None = None) -> SimpleNamespace:
     """Returns a picklable object with the methods of a librdkafka message that :class:`Record` calls."""
-    asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
-    return SimpleNamespace(**{name: partial(_unchanged, getattr(message, name)()) for name in asked})
+    asked = ("topic", "partition", "offset", "key", "value", "timestamp")
+    if headers is None:
+        try:
+            headers = partial(_unchanged, headers_of(message))
+        except MalformedValue:
+            headers = _UNREADABLE
+    return SimpleNamespace(**{name: partial(_unchanged, getattr(message, name)()) for name in asked}, headers=headers)
 
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+_UNREADABLE = partial(b"\xff".decode, "utf-8")
+"""Fails as the ``headers`` of a message whose headers cannot be read."""

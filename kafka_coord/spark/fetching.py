@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 
+from kafka_coord.consumer.record import headers_of
 from kafka_coord.errors import BrokerError, MalformedValue, NoOffset, SettingsError
 from kafka_coord.kafka.librdkafka import GROUP_PREFIX, is_about_no_group
 from kafka_coord.model import TopicPartition
@@ -219,6 +220,9 @@ def out_of_range(
     return frozenset(found)
 
 
+_REMEDY = ". Set includeHeaders=false to read such records without their headers"
+
+
 def to_arrow(messages: Sequence[Any], *, headers: bool, clamp: bool = False) -> pyarrow.RecordBatch:
     """Converts messages to one record batch, with the columns of Spark's own Kafka source. :func:`fetch` describes
     ``clamp``."""
@@ -238,7 +242,9 @@ def to_arrow(messages: Sequence[Any], *, headers: bool, clamp: bool = False) -> 
     if headers:
         entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
         header_lists = [
-            [{"key": name, "value": value} for name, value in pairs] if (pairs := message.headers()) else None
+            [{"key": name, "value": value} for name, value in pairs]
+            if (pairs := headers_of(message, _REMEDY))
+            else None
             for message in messages
         ]
         columns.append(pa.array(header_lists, pa.list_(entry)))
