@@ -12,13 +12,20 @@ from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
 from kafka_coord.cli.options import output_option, who
-from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, paused_by, show
-from kafka_coord.cli.requests import asked, asking_options, reason_option, show_answers
+from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, show
+from kafka_coord.cli.requests import asking_options, reason_option, show_answers
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
-from kafka_coord.groups.group import ActionDocument, ClusterHistoryDocument, ElectionDocument, RequestDocument
-from kafka_coord.groups.requests import await_successor, read_requests, withdraw
+from kafka_coord.groups.group import (
+    ActionDocument,
+    AnswerDocument,
+    ClusterHistoryDocument,
+    ElectionDocument,
+    RequestDocument,
+    paused_by,
+)
+from kafka_coord.groups.requests import ask, await_successor, read_requests, withdraw
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
 
 _INSTANCES = columns("#broker_id=BROKER elected broker_up ready host #pid release #up endpoints waiting_for")
@@ -93,7 +100,7 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
     change = "" if successor is None else f"to broker {successor}"
     request = Request(RequestType.RESIGN, reason=reason, by=who(), change=change, successor=successor)
     with open_store() as store:
-        answer = asked(store, request, timeout_s)
+        answer = AnswerDocument.of(ask(store, request, timeout_s, note))
         if successor is not None:
             answer = replace(answer, message=await_successor(store, successor, timeout_s))
     show_answers(output, [answer])

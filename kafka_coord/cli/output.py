@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import json, to_builtins
 
-from kafka_coord.groups.group import iso_time
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from kafka_coord.model import Pause
 
 Row = Mapping[str, Any]
 
@@ -189,15 +186,6 @@ def _escaped(character: str) -> str:
 
 ACTIONS = columns("at by action reason change")
 """The columns of an operator action (:class:`~kafka_coord.groups.group.ActionDocument`)."""
-
-
-def paused_by(pause: Pause) -> str:
-    """Formats a pause as ``by alice@host since 2026-…: moving disks``, without the parts that are unknown."""
-    if not (pause.by or pause.since_ms or pause.reason):  # then its znode is unreadable
-        return "(the operator's name cannot be read)"
-    since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
-    why = f": {cell(pause.reason)}" if pause.reason else ""
-    return f"by {cell(pause.by) if pause.by else 'unknown'}{since}{why}"
 
 
 def duration(ms: int | None) -> str | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from kafka_coord.cli.connection import connection_options
-from kafka_coord.cli.options import output_option, timeout_option
+from kafka_coord.cli.options import output_option, timeout_option, who
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import RequestRefused
 from kafka_coord.groups.group import AnswerDocument
-from kafka_coord.groups.requests import ask
-from kafka_coord.model import Request
-from kafka_coord.zk.store import Store
+from kafka_coord.groups.requests import Acting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,12 +36,12 @@ reason_option = click.option(
 )
 
 
-def asked(store: Store, request: Request, timeout_s: float) -> AnswerDocument:
-    """Sends the request, waits up to ``timeout_s`` seconds for the response, and returns it."""
-    return AnswerDocument.of(ask(store, request, timeout_s, note))
+def acting(reason: str, timeout_s: float) -> Acting:
+    """Returns who acts and why. Progress is printed on standard error."""
+    return Acting(who(), reason, timeout_s, note)
 
 
-def show_answers(output: Format, answers: list[AnswerDocument]) -> None:
+def show_answers(output: Format, answers: Sequence[AnswerDocument]) -> None:
     """Prints the responses. A table shows one line per response; the other formats contain all fields."""
     if output is Format.TABLE:
         for answer in answers:

@@ -29,8 +29,7 @@ from kafka_coord.cli.output import (
 )
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.groups.client_assigned import read_client_group
-from kafka_coord.groups.directory import DETAILED, Overview, OwnerRow, read_overview
+from kafka_coord.groups.directory import DETAILED, GroupDirectory, Overview, OwnerRow, read_overview
 from kafka_coord.groups.group import (
     CommandDocument,
     Document,
@@ -47,9 +46,6 @@ from kafka_coord.groups.group import (
     lag_fields,
 )
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import kind_of
-from kafka_coord.groups.requests import require_group
-from kafka_coord.model import GroupKind
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -150,11 +146,9 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
     kafka-coord watch delays --count 1 -o json
     """
     with open_cluster() as (instances, brokers):
+        directory = GroupDirectory(instances)
         for group in groups:
-            if kind_of(instances.store, group) is GroupKind.MANAGED:
-                require_group(instances.store, group)
-            else:
-                read_client_group(instances, group)
+            directory.find(group).require(group)
         log_ranges = None if no_lag else brokers.known_ranges
         frames = _frames(instances, groups, log_ranges, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():

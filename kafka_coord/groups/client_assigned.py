@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
-from kafka_coord.coordinator.plan.reasons import counted, plural
-from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.errors import BrokerError, NotFound, RequestRefused
+from kafka_coord.coordinator.plan.reasons import plural
+from kafka_coord.coordinator.steps import AT_REST, GroupState
+from kafka_coord.errors import BrokerError, NotFound, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.groups.cluster import read_cluster_history
-from kafka_coord.groups.group import GroupDescription, GroupRow, LogRanges, MemberRow, Unowned
-from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
-from kafka_coord.groups.offsets import Committed, rows_of
-from kafka_coord.kafka.coordinators import Ask, by_topic, committed_offsets, refused_offsets, unless_moving
+from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
+from kafka_coord.groups.group import (
+    AnswerDocument,
+    GroupDescription,
+    GroupRow,
+    LogRanges,
+    MemberRow,
+    OnOffsets,
+    Unowned,
+)
+from kafka_coord.groups.instances import (
+    AskedInstances,
+    InstanceDirectory,
+    Presences,
+    Silent,
+    delete_group,
+    delete_offsets,
+    evict_members,
+    write_offsets,
+)
+from kafka_coord.groups.log import about_group, decisions, entry_of, owned_by, read_groups_log
+from kafka_coord.groups.offsets import Committed, all_partitions, rows_of
+from kafka_coord.groups.requests import Acting, OnProgress, record
+from kafka_coord.groups.reset import Resettable
+from kafka_coord.groups.verbs import Convertible, GroupVerbs, ListedGroups
+from kafka_coord.kafka.coordinators import Ask, committed_offsets, refused_offsets, unless_moving
 from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
-from kafka_coord.model.action import change_to_group
+from kafka_coord.model.action import change_to_group, offsets_change
 from kafka_coord.model.histories import Trail
 from kafka_coord.model.lag import LogRange
-from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import grouped, parts, some
-from kafka_coord.wire.consumer_protocol import assignment, subscription
+from kafka_coord.wire.consumer_protocol import subscription
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.store import Store
 
 CLASSIC = "classic"
 """The type of client-assigned groups in ListGroups."""
 _LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 5, 5, 7, 8
 _IN_ONE_REQUEST = 200
+_AT_ONCE = 8
+"""The number of groups that a reset reads at the same time."""
+_LOOK_AGAIN_S = 0.25
 MOST_NAMED = 20
 """A message names at most this many groups."""
 _STATES = {
@@ -255,16 +280,6 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
     return {tp: part.committed_offset for tp, part in committed_offsets(answer).items()}
 
 
-def is_client_group(instances: AskedInstances, group: str) -> bool:
-    """Returns whether a client-assigned group has this name. Raises :class:`BrokerError` if its coordinator does not
-    answer."""
-    try:
-        read_client_group(instances, group)
-    except NotFound:
-        return False
-    return True
-
-
 def described(
     groups: Sequence[ClientGroup], topics: Mapping[str, TopicInfo], log_ranges: LogRanges | None
 ) -> tuple[GroupDescription, ...]:
@@ -329,152 +344,153 @@ def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
     )
 
 
-def owned_by(data: bytes) -> PartitionSet:
-    """Returns the partitions of a ConsumerProtocol assignment, or no partitions if it cannot be decoded."""
-    found = assignment(data)
-    return PartitionSet.of(
-        (topic.topic, partition)
-        for topic in (found.assigned_partitions if found else ())
-        for partition in topic.partitions
-        if 0 <= partition <= MAX_PARTITION
-    )
+class ClientAssignedVerbs(GroupVerbs):
+    """The groups whose members assign the partitions. The instances coordinate them, and store them in the groups
+    log."""
 
+    kind = GroupKind.CLIENT_ASSIGNED
 
-T = TypeVar("T")
+    def require_name(self, group: str) -> None:
+        """A group of this kind can have any name."""
 
-_COMMIT, _DELETE_OFFSETS, _DELETE, _LEAVE = 7, 0, 2, 4
-_DEAD = "Dead"
-"""The state that Kafka reports for a group that does not exist."""
+    def exists(self, groups: Iterable[str]) -> dict[str, bool]:
+        found = {}
+        is_used = self.instances.directory().is_used
+        for group in groups:
+            try:
+                found[group] = is_used and bool(read_client_group(self.instances, group))
+            except NotFound:
+                found[group] = False
+        return found
 
-_HAS_MEMBERS = "it has members; stop them first (static members remain until their session times out)"
-_REFUSED = {
-    Error.UNKNOWN_MEMBER_ID: _HAS_MEMBERS,
-    Error.ILLEGAL_GENERATION: _HAS_MEMBERS,
-    Error.REBALANCE_IN_PROGRESS: _HAS_MEMBERS,
-    Error.NON_EMPTY_GROUP: _HAS_MEMBERS,
-    Error.GROUP_SUBSCRIBED_TO_TOPIC: "its members subscribe to the topic; stop them first",
-    Error.UNKNOWN_TOPIC_OR_PARTITION: "the brokers do not know the partition",
-}
+    def names(self) -> tuple[Sequence[str], Sequence[str]]:
+        listed = list_client_groups(self.instances)
+        return [one.group for one in listed.groups], listed.missing
 
+    def list(self, cluster: Cluster, log_ranges: LogRanges | None, on_offsets: OnOffsets | None) -> ListedGroups:
+        listed = list_client_groups(self.instances)
+        if log_ranges is None:
+            return ListedGroups(listed.rows, "", listed.missing)
+        groups = with_offsets(self.instances, listed.groups)
+        descriptions = described(groups, cluster.topics, log_ranges)
+        rows = tuple(replace(row, lag=one.lag) for row, one in zip(listed.rows, descriptions, strict=True))
+        readable = (one.lag_note for one, group in zip(descriptions, groups, strict=True) if not group.problem)
+        if on_offsets is not None:
+            for one in descriptions:
+                on_offsets(one.group, one.offsets, 0)
+        return ListedGroups(rows, next(readable, ""), (*listed.missing, *offsets_unknown(groups)))
 
-def write_offsets(
-    instances: AskedInstances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float
-) -> str:
-    """Commits ``offsets`` for a group that has no members. While its coordinator is changing, retries for up to
-    ``timeout_s`` seconds. Returns a message for the operator. Raises :class:`NotFound`, :class:`RequestRefused` and
-    :class:`BrokerError`."""
-    request = by_topic(
-        "OffsetCommitRequest",
-        group,
-        offsets,
-        lambda offset: {"committed_offset": offset, "committed_metadata": ""},
-    )
-    _ask_about_partitions(instances, group, "OffsetCommit", _COMMIT, request, timeout_s)
-    return f"offsets of {counted(len(offsets), 'partition')} written"
+    def describe(
+        self,
+        group: str,
+        log_ranges: LogRanges | None,
+        presences: Presences | None = None,
+        earlier: Cluster | None = None,
+    ) -> GroupDescription:
+        del presences
+        found = read_client_group(self.instances, group)
+        (description,) = described([found], (earlier or read_cluster(self.store)).topics, log_ranges)
+        return description
 
+    def describe_several(
+        self, groups: Sequence[str] | None, log_ranges: LogRanges | None, presences: Presences | None
+    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
+        del presences
+        found: Sequence[ClientGroup]
+        absent: Sequence[str]
+        if groups is None:
+            listed = list_client_groups(self.instances)
+            found, absent = with_offsets(self.instances, listed.groups), listed.missing
+        else:
+            found, absent = [], []
+            for group in groups:
+                try:
+                    found.append(read_client_group(self.instances, group))
+                except NotFound as error:
+                    absent.append(str(error))
+        topics = read_cluster(self.store).topics if found else {}
+        return described(found, topics, log_ranges if found else None), absent
 
-def delete_offsets(instances: AskedInstances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
-    """Deletes committed offsets and returns a message for the operator. Raises the same errors as
-    :func:`write_offsets`."""
-    request = by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
-    _ask_about_partitions(instances, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
-    return f"offsets of {counted(len(partitions), 'partition')} deleted"
-
-
-def delete_group(instances: AskedInstances, group: str, timeout_s: float) -> str:
-    """Deletes a group without members and returns a message. Raises the same errors as :func:`write_offsets`."""
-
-    async def delete(ask: Ask) -> int:
-        response = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
-        return unless_moving(of_group(response.results, group).error_code)
-
-    _, code = instances.ask_coordinator(group, delete, timeout_s)
-    _raise(group, code, "")
-    return f"group {group} deleted"
-
-
-def evict_members(instances: AskedInstances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
-    """Evicts ``consumers`` (instance ids, or member ids of members without one) in one request, and returns one message
-    for each. The clients rejoin when they notice the eviction. If any of ``consumers`` is not a member, evicts no one
-    and raises :class:`NotFound`. Also raises the same errors as :func:`delete_group`."""
-
-    async def evict(ask: Ask) -> list[int]:
-        response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        described = of_group(response.groups, group)
-        if code := unless_moving(described.error_code):
-            return [code] * len(consumers)
-        if described.group_state == _DEAD:
-            raise NotFound(f"no group {group!r}; no one was evicted")
-        members = {one.group_instance_id or one.member_id: one for one in described.members}
-        require_members(group, consumers, members)
-        form = message("LeaveGroupRequest")
-        who = form.struct("MemberIdentity")
-        leaving = tuple(
-            who(member_id=member.member_id, group_instance_id=member.group_instance_id)
-            for member in map(members.__getitem__, consumers)
+    def actions(self, group: str) -> Trail:
+        """They are in the cluster's history."""
+        found = read_cluster_history(self.store)
+        actions = tuple(
+            structs.replace(one, change=change)
+            for one in found.actions
+            if (change := change_to_group(group, one.change)) is not None
         )
-        response = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=leaving))
-        if code := unless_moving(response.error_code):
-            return [code] * len(consumers)
-        if len(response.members) != len(consumers):
-            raise BrokerError(f"the response tells of {len(response.members)} evictions, not of {len(consumers)}")
-        return [int(one.error_code) for one in response.members]
+        return Trail(actions=actions, unreadable=found.unreadable)
 
-    _, codes = instances.ask_coordinator(group, evict, timeout_s)
-    messages = []
-    for consumer, code in zip(consumers, codes, strict=True):
-        left = code == Error.UNKNOWN_MEMBER_ID
-        _raise(group, 0 if left else code, f"member {consumer}: ")
-        messages.append(f"member {consumer} of group {group} {'left before the eviction' if left else 'evicted'}")
-    return messages
+    def history(self, group: str, on_progress: OnProgress) -> Trail:
+        """Reads the decisions from the group's records in the groups log."""
+        wanted = about_group(group, offsets=False)
+        _, records = read_groups_log(self.instances, partition_of(group), wanted, on_progress)
+        found = decisions(map(entry_of, records), group)
+        if not found:
+            read_client_group(self.instances, group)  # a group may consist of offsets only, or not exist
+        return replace(self.actions(group), decisions=found)
 
+    def committed(self, group: str) -> tuple[Mapping[TopicPartition, int], PartitionSet]:
+        offsets = read_client_group(self.instances, group).committed
+        return offsets, PartitionSet.of(offsets)
 
-def require_members(group: str, consumers: Iterable[str], members: Iterable[str]) -> None:
-    """Raises :class:`NotFound` unless all of ``consumers`` are among the group's members."""
-    known = sorted(members)
-    strangers = [consumer for consumer in consumers if consumer not in known]
-    if strangers:
-        raise NotFound(
-            f"{', '.join(strangers)} {'is not a member' if len(strangers) == 1 else 'are not members'} of group"
-            f" {group}, whose members are {', '.join(known) or 'none'}; no one was evicted"
-        )
+    def evict(self, group: str, consumers: Sequence[str], acting: Acting) -> Sequence[AnswerDocument]:
+        messages = evict_members(self.instances, group, consumers, acting.timeout_s)
+        self._record(f"evict {', '.join(consumers)}", group, acting)
+        return [AnswerDocument.done("evict", group, message) for message in messages]
 
+    def delete(self, group: str, acting: Acting) -> AnswerDocument:
+        message = delete_group(self.instances, group, acting.timeout_s)
+        self._record("delete-group", group, acting)
+        return AnswerDocument.done("delete-group", group, message)
 
-def _ask_about_partitions(
-    instances: AskedInstances, group: str, name: str, version: int, request: Any, timeout_s: float
-) -> None:
-    async def change(ask: Ask) -> list[tuple[int, str]]:
-        response = await ask(name, version, request)
-        codes = [(getattr(response, "error_code", 0), "")]
-        codes += [
-            (part.error_code, f"{topic.name}-{part.partition_index}: ")
-            for topic in response.topics
-            for part in topic.partitions
-        ]
-        return [(code, where) for code, where in codes if unless_moving(code)]
+    def delete_offsets(
+        self, group: str, partitions: PartitionSet, before: Mapping[TopicPartition, int], acting: Acting
+    ) -> AnswerDocument:
+        del before
+        message = delete_offsets(self.instances, group, partitions, acting.timeout_s)
+        self._record(f"delete-offsets {partitions}", group, acting)
+        return AnswerDocument.done("delete-offsets", group, message)
 
-    _, errors = instances.ask_coordinator(group, change, timeout_s)
-    for code, where in errors:
-        _raise(group, code, where)
+    def resettable(self, groups: Sequence[str], rule: str, acting: Acting) -> dict[str, Resettable]:
+        if not groups:
+            return {}
+        topics = read_cluster(self.store).topics
+        with ThreadPoolExecutor(min(_AT_ONCE, len(groups)), thread_name_prefix="reset") as pool:
+            found = pool.map(partial(read_client_group, self.instances), groups)
+            return {one.group: self._resettable(one, topics, rule, acting) for one in found}
 
+    def _resettable(self, one: ClientGroup, topics: Mapping[str, TopicInfo], rule: str, acting: Acting) -> Resettable:
+        def write(offsets: Mapping[TopicPartition, int]) -> str:
+            message = write_offsets(self.instances, one.group, offsets, acting.timeout_s)
+            change = f"{rule}: {offsets_change(one.committed, offsets)}"
+            self._record("reset-offsets", one.group, acting, change)
+            return f"done: {message}"
 
-def _raise(group: str, code: int, where: str) -> None:
-    if not code:
-        return
-    if code == Error.GROUP_ID_NOT_FOUND:
-        raise NotFound(f"no group {group!r}")
-    if code in _REFUSED:
-        raise RequestRefused(f"{where}group {group!r}: {_REFUSED[Error(code)]}")
-    raise BrokerError(f"{where}group {group!r} was not changed, because its coordinator answered {named(code)}")
+        def again() -> Resettable:
+            return self.resettable([one.group], rule, acting)[one.group]
 
+        there, known = all_partitions(topics), one.partitions(topics)
+        return Resettable(one.group, there, known, one.committed, one.held, " first", again, write)
 
-def read_client_actions(store: Store, group: str) -> Trail:
-    """Returns the operator actions on a client-assigned group. They are in the cluster's history, where each begins
-    with the group's name (:func:`kafka_coord.groups.requests.record`). Raises :class:`MalformedValue`."""
-    found = read_cluster_history(store)
-    actions = tuple(
-        structs.replace(one, change=change)
-        for one in found.actions
-        if (change := change_to_group(group, one.change)) is not None
-    )
-    return Trail(actions=actions, unreadable=found.unreadable)
+    def convertible(self, group: str) -> Convertible:
+        found, topics = read_client_group(self.instances, group), read_cluster(self.store).topics
+        gone = PartitionSet.of(tp for tp in found.committed if tp.topic not in topics)
+        return Convertible(self.kind, [one.consumer for one in found.members], False, found.committed, gone)
+
+    def converted(self, group: str, acting: Acting) -> None:
+        """The conversion has deleted the managed group's history."""
+        self._record(f"convert to {self.kind}", group, acting)
+
+    def wait_settled(self, group: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (found := read_client_group(self.instances, group)).state not in AT_REST:
+            if time.monotonic() >= deadline:
+                raise Timeout(
+                    f"timed out after {timeout_s:g} s waiting for group {group!r} to become stable;"
+                    f" its state is {found.kafka_state}"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _record(self, action: str, group: str, acting: Acting, change: str = "") -> None:
+        record(self.store, action, group, by=acting.by, reason=acting.reason, change=change)

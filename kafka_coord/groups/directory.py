@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.groups.client_assigned import described, list_client_groups, offsets_unknown, with_offsets
+from kafka_coord.errors import NotFound, Timeout
+from kafka_coord.groups.client_assigned import (
+    ClientAssignedVerbs,
+    described,
+    list_client_groups,
+    with_offsets,
+)
 from kafka_coord.groups.cluster import Cluster, read_cluster
-from kafka_coord.groups.group import GroupDescription, GroupRow, LagTotal, LogRanges, OnOffsets, WaitingCommand
-from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import describe_snapshots, group_row, list_groups
+from kafka_coord.groups.group import (
+    AnswerDocument,
+    GroupDescription,
+    GroupRow,
+    LagTotal,
+    LogRanges,
+    OnOffsets,
+    WaitingCommand,
+)
+from kafka_coord.groups.instances import AskedInstances, Presences
+from kafka_coord.groups.managed import ManagedVerbs, describe_snapshots, group_row, snapshot_of
+from kafka_coord.groups.requests import Acting, ask
+from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.groups.state import read_waiting
-from kafka_coord.model import PartitionSet
+from kafka_coord.groups.verbs import GroupVerbs
+from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
 
@@ -110,25 +127,109 @@ class AllGroups:
     missing: tuple[str, ...]
 
 
-def list_all_groups(
-    instances: AskedInstances, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None
-) -> AllGroups:
-    """Lists every group. If ``log_ranges`` is given, calls it once for each kind of group, adds the lags, and passes
-    each group's partitions to ``on_offsets``."""
-    cluster, managed, note = list_groups(instances.store, log_ranges, on_offsets)
-    clients = list_client_groups(instances)
-    rows, missing = clients.rows, clients.missing
-    if log_ranges is not None:
-        groups = with_offsets(instances, clients.groups)
-        missing += tuple(offsets_unknown(groups))
-        descriptions = described(groups, cluster.topics, log_ranges)
-        rows = tuple(replace(row, lag=one.lag) for row, one in zip(rows, descriptions, strict=True))
-        readable = (one.lag_note for one, group in zip(descriptions, groups, strict=True) if not group.problem)
-        note = note or next(readable, "")
-        if on_offsets is not None:
-            for one in descriptions:
-                on_offsets(one.group, one.offsets, 0)
-    return AllGroups(cluster, tuple(sorted((*managed, *rows), key=_largest_first)), note, missing)
+class GroupDirectory:
+    """All groups. If a managed and a client-assigned group have the same name, the name means the managed group."""
+
+    def __init__(self, instances: AskedInstances) -> None:
+        self.store, self._instances = instances.store, instances
+        self._of = {one.kind: one(instances) for one in (ManagedVerbs, ClientAssignedVerbs)}
+
+    def of(self, kind: str) -> GroupVerbs:
+        return self._of[GroupKind(kind)]
+
+    def kinds(self, wanted: str | None = None) -> Sequence[GroupVerbs]:
+        """Returns the groups of the ``wanted`` kind, or those of each kind."""
+        return [self.of(wanted)] if wanted is not None else list(self._of.values())
+
+    def find(self, group: str, wanted: str | None = None) -> GroupVerbs:
+        """Returns the groups of the ``wanted`` kind. If that is ``None``, returns the managed groups if the group is
+        one of them. Otherwise, returns the client-assigned groups if any instance has ever served Kafka clients. Raises
+        :class:`NotFound`, which lists the existing groups, and :class:`InvalidName`."""
+        managed = self.of(GroupKind.MANAGED)
+        if wanted is not None:
+            self.of(wanted).require_name(group)
+            return self.of(wanted)
+        if managed.exists([group])[group]:
+            return managed
+        if self._instances.directory().is_used:
+            return self.of(GroupKind.CLIENT_ASSIGNED)
+        managed.require_name(group)
+        snapshot_of(self.store, group)
+        raise NotFound(f"no group {group!r}")
+
+    def may_create(self, group: str, wanted: str | None) -> bool:
+        """Returns whether the group does not exist, and could be created as a managed group, of the ``wanted`` kind."""
+        managed = self.of(GroupKind.MANAGED)
+        kinds = self.kinds(wanted)
+        return managed in kinds and is_legal(group) and not any(one.exists([group])[group] for one in kinds)
+
+    def require_coordinator(self, group: str) -> int:
+        """Returns the broker id of the instance that coordinates the group, or would if it were client-assigned. Raises
+        :class:`BrokerError`."""
+        return self._instances.directory().coordinator_of(group)[0]
+
+    def resettable(self, wanted: Sequence[tuple[str, GroupVerbs]], rule: str, acting: Acting) -> list[Resettable]:
+        """Reads what a reset of the ``wanted`` groups needs, several at a time. ``rule`` is recorded in the history."""
+        named = grouped(wanted, lambda one: one[1])
+        found = {groups: groups.resettable([name for name, _ in them], rule, acting) for groups, them in named.items()}
+        return [found[groups][name] for name, groups in wanted]
+
+    def names(self, wanted: str | None = None) -> tuple[list[tuple[str, GroupVerbs]], list[str]]:
+        """Lists every group (of the ``wanted`` kind, unless that is ``None``), sorted by name. Also returns messages
+        about groups that cannot be listed."""
+        found: list[tuple[str, GroupVerbs]] = []
+        missing: list[str] = []
+        for groups in self.kinds(wanted):
+            names, unlisted = groups.names()
+            found += [(name, groups) for name in names]
+            missing += unlisted
+        return sorted(found, key=lambda one: (one[0], one[1].kind)), missing
+
+    def list(self, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None) -> AllGroups:
+        """Lists every group. If ``log_ranges`` is given, calls it once for each kind of group, adds the lags, and
+        passes each group's partitions to ``on_offsets``."""
+        cluster = read_cluster(self.store)
+        listed = [groups.list(cluster, log_ranges, on_offsets) for groups in self.kinds()]
+        rows = sorted((row for one in listed for row in one.rows), key=_largest_first)
+        notes = (one.lag_note for one in listed if one.lag_note)
+        return AllGroups(cluster, tuple(rows), next(notes, ""), tuple(text for one in listed for text in one.missing))
+
+    def describe(
+        self,
+        names: Sequence[str],
+        wanted: str | None,
+        log_ranges: LogRanges | None,
+        presences: Presences | None,
+    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
+        """Describes the named groups in order or, if ``names`` is empty, every group, sorted by name. Also returns a
+        message for each group that does not exist or cannot be shown."""
+        found: list[GroupDescription] = []
+        absent: list[str] = []
+        named: dict[GroupVerbs, list[str]] = {}
+        for name in dict.fromkeys(names):
+            try:
+                named.setdefault(self.find(name, wanted), []).append(name)
+            except NotFound as error:
+                absent.append(str(error))
+        for groups in self.kinds(wanted):
+            if not names or groups in named:
+                described, without = groups.describe_several(named.get(groups), log_ranges, presences)
+                found += described
+                absent += without
+        order = {name: at for at, name in enumerate(names)}
+        return sorted(found, key=lambda one: (order.get(one.group, 0), one.group, one.kind)), absent
+
+    def convert(self, group: str, to: str, acting: Acting) -> AnswerDocument:
+        """Has the instance that coordinates the group convert it. Raises :class:`RequestRefused`, :class:`Timeout` and
+        :class:`BrokerError`."""
+        coordinator = self.require_coordinator(group)
+        request = Request(RequestType.CONVERT_GROUP, group=group, to=GroupKind(to), reason=acting.reason, by=acting.by)
+        try:
+            answer = ask(self.store, request, acting.timeout_s, acting.on_progress)
+        except Timeout as error:
+            raise Timeout(f"{error}; instance {coordinator} coordinates the group and must convert it") from error
+        self.of(to).converted(group, acting)
+        return AnswerDocument.of(answer)
 
 
 def _largest_first(row: GroupRow) -> tuple[int, int, str, str]:

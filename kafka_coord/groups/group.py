@@ -75,6 +75,15 @@ def _clock(at_ms: int, now_ms: int) -> str:
     return at.strftime("%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M UTC")
 
 
+def paused_by(pause: Pause) -> str:
+    """Formats a pause as ``by alice@host since 2026-…: moving disks``, without the parts that are unknown."""
+    if not (pause.by or pause.since_ms or pause.reason):  # then its znode is unreadable
+        return "(the operator's name cannot be read)"
+    since = f" since {iso_time(pause.since_ms)}" if pause.since_ms else ""
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"by {pause.by or 'unknown'}{since}{why}"
+
+
 @dataclass(frozen=True, slots=True)
 class Unowned:
     """Partitions that have had no owner since at least ``since_ms`` (ms since 1970; ``None`` if unknown)."""

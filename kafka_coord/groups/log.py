@@ -26,14 +26,17 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.groups.client_assigned import owned_by
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.requests import OnProgress
+from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.log_reader import PartitionReader
-from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet
+from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet, Unreadable
 from kafka_coord.model.operations import Cause, Decision
+from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import grouped
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.consumer_protocol import subscribed_topics
+from kafka_coord.wire.consumer_protocol import assignment, subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
@@ -262,3 +265,39 @@ def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
     if group is None or group.protocol_type != CONSUMER:
         return {}
     return {name: owned_by(one.assignment) for name, one in _members(group).items()}
+
+
+def owned_by(data: bytes) -> PartitionSet:
+    """Returns the partitions of a ConsumerProtocol assignment, or no partitions if it cannot be decoded."""
+    found = assignment(data)
+    return PartitionSet.of(
+        (topic.topic, partition)
+        for topic in (found.assigned_partitions if found else ())
+        for partition in topic.partitions
+        if 0 <= partition <= MAX_PARTITION
+    )
+
+
+def read_groups_log(
+    instances: AskedInstances,
+    partition: int,
+    wanted: Callable[[LogRecord], bool] | None,
+    on_progress: OnProgress,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> tuple[LogBounds, Sequence[LogRecord]]:
+    """Reads one partition of the groups log with :func:`read_log`, from the brokers registered in ZooKeeper."""
+
+    def left_out(broker: Unreadable) -> None:
+        on_progress(f"skipped a broker: {broker.path} cannot be read: {broker.reason}")
+
+    return read_log(
+        bootstrap_servers(instances.store, instances.properties, left_out),
+        instances.properties,
+        partition,
+        wanted,
+        lambda offset, end: on_progress(f"read up to offset {offset} of {end}"),
+        first=first,
+        last=last,
+    )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import plural
-from kafka_coord.errors import MalformedValue, NoNode, NotFound
+from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.group import (
+    AnswerDocument,
     GroupDescription,
     GroupRow,
     LagTotal,
@@ -19,12 +23,24 @@ from kafka_coord.groups.group import (
     OffsetRow,
     OnOffsets,
     WaitingCommand,
+    paused_by,
 )
-from kafka_coord.groups.instances import Presence, Presences, read_instances
-from kafka_coord.groups.offsets import Committed, offset_rows, partitions_of, read_all_committed
+from kafka_coord.groups.instances import Presence, Presences, read_instances, require_members
+from kafka_coord.groups.offsets import (
+    Committed,
+    all_partitions,
+    holders,
+    offset_rows,
+    partitions_of,
+    read_all_committed,
+    read_committed,
+)
 from kafka_coord.groups.reading import Reading, group_of, plainly
+from kafka_coord.groups.requests import Acting, OnProgress, ask, pause, pause_of, resume, settled, submit, wait_until
+from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
 from kafka_coord.groups.state import Waiting, group_state, group_status, read_waiting, waits, without_member
+from kafka_coord.groups.verbs import Convertible, GroupVerbs, ListedGroups
 from kafka_coord.model import (
     NO_PARTITIONS,
     Action,
@@ -32,12 +48,15 @@ from kafka_coord.model import (
     Ledger,
     Member,
     PartitionSet,
+    Request,
+    RequestType,
     Settled,
     Subscription,
     TopicPartition,
     Unreadable,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.histories import Trail
 from kafka_coord.model.lag import LogRange
 from kafka_coord.model.names import is_legal, legal
@@ -48,30 +67,6 @@ from kafka_coord.zk.store import GetData, Store
 
 MAX_WAITS = 3
 """A group's status names at most this many consumers with unacknowledged commands."""
-
-
-def list_groups(
-    store: Store, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None
-) -> tuple[Cluster, tuple[GroupRow, ...], str]:
-    """Lists all groups, sorted by name, in a fixed number of round trips. If ``log_ranges`` is given, calls it once
-    for all partitions and passes each group's partitions to ``on_offsets``. The third item of the result says why some
-    lags are unknown (or is ``""``)."""
-    cluster = read_cluster(store)
-    snapshots = read_groups(store, cluster.groups, cluster)
-    committed = read_all_committed(store, snapshots, cluster.topics)
-    commands = Counter(group_of(one.path) for one in read_waiting(store, snapshots).unreadable)
-    logs, note = _logs(snapshots, committed, log_ranges)
-    rows = []
-    for group, snapshot in sorted(snapshots.items()):
-        seen, lag = snapshot.observation, None
-        if log_ranges is not None:
-            offsets = offset_rows(seen, committed[group], logs)
-            lag = LagTotal.of_rows(offsets)
-            if on_offsets is not None:
-                on_offsets(group, offsets, seen.decided_ms)
-        unreadable = len(committed[group].unreadable) + commands[group]
-        rows.append(group_row(snapshot, cluster, also_unreadable=unreadable, lag=lag))
-    return cluster, tuple(rows), note
 
 
 def _logs(
@@ -94,24 +89,6 @@ def snapshot_of(store: Store, group: str, earlier: Cluster | None = None) -> tup
         known = f"existing groups: {some(cluster.groups, 10)}" if cluster.groups else "there are no groups"
         raise NotFound(f"no group {group!r}; {known}")
     return cluster, found
-
-
-def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """Returns ``wanted`` if it is given. Otherwise, returns "managed" if ZooKeeper contains the group; if not,
-    "client-assigned" if any instance has ever served Kafka clients. Raises :class:`NotFound`, which lists the existing
-    groups, and :class:`InvalidName`.
-    """
-    if wanted == GroupKind.MANAGED:
-        legal("group", group)
-    if wanted is not None:
-        return GroupKind(wanted)
-    if is_legal(group) and store.exists(layout.group(group)) is not None:
-        return GroupKind.MANAGED
-    if read_instances(store).is_used:
-        return GroupKind.CLIENT_ASSIGNED
-    legal("group", group)
-    snapshot_of(store, group)
-    raise NotFound(f"no group {group!r}")
 
 
 def describe_group(
@@ -352,3 +329,174 @@ def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[A
         reading.decode(settled, found[GetData(settled)], plainly(Settled.from_json))
         actions[name] = trail.actions
     return actions, reading.unreadable
+
+
+class ManagedVerbs(GroupVerbs):
+    """The groups in ZooKeeper. The elected coordinator makes the changes."""
+
+    kind = GroupKind.MANAGED
+
+    def converted(self, group: str, acting: Acting) -> None:
+        """The group's history begins with the conversion."""
+
+    def require_name(self, group: str) -> None:
+        legal("group", group)
+
+    def exists(self, groups: Iterable[str]) -> dict[str, bool]:
+        return {one: is_legal(one) and self.store.exists(layout.group(one)) is not None for one in groups}
+
+    def names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return read_cluster(self.store).groups, ()
+
+    def list(self, cluster: Cluster, log_ranges: LogRanges | None, on_offsets: OnOffsets | None) -> ListedGroups:
+        """Takes a fixed number of round trips, however many groups there are."""
+        snapshots = read_groups(self.store, cluster.groups, cluster)
+        committed = read_all_committed(self.store, snapshots, cluster.topics)
+        commands = Counter(group_of(one.path) for one in read_waiting(self.store, snapshots).unreadable)
+        logs, note = _logs(snapshots, committed, log_ranges)
+        rows = []
+        for group, snapshot in sorted(snapshots.items()):
+            seen, lag = snapshot.observation, None
+            if log_ranges is not None:
+                offsets = offset_rows(seen, committed[group], logs)
+                lag = LagTotal.of_rows(offsets)
+                if on_offsets is not None:
+                    on_offsets(group, offsets, seen.decided_ms)
+            unreadable = len(committed[group].unreadable) + commands[group]
+            rows.append(group_row(snapshot, cluster, also_unreadable=unreadable, lag=lag))
+        return ListedGroups(tuple(rows), note)
+
+    def describe(
+        self,
+        group: str,
+        log_ranges: LogRanges | None,
+        presences: Presences | None = None,
+        earlier: Cluster | None = None,
+    ) -> GroupDescription:
+        return describe_group(self.store, group, log_ranges, presences, earlier)
+
+    def describe_several(
+        self, groups: Sequence[str] | None, log_ranges: LogRanges | None, presences: Presences | None
+    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
+        if groups is not None and len(groups) == 1:
+            try:
+                return [self.describe(groups[0], log_ranges, presences)], ()
+            except NotFound as error:
+                return (), [str(error)]
+        cluster = read_cluster(self.store)
+        names = cluster.groups if groups is None else groups
+        found = describe_groups(self.store, cluster, names, log_ranges, presences) if names else ()
+        known = {one.group for one in found}
+        return found, [f"no group {group!r}" for group in groups or () if group not in known]
+
+    def actions(self, group: str) -> Trail:
+        return read_trail(self.store, group)
+
+    def history(self, group: str, on_progress: OnProgress) -> Trail:
+        del on_progress
+        return read_trail(self.store, group)
+
+    def committed(self, group: str) -> tuple[Mapping[TopicPartition, int], PartitionSet]:
+        cluster, _ = snapshot_of(self.store, group)
+        found = read_committed(self.store, group, cluster.topics)
+        return found.offsets, found.stored
+
+    def evict(self, group: str, consumers: Sequence[str], acting: Acting) -> Sequence[AnswerDocument]:
+        membership = membership_of(snapshot_of(self.store, group)[1].observation)
+        known = {
+            *membership.live,
+            *membership.in_grace,
+            *membership.gone,
+            *membership.any_registration_unreadable,
+            *membership.any_ledger_unreadable,
+        }
+        require_members(group, consumers, known)
+        return [self._ask(acting, RequestType.EVICT, group, consumer=consumer) for consumer in consumers]
+
+    def delete(self, group: str, acting: Acting) -> AnswerDocument:
+        return self._ask(acting, RequestType.DELETE_GROUP, group)
+
+    def delete_offsets(
+        self, group: str, partitions: PartitionSet, before: Mapping[TopicPartition, int], acting: Acting
+    ) -> AnswerDocument:
+        change = offsets_change(before, dict.fromkeys(partitions))
+        return self._ask(acting, RequestType.DELETE_OFFSETS, group, partitions=partitions, change=change)
+
+    def resettable(self, groups: Sequence[str], rule: str, acting: Acting) -> dict[str, Resettable]:
+        if not groups:
+            return {}
+        cluster = read_cluster(self.store)
+        snapshots = read_groups(self.store, groups, cluster)
+        committed = read_all_committed(self.store, groups, cluster.topics)
+        found = {}
+        for group in groups:
+            seen = (snapshots.get(group) or snapshot_of(self.store, group)[1]).observation
+            found[group] = Resettable(
+                group,
+                all_partitions(cluster.topics),
+                partitions_of(seen, committed[group]),
+                committed[group].offsets,
+                {tp: owner for tp, (owner, _) in holders(seen.ledgers.values()).items()},
+                ", or add --pause to reset while they run",
+                partial(self._again, group, rule, acting),
+                partial(self._reset, group, committed[group].offsets, rule, acting),
+            )
+        return found
+
+    def _again(self, group: str, rule: str, acting: Acting) -> Resettable:
+        return self.resettable([group], rule, acting)[group]
+
+    def _reset(
+        self,
+        group: str,
+        before: Mapping[TopicPartition, int],
+        rule: str,
+        acting: Acting,
+        offsets: Mapping[TopicPartition, int],
+    ) -> str:
+        """Only the coordinator can ensure that no partition is started in the meantime."""
+        change = f"{rule}: {offsets_change(before, offsets)}"
+        answer = self._ask(acting, RequestType.RESET_OFFSETS, group, offsets=offsets, change=change)
+        return f"{answer.result}: {answer.message}"
+
+    def convertible(self, group: str) -> Convertible:
+        """Classic clients rejoin after a conversion."""
+        cluster, snapshot = snapshot_of(self.store, group)
+        found = read_committed(self.store, group, cluster.topics)
+        if found.unreadable:
+            raise RequestRefused(f"{found.unreadable[0].path} cannot be read: {found.unreadable[0].reason}")
+        readable = snapshot.observation.members
+        rejoin = all(one in readable and readable[one].protocol == "classic" for one in snapshot.registrations)
+        gone = PartitionSet.of(tp for tp in found.offsets if tp.topic not in cluster.topics)
+        return Convertible(self.kind, [*snapshot.registrations], rejoin, found.offsets, found.of_earlier_topic | gone)
+
+    def wait_settled(self, group: str, timeout_s: float) -> None:
+        wait_until(self.store, group, settled, what="become stable", timeout_s=timeout_s)
+
+    def require_pausable(self) -> None:
+        pass
+
+    def pause(self, group: str, acting: Acting) -> AnswerDocument:
+        pause(self.store, group, by=acting.by, reason=acting.reason)
+        return AnswerDocument.done("pause", group, f"group {group} paused")
+
+    def resume(self, group: str, acting: Acting) -> AnswerDocument:
+        resume(self.store, group, by=acting.by, reason=acting.reason)
+        return AnswerDocument.done("resume", group, f"group {group} resumed")
+
+    def rebalance(self, group: str, acting: Acting) -> AnswerDocument:
+        if self.store.exists(layout.group(group)) is None:
+            raise NotFound(f"no managed group {group!r}")
+        paused = pause_of(self.store, group)
+        if paused is not None:
+            request = Request(RequestType.REBALANCE, group=group, reason=acting.reason, by=acting.by)
+            name = submit(self.store, request)
+            raise Timeout(
+                f"{name} is pending, because group {group!r} is paused {paused_by(paused)}"
+                f". To withdraw the request: kafka-coord coordinator withdraw {name}"
+            )
+        return self._ask(acting, RequestType.REBALANCE, group)
+
+    def _ask(self, acting: Acting, kind: RequestType, group: str, **more: Any) -> AnswerDocument:
+        request = Request(kind, group=group, reason=acting.reason, by=acting.by, **more)
+        return AnswerDocument.of(ask(self.store, request, acting.timeout_s, acting.on_progress))

@@ -6,25 +6,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from msgspec import structs
 from msgspec.structs import replace
 
-from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, StoreUnavailable, Timeout
-from kafka_coord.groups.client_assigned import evict_members, require_members
 from kafka_coord.groups.cluster import read_cluster, read_coordinator
-from kafka_coord.groups.group import AnswerDocument, QueuedRequest
-from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import snapshot_of
+from kafka_coord.groups.group import QueuedRequest
 from kafka_coord.groups.reading import Reading
 from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
 from kafka_coord.groups.state import group_state
-from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Pause, Request, RequestType, Unreadable
+from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import about_group
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
@@ -370,50 +366,3 @@ def require_group(store: Store, group: str) -> None:
     """Raises :class:`NotFound` if there is no such group. Accepts :data:`EVERYWHERE`."""
     if group and store.exists(layout.group(group)) is None:
         raise NotFound(f"no group {group!r}")
-
-
-def rebalance(store: Store, group: str, acting: Acting, paused_by: Callable[[Pause], str]) -> AnswerDocument:
-    """Asks the coordinator for a new target and returns the response as a document. Raises :class:`NotFound`,
-    :class:`RequestRefused` and :class:`Timeout`. If the group is paused, leaves the request in the queue and raises
-    :class:`Timeout` immediately.
-    """
-    if store.exists(layout.group(group)) is None:
-        raise NotFound(f"no managed group {group!r}")
-    request = Request(RequestType.REBALANCE, group=group, reason=acting.reason, by=acting.by)
-    paused = pause_of(store, group)
-    if paused is not None:
-        name = submit(store, request)
-        raise Timeout(
-            f"{name} is pending, because group {group!r} is paused {paused_by(paused)}"
-            f". To withdraw the request: kafka-coord coordinator withdraw {name}"
-        )
-    return AnswerDocument.of(ask(store, request, acting.timeout_s, acting.on_progress))
-
-
-def evict(
-    instances: AskedInstances, group: str, kind: GroupKind, consumers: Sequence[str], acting: Acting
-) -> list[AnswerDocument]:
-    """Evicts the consumers from the group and returns one document for each. If any of the consumers is not a member,
-    raises :class:`NotFound` without evicting anyone. Also raises :class:`RequestRefused`, :class:`Timeout` and
-    :class:`BrokerError`.
-    """
-    store = instances.store
-    if kind is GroupKind.MANAGED:
-        _require_members(snapshot_of(store, group)[1], consumers)
-        requests = [Request(RequestType.EVICT, group, consumer, acting.reason, acting.by) for consumer in consumers]
-        return [AnswerDocument.of(ask(store, one, acting.timeout_s, acting.on_progress)) for one in requests]
-    messages = evict_members(instances, group, consumers, acting.timeout_s)
-    record(store, f"evict {', '.join(consumers)}", group, by=acting.by, reason=acting.reason)
-    return [AnswerDocument.done("evict", group, message) for message in messages]
-
-
-def _require_members(snapshot: GroupSnapshot, consumers: Sequence[str]) -> None:
-    membership = membership_of(snapshot.observation)
-    known = {
-        *membership.live,
-        *membership.in_grace,
-        *membership.gone,
-        *membership.any_registration_unreadable,
-        *membership.any_ledger_unreadable,
-    }
-    require_members(snapshot.group, consumers, known)

@@ -10,26 +10,18 @@ import csv
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
-from kafka_coord.groups.client_assigned import ClientGroup, read_client_group, write_offsets
-from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.group import Document, iso_time
-from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import snapshot_of
-from kafka_coord.groups.offsets import Scope, all_partitions, holders, partitions_of, read_all_committed
-from kafka_coord.groups.requests import Acting, ask, held_by_nobody, record
-from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.offsets import Scope
+from kafka_coord.groups.requests import Acting, held_by_nobody
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
-from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
-from kafka_coord.model.action import offsets_change
+from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import parts
@@ -285,22 +277,21 @@ IN_ONE_REQUEST = 2_000
 """The maximum number of partitions in a request. The coordinator executes each request as one multi, which must not
 exceed ZooKeeper's size limit."""
 
-AT_ONCE = 8
-"""The number of client-assigned groups that are read at the same time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Resettable:
     """What a reset of one group needs. ``there`` contains all existing partitions, and ``known`` those of the group.
-    ``owners`` maps partitions to their owners. ``write`` sets offsets and returns a message about the result.
+    ``owners`` maps partitions to their owners, and ``instead`` ends the sentence "stop these consumers".
+    ``afresh`` reads the group again. ``write`` sets offsets and returns a message about the result.
     """
 
     group: str
-    kind: GroupKind
     there: PartitionSet
     known: PartitionSet
     committed: Mapping[TopicPartition, int]
     owners: Mapping[TopicPartition, str]
+    instead: str
+    afresh: Callable[[], Resettable]
     write: Callable[[Mapping[TopicPartition, int]], str]
 
     def owned(self, rows: Sequence[ResetRow]) -> PartitionSet:
@@ -318,77 +309,6 @@ Plan = tuple[Resettable, tuple[ResetRow, ...]]
 
 Check = Callable[[Sequence[ResetRow]], None]
 """Raises :class:`RequestRefused` if the rows must not be executed."""
-
-
-def read_resettable(
-    instances: AskedInstances, wanted: Sequence[tuple[str, GroupKind]], asked_for: str, acting: Acting
-) -> list[Resettable]:
-    """Reads the ``wanted`` groups: the managed groups all at once, and several client-assigned groups at a time.
-    ``asked_for`` is the rule, as recorded in the history. Raises :class:`NotFound` if one of the groups does not exist.
-    """
-    store, cluster = instances.store, read_cluster(instances.store)
-    managed = [group for group, kind in wanted if kind is GroupKind.MANAGED]
-    snapshots = read_groups(store, managed, cluster)
-    committed = read_all_committed(store, managed, cluster.topics)
-    there = all_partitions(cluster.topics)
-    theirs = [group for group, kind in wanted if kind is not GroupKind.MANAGED]
-    with ThreadPoolExecutor(max_workers=max(1, min(AT_ONCE, len(theirs))), thread_name_prefix="reset") as pool:
-        clients = dict(zip(theirs, pool.map(partial(read_client_group, instances), theirs), strict=True))
-    found = []
-    for group, kind in wanted:
-        if kind is not GroupKind.MANAGED:
-            found.append(_client_group(instances, clients[group], cluster, asked_for, acting))
-            continue
-        seen = (snapshots.get(group) or snapshot_of(store, group)[1]).observation
-        found.append(
-            Resettable(
-                group,
-                kind,
-                there,
-                partitions_of(seen, committed[group]),
-                committed[group].offsets,
-                {tp: owner for tp, (owner, _) in holders(seen.ledgers.values()).items()},
-                partial(_ask_for, store, group, committed[group].offsets, asked_for, acting),
-            )
-        )
-    return found
-
-
-def _ask_for(
-    store: Store,
-    group: str,
-    committed: Mapping[TopicPartition, int],
-    asked_for: str,
-    acting: Acting,
-    offsets: Mapping[TopicPartition, int],
-) -> str:
-    """Sends the offsets to the coordinator and returns its message. Only the coordinator can ensure that no partition
-    is started in the meantime."""
-    request = Request(
-        RequestType.RESET_OFFSETS,
-        group=group,
-        offsets=offsets,
-        reason=acting.reason,
-        by=acting.by,
-        change=f"{asked_for}: {offsets_change(committed, offsets)}",
-    )
-    answered = ask(store, request, acting.timeout_s, acting.on_progress)
-    return f"{answered.result}: {answered.message}"
-
-
-def _client_group(
-    instances: AskedInstances, client: ClientGroup, cluster: Cluster, asked_for: str, acting: Acting
-) -> Resettable:
-    group = client.group
-
-    def write(offsets: Mapping[TopicPartition, int]) -> str:
-        message = write_offsets(instances, group, offsets, acting.timeout_s)
-        change = f"{asked_for}: {offsets_change(client.committed, offsets)}"
-        record(instances.store, "reset-offsets", group, by=acting.by, reason=acting.reason, change=change)
-        return f"done: {message}"
-
-    there, known = all_partitions(cluster.topics), client.partitions(cluster.topics)
-    return Resettable(group, GroupKind.CLIENT_ASSIGNED, there, known, client.committed, client.held, write)
 
 
 def reset(
@@ -427,8 +347,7 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
         owners = ", ".join(sorted({found.owners[tp] for tp in owned}))
         raise RequestRefused(
             f"cannot reset {owned} of group {found.group!r} while owned by {owners}: stop these consumers"
-            + (", or add --pause to reset while they run" if found.kind is GroupKind.MANAGED else " first")
-            + ". Nothing was changed"
+            f"{found.instead}. Nothing was changed"
         )
     done = 0
     for part in parts(rows, IN_ONE_REQUEST):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_coord.errors import KafkaCoordError
-from kafka_coord.groups.directory import list_all_groups
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import GroupRow, LagTotal, OffsetRow
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.kafka.brokers import bootstrap_servers
@@ -155,7 +155,7 @@ def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, ring
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        listed = list_all_groups(AskedInstances(store, properties), reader.ranges, None if rings is None else keep)
+        listed = GroupDirectory(AskedInstances(store, properties)).list(reader.ranges, None if rings is None else keep)
     finally:
         reader.close()
     rows = listed.rows

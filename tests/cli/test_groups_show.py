@@ -321,11 +321,13 @@ def test_two_thousand_groups_are_listed_in_a_few_reads(tree: Tree, coord: Run) -
         reads.append(len(wanted))
         return read_many(wanted)
 
-    from kafka_coord.groups.managed import list_groups
+    from kafka_coord.groups.cluster import read_cluster
+    from kafka_coord.groups.instances import AskedInstances
+    from kafka_coord.groups.managed import ManagedVerbs
 
     tree.store.read_many = counted  # type: ignore[method-assign]
-    _, rows, _ = list_groups(tree.store)
-    assert len(rows) == 2_000
+    listed = ManagedVerbs(AskedInstances(tree.store, {})).list(read_cluster(tree.store), None, None)
+    assert len(listed.rows) == 2_000
     assert len(reads) <= 4
 
 

@@ -17,7 +17,7 @@ from kafka_coord.errors import BrokerError, MalformedValue, NoAuth, NoNode, Stor
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.groups.group import OffsetRow, Verdict
 from kafka_coord.groups.instances import InstanceDirectory
-from kafka_coord.model import Action, Broker, Listener, PartitionSet, Pause, TopicPartition, Unreadable
+from kafka_coord.model import Action, Broker, GroupKind, Listener, PartitionSet, Pause, TopicPartition, Unreadable
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.doctor import (
@@ -450,7 +450,7 @@ def unreadable_descriptor(*found: Unreadable) -> Checked:
     directory = of(unreadable=found, is_used=False)
     return replaced(
         kafka_clients,
-        lambda: kafka_clients.check_kafka_clients(of(), of(), {}),
+        lambda: kafka_clients.check_kafka_clients(of(), {}),
         AskedInstances=answering(of(directory=lambda: directory)),
     )
 
@@ -490,14 +490,15 @@ def stored_retention(read: Callable[..., Any]) -> Checked:
 
 def native(members: Mapping[str, int] | None = None, failure: Exception | None = None, problem: str = "") -> Checked:
     held = members or {}
+    names = [(group, of(kind=GroupKind.MANAGED)) for group in held]
     own = of(
         groups=failing(failure) if failure is not None else lambda: list(held),
         read=answering({group: of(members=["m"] * many, problem=problem) for group, many in held.items()}),
     )
     return replaced(
         kafka_clients,
-        lambda: kafka_clients._check_native_groups(of(), cluster(groups=tuple(held)), (), {}),
-        list_client_groups=answering(of(rows=())),
+        lambda: kafka_clients._check_native_groups(of(), (), {}),
+        GroupDirectory=answering(of(names=answering((names, ())))),
         _own_coordinator=answering(own),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.groups.directory import list_all_groups
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
 from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import PartitionSet, TopicPartition
@@ -92,7 +92,7 @@ def shown(tree: Tree) -> Callable[..., tuple[dict[str, tuple[int | None, int | N
     ) -> tuple[dict[str, tuple[int | None, int | None]], tuple[str, ...]]:
         instances = Scripted(tree, groups, errors)
         instances.silent = {silent}
-        found = list_all_groups(instances, hundred)
+        found = GroupDirectory(instances).list(hundred)
         return {row.group: (row.lag.lag, row.lag.gone) for row in found.rows if row.lag}, found.missing
 
     return listed

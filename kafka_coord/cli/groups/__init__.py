@@ -9,7 +9,7 @@ from kafka_coord.cli.main import LazyCommands
 _COMMANDS = {
     "list": ("kafka_coord.cli.groups.show:list_command", "List all groups with their state."),
     "describe": ("kafka_coord.cli.groups.show:describe", "Show groups: state, members, offsets and lag."),
-    "match": ("kafka_coord.cli.groups.match:match", "Show which topics a pattern matches."),
+    "match": ("kafka_coord.cli.groups.show:match", "Show which topics a pattern matches."),
     "history": ("kafka_coord.cli.groups.history:history", "Show the latest decisions and operator actions."),
     "log": ("kafka_coord.cli.groups.log:log", "Show the records of client-assigned groups."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
@@ -26,7 +26,24 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=LazyCommands, lazy=_COMMANDS)
+class _Verbs(LazyCommands):
+    """The commands in :data:`_COMMANDS`, and one for each other verb on groups."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from kafka_coord.groups.verbs import VERBS
+
+        return list(dict.fromkeys([*super().list_commands(ctx), *VERBS]))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        from kafka_coord.cli.groups.operate import command_of
+        from kafka_coord.groups.verbs import VERBS
+
+        return command_of(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
+
+
+@click.group(cls=_Verbs, lazy=_COMMANDS)
 def groups() -> None:
     """List, describe and operate consumer groups.
 

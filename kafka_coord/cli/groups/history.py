@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.groups.show import report_unreadable
-from kafka_coord.cli.opening import open_instances, read_groups_log
+from kafka_coord.cli.opening import open_groups
 from kafka_coord.cli.options import any_group_argument, kind_option, output_option
-from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, show
-from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.client_assigned import read_client_actions, read_client_group
+from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, show
 from kafka_coord.groups.group import ActionDocument, DecisionDocument
-from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.log import about_group, entry_of
-from kafka_coord.groups.log import decisions as decisions_of
-from kafka_coord.groups.managed import kind_of, read_trail
-from kafka_coord.model import Decision, GroupKind
 
 _COLUMNS = columns(
     "#generation=GEN #epoch decided_at=DECIDED reason assignor #members #partitions #moved "
@@ -57,12 +48,8 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
     kafka-coord groups history delays --last 5 --verbose
     kafka-coord groups history delays --actions -o json
     """
-    with open_instances() as instances:
-        store = instances.store
-        if kind_of(store, group, kind) is GroupKind.MANAGED:
-            trail = read_trail(store, group)
-        else:
-            trail = replace(read_client_actions(store, group), decisions=_of_client_group(instances, group))
+    with open_groups() as directory:
+        trail = directory.find(group, kind).history(group, note)
     report_unreadable(trail.unreadable)
     decisions, done = trail.decisions[-last:], [ActionDocument.of(one) for one in trail.actions[-last:]]
     shown = Section("actions", ACTIONS, [one.row() for one in done])
@@ -89,11 +76,3 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
         ]
         sections.append(Section("moves", _MOVES, moves))
     show(output, documents, sections)
-
-
-def _of_client_group(instances: AskedInstances, group: str) -> tuple[Decision, ...]:
-    _, records = read_groups_log(instances, partition_of(group), about_group(group, offsets=False))
-    found = decisions_of(map(entry_of, records), group)
-    if not found:
-        read_client_group(instances, group)  # a group may consist of offsets only; if it has none, this raises NotFound
-    return found

@@ -9,7 +9,7 @@ import click
 from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.cli.connection import connection_options
-from kafka_coord.cli.opening import open_instances, read_groups_log
+from kafka_coord.cli.opening import open_instances
 from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.plan.reasons import counted
@@ -18,7 +18,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.records import Claim, GoneEntry, GroupEntry, OffsetEntry
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.groups.group import Document, Time, iso_time
-from kafka_coord.groups.log import EntryKind, LogEntry, about_group, entry_of, owned_in
+from kafka_coord.groups.log import EntryKind, LogEntry, about_group, entry_of, owned_in, read_groups_log
 from kafka_coord.model import NO_PARTITIONS, CommittedOffset
 
 _COLUMNS = columns("#offset at kind group what")
@@ -69,7 +69,7 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     chosen = partition_of(group) if group is not None else partition or 0
     selected = about_group(group) if group is not None else None
     with open_instances() as instances:
-        bounds, newest = read_groups_log(instances, chosen, selected, first=first, last=last)
+        bounds, newest = read_groups_log(instances, chosen, selected, note, first=first, last=last)
     entries = [entry_of(record) for record in newest]
     documents = [LogEntryDocument.of(entry) for entry in entries]
     rows = [document.row(what=_what(entry)) for document, entry in zip(documents, entries, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ from msgspec import structs
 
 from kafka_coord.cli import candidates
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.opening import open_instances
+from kafka_coord.cli.opening import open_groups
 from kafka_coord.cli.options import (
     ANY_GROUP,
     CONSUMER,
@@ -23,35 +22,44 @@ from kafka_coord.cli.options import (
     timeout_option,
     who,
 )
-from kafka_coord.cli.output import Format, Section, columns, note, paused_by, show
-from kafka_coord.cli.requests import asked, asking_options, confirm, reason_option, show_answers
+from kafka_coord.cli.output import Format, Section, columns, show
+from kafka_coord.cli.requests import acting, asking_options, confirm, reason_option, show_answers
 from kafka_coord.coordinator.remediation import what_to_do
-from kafka_coord.coordinator.steps import AT_REST
-from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
-from kafka_coord.groups import requests as operate
-from kafka_coord.groups.client_assigned import delete_group, is_client_group, read_client_group
-from kafka_coord.groups.client_assigned import delete_offsets as delete_client_offsets
+from kafka_coord.errors import MalformedValue, NotFound, SettingsError
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.group import AnswerDocument
-from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import kind_of, snapshot_of
-from kafka_coord.groups.offsets import parse_scope, read_committed
-from kafka_coord.groups.requests import Acting
-from kafka_coord.groups.requests import evict as evict_consumers
-from kafka_coord.groups.requests import rebalance as rebalance_group
-from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, Request, RequestType
+from kafka_coord.groups.managed import snapshot_of
+from kafka_coord.groups.offsets import parse_scope
+from kafka_coord.groups.requests import EVERYWHERE, change_settings, quiet, settled, wait_until
+from kafka_coord.groups.requests import pause as pause_groups
+from kafka_coord.groups.requests import resume as resume_groups
+from kafka_coord.groups.verbs import Verb
+from kafka_coord.model import GroupKind, GroupSettings
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import offsets_change
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
 from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import Store
 
-_LOOK_AGAIN_S = 0.25
 _SETTINGS = columns("setting value origin=FROM")
 
 wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, for at most --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+def command_of(name: str, verb: Verb) -> click.Command:
+    """Returns the command for a verb that needs no options of its own."""
+
+    @click.command(name, help=f"{verb.summary}.")
+    @any_group_argument
+    @kind_option
+    @reason_option
+    @asking_options
+    def command(group: str, kind: str | None, reason: str, timeout_s: float, output: Format) -> None:
+        with open_groups() as directory:
+            answer = verb.act(directory.find(group, kind), group, acting(reason, timeout_s))
+        show_answers(output, [answer])
+
+    return command
 
 
 @click.command()
@@ -66,10 +74,11 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
     \b
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
     """
-    with open_store() as store:
-        answer = rebalance_group(store, group, Acting(who(), reason, timeout_s, note), paused_by)
+    with open_groups() as directory:
+        groups = directory.of(GroupKind.MANAGED)
+        answer = groups.rebalance(group, acting(reason, timeout_s))
         if wait:
-            _wait_settled(store, group, timeout_s)
+            groups.wait_settled(group, timeout_s)
     show_answers(output, [answer])
 
 
@@ -93,14 +102,11 @@ def evict(
     kafka-coord groups evict delays c3 --reason "stuck since noon"
     kafka-coord groups evict delays c3 c4 --wait
     """
-    with open_instances() as instances:
-        store = instances.store
-        group_kind = kind_of(store, group, kind)
-        answers = evict_consumers(instances, group, group_kind, consumers, Acting(who(), reason, timeout_s, note))
-        if wait and group_kind is GroupKind.MANAGED:
-            _wait_settled(store, group, timeout_s)
-        elif wait:
-            _wait_client_group_settled(instances, group, timeout_s)
+    with open_groups() as directory:
+        groups = directory.find(group, kind)
+        answers = groups.evict(group, consumers, acting(reason, timeout_s))
+        if wait:
+            groups.wait_settled(group, timeout_s)
     show_answers(output, answers)
 
 
@@ -123,9 +129,9 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
     """
     target = _one_or_all(group, everywhere)
     with open_store() as store:
-        operate.pause(store, target, by=who(), reason=reason)
+        pause_groups(store, target, by=who(), reason=reason)
         for one in _affected(store, target) if wait else ():
-            operate.wait_until(store, one, operate.quiet, what="become quiet", timeout_s=timeout_s)
+            wait_until(store, one, quiet, what="become quiet", timeout_s=timeout_s)
     click.echo(f"{_named(target)} paused; to resume: kafka-coord groups resume {target or '--all'}")
 
 
@@ -145,7 +151,7 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     """
     target = _one_or_all(group, everywhere)
     with open_store() as store:
-        operate.resume(store, target, by=who(), reason=reason)
+        resume_groups(store, target, by=who(), reason=reason)
         for one in _affected(store, target) if wait else ():
             _wait_settled(store, one, timeout_s)
     click.echo(f"{_named(target)} resumed")
@@ -202,7 +208,7 @@ def settings(
         changes["assignor"] = None
     with open_store() as store:
         if changes or create:
-            effective = operate.change_settings(
+            effective = change_settings(
                 store, group, lambda old: structs.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
@@ -236,25 +242,12 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
     kafka-coord groups delete delays --yes
     """
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
-    with open_instances() as instances:
-        store = instances.store
-        kinds = {group: kind_of(store, group, kind) for group in groups}
-        managed = set(read_cluster(store).groups)
-        missing = [
-            group
-            for group, found in kinds.items()
-            if (group not in managed if found is GroupKind.MANAGED else not is_client_group(instances, group))
-        ]
+    with open_groups() as directory:
+        found = {group: directory.find(group, kind) for group in groups}
+        missing = [group for group, of_kind in found.items() if not of_kind.exists([group])[group]]
         if missing:
             raise NotFound(f"no such group: {', '.join(missing)}; nothing was deleted")
-        answers = []
-        for group, found in kinds.items():
-            if found is GroupKind.MANAGED:
-                request = Request(RequestType.DELETE_GROUP, group=group, reason=reason, by=who())
-                answers.append(asked(store, request, timeout_s))
-            else:
-                answers.append(AnswerDocument.done("delete-group", group, delete_group(instances, group, timeout_s)))
-                operate.record(store, "delete-group", group, by=who(), reason=reason)
+        answers = [of_kind.delete(group, acting(reason, timeout_s)) for group, of_kind in found.items()]
     show_answers(output, answers)
 
 
@@ -282,32 +275,12 @@ def delete_offsets(
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
     """
     scope = parse_scope(topics, all_topics=all_topics)
-    with open_instances() as instances:
-        store = instances.store
-        managed = kind_of(store, group, kind) is GroupKind.MANAGED
-        if managed:
-            cluster, _ = snapshot_of(store, group)
-            committed = read_committed(store, group, cluster.topics)
-            stored = committed.stored
-        else:
-            stored = PartitionSet.of(read_client_group(instances, group).committed)
+    with open_groups() as directory:
+        groups = directory.find(group, kind)
+        committed, stored = groups.committed(group)
         chosen = scope.choose(stored, group)
         confirm(f"Delete the offsets of group {group} for {chosen}?", yes=yes)
-        if managed:
-            request = Request(
-                RequestType.DELETE_OFFSETS,
-                group=group,
-                partitions=chosen,
-                reason=reason,
-                by=who(),
-                change=offsets_change(committed.offsets, dict.fromkeys(chosen)),
-            )
-            answer = asked(store, request, timeout_s)
-        else:
-            answer = AnswerDocument.done(
-                "delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s)
-            )
-            operate.record(store, f"delete-offsets {chosen}", group, by=who(), reason=reason)
+        answer = groups.delete_offsets(group, chosen, committed, acting(reason, timeout_s))
     show_answers(output, [answer])
 
 
@@ -322,24 +295,13 @@ def _stored_settings(store: Store, group: str) -> GroupSettings:
 
 
 def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
-    operate.wait_until(store, group, operate.settled, what="become stable", timeout_s=timeout_s)
-
-
-def _wait_client_group_settled(instances: AskedInstances, group: str, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while (found := read_client_group(instances, group)).state not in AT_REST:
-        if time.monotonic() >= deadline:
-            raise Timeout(
-                f"timed out after {timeout_s:g} s waiting for group {group!r} to become stable;"
-                f" its state is {found.kafka_state}"
-            )
-        time.sleep(_LOOK_AGAIN_S)
+    wait_until(store, group, settled, what="become stable", timeout_s=timeout_s)
 
 
 def _one_or_all(group: str | None, everywhere: bool) -> str:
     if (group is None) is not everywhere:
         raise SettingsError("name a group, or give --all" if group is None else "either name a group or give --all")
-    return group or operate.EVERYWHERE
+    return group or EVERYWHERE
 
 
 def _affected(store: Store, target: str) -> tuple[str, ...]:

@@ -14,15 +14,13 @@ import click
 from kafka_coord.cli.opening import open_cluster
 from kafka_coord.cli.options import ANY_GROUP, kind_option, partitions_option, who
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.cli.requests import asking_options, reason_option
+from kafka_coord.cli.requests import acting, asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
-from kafka_coord.groups.client_assigned import is_client_group, list_client_groups
-from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import kind_of
 from kafka_coord.groups.offsets import Scope, parse_scope
-from kafka_coord.groups.requests import Acting, change_settings
+from kafka_coord.groups.requests import change_settings
 from kafka_coord.groups.reset import (
     FileOffsets,
     Plan,
@@ -34,16 +32,14 @@ from kafka_coord.groups.reset import (
     before_now_ms,
     compute,
     read_csv,
-    read_resettable,
     require_accepted,
     reset,
     time_ms,
     write_csv,
 )
+from kafka_coord.groups.verbs import GroupVerbs
 from kafka_coord.kafka.offsets import BrokerLog
-from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
-from kafka_coord.model.names import is_legal
-from kafka_coord.zk import layout
+from kafka_coord.model import PartitionSet, TopicPartition
 
 _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET owner note")
 MOST_NOTES = 20
@@ -180,24 +176,23 @@ def reset_offsets(
     if create and not named:
         raise SettingsError("--create needs group names, because --all-groups covers only existing groups")
     with open_cluster() as (instances, log):
-        store = instances.store
-        if kind != GroupKind.CLIENT_ASSIGNED:
-            missing = [group for group in named if is_legal(group) and not _exists(instances, group, kind)]
-            _create(instances, missing, reason, allowed=create and execute)
-        wanted = [(group, kind_of(store, group, kind)) for group in named] or _every_group(instances, kind)
-        if pause and any(of is not GroupKind.MANAGED for _, of in wanted):
-            raise SettingsError("--pause works only for managed groups; for a client-assigned group, stop its members")
+        directory = GroupDirectory(instances)
+        missing = [group for group in named if directory.may_create(group, kind)]
+        _create(instances, missing, reason, allowed=create and execute)
+        wanted = [(group, directory.find(group, kind)) for group in named] or _every_group(directory, kind)
+        for _, of_kind in wanted if pause else ():
+            of_kind.require_pausable()
 
-        acting = Acting(who(), reason, timeout_s, note)
+        who_acts = acting(reason, timeout_s)
         check = partial(require_accepted, accepted=accept_notes, how="to accept the notes, add --accept-notes")
 
-        def again(group: str, of: GroupKind) -> Plan:
-            (now,) = read_resettable(instances, [(group, of)], str(rule), acting)
+        def again(found: Resettable) -> Plan:
+            now = found.afresh()
             return now, choice.rows(now, log)
 
         problems: dict[str, str] = {}
         plans: list[Plan] = []
-        everyone = read_resettable(instances, wanted, str(rule), acting)
+        everyone = directory.resettable(wanted, str(rule), who_acts)
         if all_groups and scope is not None and scope.topics and everyone:
             scope.choose(everyone[0].there, "")  # the topics exist
         for found in everyone:
@@ -208,8 +203,8 @@ def reset_offsets(
             check(noted)
         for at, (found, rows) in enumerate(plans if execute else ()):
             with _recorded(problems, found.group, several=len(wanted) != 1):
-                afresh = partial(again, found.group, found.kind)
-                plans[at] = reset(store, found, rows, acting, pause=pause, again=afresh, check=check)
+                afresh = partial(again, found)
+                plans[at] = reset(instances.store, found, rows, who_acts, pause=pause, again=afresh, check=check)
     plans = [(found, rows) for found, rows in plans if found.group not in problems]
     _show(output, plans, with_group=all_groups or len(named) > 1, export=export)
     if problems:
@@ -241,15 +236,12 @@ def _recorded(problems: dict[str, str], group: str, *, several: bool) -> Iterato
         problems[group] = str(error)
 
 
-def _every_group(instances: AskedInstances, wanted: str | None) -> list[tuple[str, GroupKind]]:
-    """Lists every group (of the ``wanted`` kind, unless that is ``None``), sorted by name. Prints a note about
-    client-assigned groups that cannot be shown."""
-    found = [(group, GroupKind.MANAGED) for group in read_cluster(instances.store).groups]
-    listed = list_client_groups(instances)
-    for sentence in listed.missing:
+def _every_group(directory: GroupDirectory, kind: str | None) -> list[tuple[str, GroupVerbs]]:
+    """Lists every group. Prints a note about groups that cannot be listed."""
+    found, unlisted = directory.names(kind)
+    for sentence in unlisted:
         note(sentence)
-    found += [(one.group, GroupKind.CLIENT_ASSIGNED) for one in listed.groups]
-    return sorted(one for one in found if wanted in {None, one[1]})
+    return found
 
 
 def _create(instances: AskedInstances, groups: Sequence[str], reason: str, *, allowed: bool) -> None:
@@ -257,14 +249,6 @@ def _create(instances: AskedInstances, groups: Sequence[str], reason: str, *, al
         if not allowed:
             raise NotFound(f"no group {group!r}; to create it with these offsets: --execute --create")
         change_settings(instances.store, group, lambda found: found, by=who(), reason=reason, create=True)
-
-
-def _exists(instances: AskedInstances, group: str, kind: str | None) -> bool:
-    """Returns whether a managed group with this name exists or, if ``kind`` is ``None``, a group of any kind. ``kind``
-    must not be client-assigned."""
-    if instances.store.exists(layout.group(group)) is not None:
-        return True
-    return kind is None and instances.directory().is_used and is_client_group(instances, group)
 
 
 def _rule(given: Mapping[str, bool | int | str | None]) -> ResetRule:

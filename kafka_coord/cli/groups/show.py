@@ -1,48 +1,45 @@
-"""``groups list`` and ``groups describe``: show groups."""
+"""``groups list`` and ``groups describe``: show groups. ``groups match``: shows which topics a pattern matches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.opening import open_cluster
 from kafka_coord.cli.options import ANY_GROUP, kind_option, output_option, partitions_option
-from kafka_coord.cli.output import Column, Format, Section, cell, columns, duration, note, paused_by, show
+from kafka_coord.cli.output import Column, Format, Section, cell, columns, duration, note, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
-from kafka_coord.groups.client_assigned import described, list_client_groups, read_client_group, with_offsets
 from kafka_coord.groups.cluster import Cluster, read_cluster
-from kafka_coord.groups.directory import list_all_groups
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import (
     GroupDescription,
     GroupDocument,
     GroupRowDocument,
     LagTotal,
-    LogRanges,
     MemberDocument,
     MemberRow,
     OffsetRow,
     QueuedRequest,
     RequestDocument,
     iso_time,
+    paused_by,
 )
 from kafka_coord.groups.group import counted as counted_rows
-from kafka_coord.groups.instances import AskedInstances, Presences, read_presences
-from kafka_coord.groups.managed import describe_group, describe_groups, kind_of
+from kafka_coord.groups.instances import read_presences
 from kafka_coord.groups.offsets import Scope, parse_scope
 from kafka_coord.groups.requests import read_requests
-from kafka_coord.model import GroupKind, GroupSettings, Unreadable
+from kafka_coord.model import GroupSettings, Subscription, Unreadable
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
 from kafka_coord.zk.store import Store
 
-_T = TypeVar("_T")
 _LIST = columns("group state #generation #members #partitions assignor #pending #unreadable kind #coordinator")
 
 _LAG = columns("#lag #worst_lag #lag_unknown=UNKNOWN #gone")
@@ -59,6 +56,8 @@ _MEMBERS_VERBOSE = columns(
 )
 
 _FACTS = columns("fact value")
+
+_TOPICS = columns("topic #partitions")
 
 _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupState.EMPTY)
 """The states that a listed group can have. A dead group is not listed."""
@@ -95,7 +94,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     kafka-coord groups list --state Rebalancing -o tsv
     """
     with open_cluster() as (instances, brokers):
-        listing = list_all_groups(instances, brokers.known_ranges if with_lag else None)
+        listing = GroupDirectory(instances).list(brokers.known_ranges if with_lag else None)
     chosen = {state.lower() for state in states}
     documents = [GroupRowDocument.of(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
     show(
@@ -160,15 +159,17 @@ def describe(
         chosen = dict.fromkeys(chosen, True)
     scope = parse_scope(topics, all_topics=False) if topics else None
     with open_cluster() as (instances, brokers):
-        found, absent = _described(
-            instances,
+        found, absent = GroupDirectory(instances).describe(
             groups,
             kind,
             brokers.known_ranges if chosen["offsets"] else None,
             cache(read_presences) if chosen["members"] else None,
         )
         requests = _waiting_requests(instances.store) if chosen["state"] else {}
-    if absent and not found:
+    if not groups:
+        for sentence in absent:
+            note(sentence)
+    elif absent and not found:
         raise NotFound("; ".join(absent))
     if scope is not None:
         found = _within(found, scope, must_be_there=bool(groups))
@@ -187,7 +188,7 @@ def describe(
     for sentence in _notes(found, of_offsets=chosen["offsets"]):
         note(sentence)
     report_unreadable(tuple(unreadable for one in found for unreadable in one.unreadable))
-    if absent:
+    if absent and groups:
         raise NotFound("; ".join(absent))
 
 
@@ -206,52 +207,6 @@ def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, 
 def _waiting_requests(store: Store) -> dict[str, list[QueuedRequest]]:
     queued, _ = read_requests(store)
     return grouped((one for one in queued if not one.request.answered), lambda one: one.request.group)
-
-
-def _described(
-    instances: AskedInstances,
-    groups: tuple[str, ...],
-    kind: str | None,
-    log_ranges: LogRanges | None,
-    presences: Presences | None,
-) -> tuple[list[GroupDescription], list[str]]:
-    """Describes the given groups in order or, if ``groups`` is empty, every group, sorted by name. Also returns a
-    message for each group that does not exist."""
-    store = instances.store
-    if not groups:
-        cluster, listed = read_cluster(store), list_client_groups(instances)
-        for sentence in listed.missing:
-            note(sentence)
-        wanted = cluster.groups if kind != GroupKind.CLIENT_ASSIGNED else ()
-        named = with_offsets(instances, listed.groups if kind != GroupKind.MANAGED else ())
-        everyone = [
-            *describe_groups(store, cluster, wanted, log_ranges, presences),
-            *described(named, cluster.topics, log_ranges),
-        ]
-        return sorted(everyone, key=lambda one: (one.group, one.kind)), []
-    absent: list[str] = []
-
-    def if_there(read: Callable[..., _T], *arguments: Any) -> list[_T]:
-        try:
-            return [read(*arguments)]
-        except NotFound as error:
-            absent.append(str(error))
-            return []
-
-    kinds = {group: one for group in groups for one in if_there(kind_of, store, group, kind)}
-    managed = [group for group in kinds if kinds[group] is GroupKind.MANAGED]
-    clients = [group for group in kinds if kinds[group] is not GroupKind.MANAGED]
-    found: dict[str, GroupDescription] = {}
-    if len(managed) == 1:
-        found = {one.group: one for one in if_there(describe_group, store, managed[0], log_ranges, presences)}
-    elif managed:
-        found = {one.group: one for one in describe_groups(store, read_cluster(store), managed, log_ranges, presences)}
-    if clients:
-        read = [one for group in clients for one in if_there(read_client_group, instances, group)]
-        found |= {one.group: one for one in described(read, read_cluster(store).topics, log_ranges)}
-    if len(managed) > 1:
-        absent += [f"no group {group!r}" for group in managed if group not in found]
-    return [found[group] for group in kinds if group in found], absent
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
@@ -368,3 +323,27 @@ def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:
         note(f"unreadable: {one.path}: {one.reason}")
     if len(unreadable) > 20:
         note(f"unreadable: {len(unreadable) - 20} more znodes; kafka-coord doctor lists all")
+
+
+@click.command()
+@click.argument("regex")
+@click.option("--exclude", is_flag=True, help="Show the topics that do not match, like `consume --exclude REGEX`.")
+@output_option
+@connection_options
+def match(regex: str, exclude: bool, output: Format) -> None:
+    """Show the topics whose full name matches the pattern, like `consume --include REGEX`.
+
+    \b
+    kafka-coord groups match 'fl.*'
+    kafka-coord groups match 'flights|routes' --exclude
+    """
+    subscription = Subscription.matching(regex, exclude=exclude)
+    with open_store() as store:
+        topics = read_cluster(store).topics
+    taken = [
+        {"topic": name, "partitions": len(info.partitions)}
+        for name, info in sorted(topics.items())
+        if subscription.wants(name)
+    ]
+    show(output, taken, [Section("topics", _TOPICS, taken)])
+    note(f"{len(taken)} of {counted(len(topics), 'topic')}")

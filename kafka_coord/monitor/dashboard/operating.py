@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
-from msgspec import UNSET, DecodeError, UnsetType, json
+from msgspec import UNSET, DecodeError, json
 
 from kafka_coord.errors import (
     BrokerError,
@@ -33,12 +33,11 @@ from kafka_coord.errors import (
     Timeout,
 )
 from kafka_coord.frontends.socket.access import User
-from kafka_coord.groups import requests as operate
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import AnswerDocument, Document
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.managed import kind_of
 from kafka_coord.groups.offsets import parse_scope
-from kafka_coord.groups.requests import Acting, evict, rebalance
+from kafka_coord.groups.requests import Acting
 from kafka_coord.groups.reset import (
     Check,
     Plan,
@@ -48,11 +47,11 @@ from kafka_coord.groups.reset import (
     RuleKind,
     before_now_ms,
     compute,
-    read_resettable,
     require_accepted,
     reset,
     time_ms,
 )
+from kafka_coord.groups.verbs import VERBS, GroupVerbs, Verb
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import GroupKind
 from kafka_coord.monitor.dashboard.documents import (
@@ -109,6 +108,35 @@ class _DryRun:
     ends_at: float
 
 
+class DryRuns:
+    """The dry runs that await confirmation. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_token: dict[str, _DryRun] = {}
+
+    def keep(self, dry_run: _DryRun) -> str:
+        """Stores the dry run and returns the token that confirms it."""
+        now = time.monotonic()
+        confirm = secrets.token_urlsafe(16)
+        with self._lock:
+            kept = [(key, one) for key, one in self._by_token.items() if one.ends_at > now]
+            self._by_token = dict([*kept, (confirm, dry_run)][-MAX_DRY_RUNS:])
+        return confirm
+
+    def confirmed(self, operator: User, group: str, confirm: str, check: Check) -> _DryRun:
+        """Removes and returns the dry run, so it can be confirmed only once. If ``check`` refuses its rows, keeps it.
+        Raises :class:`RequestRefused`."""
+        with self._lock:
+            dry_run = self._by_token.get(confirm)
+            if dry_run is not None and (dry_run.operator, dry_run.group) == (operator, group):
+                check(dry_run.rows)
+                del self._by_token[confirm]
+                if dry_run.ends_at > time.monotonic():
+                    return dry_run
+        raise RequestRefused("this dry run is no longer valid: review the change again. Nothing was changed")
+
+
 class Operating:
     """Answers POST requests. ``open_store`` opens a session for one action. ``properties`` are librdkafka settings."""
 
@@ -119,8 +147,7 @@ class Operating:
         properties: Mapping[str, str],
     ) -> None:
         self._logins, self._open_store, self._properties = logins, open_store, properties
-        self._lock = threading.Lock()
-        self._dry_runs: dict[str, _DryRun] = {}
+        self._dry_runs = DryRuns()
 
     def who(self, environ: Mapping[str, Any]) -> User | None:
         """Returns the operator whose session the request's cookie names."""
@@ -161,7 +188,7 @@ class Operating:
             raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} is not allowed to act on group {group!r}")
         body = _body(raw, action.body)
         environ["kafka_coord.lasts"]()
-        return HTTPStatus.OK, self._acted(action, match[2], operator, group, str(environ["REMOTE_ADDR"]), body), []
+        return HTTPStatus.OK, self._acted(action, operator, group, str(environ["REMOTE_ADDR"]), body), []
 
     def _log_in(self, environ: Mapping[str, Any], body: TokenBody) -> Answer:
         token = body.token.strip() or None
@@ -180,131 +207,107 @@ class Operating:
         return self._logins.acting(_cookie(environ), str(environ.get("HTTP_X_CSRF_TOKEN", "")))
 
     def _acted(
-        self, action: HttpAction, name: str, operator: User, group: str, address: str, body: ReasonBody | ResetBody
+        self, action: HttpAction, operator: User, group: str, address: str, body: ReasonBody | ResetBody
     ) -> DoneDocument:
+        begun = action.begin(_Asked(operator, group, body, self._dry_runs, self._properties))
         notes: list[str] = []
-        resetting = body if isinstance(body, ResetBody) else ResetBody()
-        check = partial(require_accepted, accepted=resetting.accept_notes, how=_ACCEPT)
-        confirm = resetting.confirm.strip()
-        confirmed = self.confirmed(operator, group, confirm, check) if confirm else None
-        reason = confirmed.reason if confirmed is not None else body.reason.strip()
-        acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
-        asked = _Asked(self, operator, group, body, acting, notes, confirmed, check)
-        if resetting is body and confirmed is None:
-            name += " (dry run)"
+        acting = Acting(f"{operator.name}@{address} over HTTP", begun.reason, ANSWER_TIMEOUT_S, notes.append)
         if not acting.reason:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason; the group's history records it")
         try:
             with self._open_store() as store:
-                result = action.act(asked, AskedInstances(store, self._properties), kind_of(store, group))
+                directory = GroupDirectory(AskedInstances(store, self._properties))
+                result = begun.act(directory.find(group, begun.kind), acting)
         except KafkaCoordError as error:
             log.warning(
                 "action failed by=%r action=%r group=%r error=%s",
-                *(acting.by, name, group, error),
+                *(acting.by, begun.name, group, error),
                 extra={"event": "http_action"},
             )
             raise
         log.info(
             "action by=%r action=%r group=%r reason=%r",
-            *(acting.by, name, group, acting.reason),
+            *(acting.by, begun.name, group, acting.reason),
             extra={"event": "http_action"},
         )
-        return result
-
-    def keep(self, dry_run: _DryRun) -> str:
-        """Stores the dry run and returns the token that confirms it."""
-        now = time.monotonic()
-        confirm = secrets.token_urlsafe(16)
-        with self._lock:
-            kept = [(key, one) for key, one in self._dry_runs.items() if one.ends_at > now]
-            self._dry_runs = dict([*kept, (confirm, dry_run)][-MAX_DRY_RUNS:])
-        return confirm
-
-    def confirmed(self, operator: User, group: str, confirm: str, check: Check) -> _DryRun:
-        """Removes and returns the dry run, so it can be confirmed only once. If ``check`` refuses its rows, keeps it.
-        Raises :class:`RequestRefused`."""
-        with self._lock:
-            dry_run = self._dry_runs.get(confirm)
-            if dry_run is not None and (dry_run.operator, dry_run.group) == (operator, group):
-                check(dry_run.rows)
-                del self._dry_runs[confirm]
-                if dry_run.ends_at > time.monotonic():
-                    return dry_run
-        raise RequestRefused("this dry run is no longer valid: review the change again. Nothing was changed")
+        return DoneDocument(notes=notes, **result)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[B]):
-    operating: Operating
     operator: User
     group: str
     body: B
-    acting: Acting
-    notes: list[str]
-    confirmed: _DryRun | None
-    check: Check
-
-    def done(self, answers: list[AnswerDocument] | UnsetType = UNSET, **more: Any) -> DoneDocument:
-        return DoneDocument(notes=self.notes, answers=answers, **more)
+    dry_runs: DryRuns
+    properties: Mapping[str, str]
 
 
-def _pause(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
-    _require_managed(kind, "paused")
-    operate.pause(instances.store, asked.group, by=asked.acting.by, reason=asked.acting.reason)
-    return asked.done([AnswerDocument.done("pause", asked.group, f"group {asked.group} paused")])
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An action about to be carried out: its name in the log, its reason, and what it does. ``act`` returns fields of
+    :class:`DoneDocument`. ``kind`` is the kind of group that the operator saw, if the action depends on it."""
+
+    name: str
+    reason: str
+    act: Callable[[GroupVerbs, Acting], dict[str, Any]]
+    kind: GroupKind | None = None
 
 
-def _resume(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
-    _require_managed(kind, "resumed")
-    operate.resume(instances.store, asked.group, by=asked.acting.by, reason=asked.acting.reason)
-    return asked.done([AnswerDocument.done("resume", asked.group, f"group {asked.group} resumed")])
+def _verb(name: str, verb: Verb, asked: _Asked[ReasonBody]) -> _Begun:
+    def act(groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
+        return {"answers": [verb.act(groups, asked.group, acting)]}
+
+    return _Begun(name, asked.body.reason.strip(), act)
 
 
-def _rebalance(asked: _Asked[ReasonBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
-    _require_managed(kind, "rebalanced by hand")
-    answer = rebalance(instances.store, asked.group, asked.acting, lambda pause: f"by {pause.by or 'unknown'}")
-    return asked.done([answer])
+def _evict(asked: _Asked[EvictBody]) -> _Begun:
+    def act(groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
+        consumers = _stripped(asked.body.consumers)
+        if not consumers:
+            raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
+        return {"answers": [*groups.evict(asked.group, consumers, acting)]}
+
+    return _Begun("evict", asked.body.reason.strip(), act)
 
 
-def _evict(asked: _Asked[EvictBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
-    consumers = _stripped(asked.body.consumers)
-    if not consumers:
-        raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
-    return asked.done(evict(instances, asked.group, kind, consumers, asked.acting))
+def _reset(asked: _Asked[ResetBody]) -> _Begun:
+    """Without ``confirm``, only shows the changes that a reset would make. With ``confirm``, sets exactly the offsets
+    that were shown before. If any of them has a note, the operator must also accept the notes (``accept_notes``)."""
+    confirm = asked.body.confirm.strip()
+    if not confirm:
+        return _Begun("reset-offsets (dry run)", asked.body.reason.strip(), partial(_show_reset, asked))
+    check = partial(require_accepted, accepted=asked.body.accept_notes, how=_ACCEPT)
+    wanted = asked.dry_runs.confirmed(asked.operator, asked.group, confirm, check)
+    return _Begun("reset-offsets", wanted.reason, partial(_confirmed_reset, wanted, check), wanted.kind)
 
 
-def _reset(asked: _Asked[ResetBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
-    """Resets the group's offsets and returns the changes. Without ``confirm``, only returns the changes that a reset
-    would make. With ``confirm``, sets exactly the offsets that were shown before. If any of them has a note, the
-    operator must also accept the notes (``accept_notes``)."""
-    wanted, acting = asked.confirmed, asked.acting
-    if wanted is None:
-        return _shown(asked, instances, kind)
-
+def _confirmed_reset(wanted: _DryRun, check: Check, groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
     def again() -> Plan:
-        (found,) = read_resettable(instances, [(wanted.group, wanted.kind)], str(wanted.rule), acting)
+        found = groups.resettable([wanted.group], str(wanted.rule), acting)[wanted.group]
         now = (found.committed.get(row.tp) for row in wanted.rows)
         return found, tuple(replace(row, current_offset=one) for row, one in zip(wanted.rows, now, strict=True))
 
-    found, rows = reset(instances.store, *again(), acting, pause=wanted.pause, again=again, check=asked.check)
-    answers = [AnswerDocument.done("reset-offsets", asked.group, "")]
-    return asked.done(answers, rows=[ResetRowDocument.of(found, row) for row in rows])
+    found, rows = reset(groups.store, *again(), acting, pause=wanted.pause, again=again, check=check)
+    answers = [AnswerDocument.done("reset-offsets", wanted.group, "")]
+    return {"answers": answers, "rows": [ResetRowDocument.of(found, row) for row in rows]}
 
 
-def _shown(asked: _Asked[ResetBody], instances: AskedInstances, kind: GroupKind) -> DoneDocument:
+def _show_reset(asked: _Asked[ResetBody], groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
     rule, pause, topics = _rule(asked.body), asked.body.pause, _stripped(asked.body.topics)
     if pause:
-        _require_managed(kind, "paused")
+        groups.require_pausable()
     scope = parse_scope(topics, all_topics=not topics)
-    (found,) = read_resettable(instances, [(asked.group, kind)], str(rule), asked.acting)
-    with closing(BrokerLog(instances.store, asked.operating._properties)) as brokers:
+    found = groups.resettable([asked.group], str(rule), acting)[asked.group]
+    with closing(BrokerLog(groups.store, asked.properties)) as brokers:
         rows = compute(rule, found.chosen(scope), found.committed, brokers)
     ends_at = time.monotonic() + DRY_RUN_S
-    dry_run = _DryRun(asked.operator, asked.group, kind, rows, rule, asked.acting.reason, pause, ends_at)
-    confirm = asked.operating.keep(dry_run)
-    return asked.done(
-        rows=[ResetRowDocument.of(found, row) for row in rows], rule=str(rule), confirm=confirm, valid_s=DRY_RUN_S
-    )
+    dry_run = _DryRun(asked.operator, asked.group, groups.kind, rows, rule, acting.reason, pause, ends_at)
+    return {
+        "rows": [ResetRowDocument.of(found, row) for row in rows],
+        "rule": str(rule),
+        "confirm": asked.dry_runs.keep(dry_run),
+        "valid_s": DRY_RUN_S,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,21 +315,17 @@ class HttpAction:
     """An action on a group. ``body`` is the type of the request's body. ``scripts/shapes`` writes it, the summary and
     the description into ``openapi.json``."""
 
-    act: Callable[[_Asked[Any], AskedInstances, GroupKind], DoneDocument]
+    begin: Callable[[_Asked[Any]], _Begun]
     body: type[ReasonBody | ResetBody]
     summary: str
     description: str = ""
 
 
 ACTIONS: Mapping[str, HttpAction] = {
-    "pause": HttpAction(_pause, ReasonBody, "Forbid rebalances of the group"),
-    "resume": HttpAction(_resume, ReasonBody, "Allow rebalances of the group again"),
-    "rebalance": HttpAction(
-        _rebalance,
-        ReasonBody,
-        "Decide a new target",
-        "The status is 504 if the group is paused; the request then stays pending.",
-    ),
+    **{
+        name: HttpAction(partial(_verb, name, verb), ReasonBody, verb.summary, verb.description)
+        for name, verb in VERBS.items()
+    },
     "evict": HttpAction(_evict, EvictBody, "Delete consumers' registrations"),
     "reset-offsets": HttpAction(
         _reset,
@@ -354,13 +353,6 @@ def _rule(body: ResetBody) -> ResetRule:
             HTTPStatus.BAD_REQUEST, f"{rule} needs an integer{' of 0 or more' if not least else ''} as its value"
         )
     return ResetRule(rule, value)
-
-
-def _require_managed(kind: GroupKind, what: str) -> None:
-    if kind is not GroupKind.MANAGED:
-        raise RequestRefused(
-            f"a client-assigned group cannot be {what}, because its members assign the partitions; nothing was changed"
-        )
 
 
 def _read(environ: Mapping[str, Any]) -> bytes:

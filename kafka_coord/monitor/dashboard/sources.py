@@ -18,11 +18,10 @@ from kafka_coord.groups.client_assigned import (
     ClientGroups,
     described,
     list_client_groups,
-    read_client_actions,
-    read_client_group,
     with_offsets,
 )
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import (
     ActionDocument,
     ClusterHistoryDocument,
@@ -39,13 +38,12 @@ from kafka_coord.groups.group import (
     iso_time,
     lag_fields,
 )
-from kafka_coord.groups.instances import AskedInstances, Presence, read_instances, read_presences
-from kafka_coord.groups.managed import describe_group, describe_groups, read_trail
+from kafka_coord.groups.instances import AskedInstances, Presence, read_presences
+from kafka_coord.groups.managed import describe_groups
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.kafka.offsets import LogRangeCache
-from kafka_coord.model import TopicPartition
+from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.model.histories import Trail
-from kafka_coord.model.names import is_legal
 from kafka_coord.monitor.dashboard.documents import (
     FoundConsumerDocument,
     LagDocument,
@@ -71,7 +69,6 @@ from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.monitor.lag_trend import trend
-from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 MAX_ROWS = 100
@@ -142,6 +139,7 @@ class Sources:
         self._hosts, self._tls, self._session_timeout_ms = hosts, tls, session_timeout_ms
         self._properties = properties
         self._instances = AskedInstances(store, properties)
+        self._directory = GroupDirectory(self._instances)
         self._logs = LogRangeCache(store, properties)
         self._lock = threading.RLock()
         self._memories: OrderedDict[str, _GroupMemory] = OrderedDict()
@@ -385,7 +383,7 @@ class Sources:
 
     def group_findings(self, group: str) -> list[FindingDocument]:
         """Returns the doctor's findings about the group."""
-        if self._is_managed(group):
+        if self._directory.find(group).kind is GroupKind.MANAGED:
             found = examine_group(self.store, group, LagSight(self._logs.read, self._rings), self._cluster)
             return [FindingDocument.of(one) for one in found if one.severity is not Severity.OK]
         seen = self._describe(group, self._logs.known)
@@ -467,11 +465,7 @@ class Sources:
         memory.timeline.observe(owners, now_ms)
 
     def _describe(self, group: str, log_ranges: LogRanges) -> GroupDescription:
-        if self._is_managed(group):
-            found = describe_group(self.store, group, log_ranges, self._presences, self._cluster)
-        else:
-            of_clients = read_client_group(self._instances, group)
-            (found,) = described([of_clients], self._seen().topics, log_ranges)
+        found = self._directory.find(group).describe(group, log_ranges, self._presences, self._seen())
         return replace(found, offsets=self._rings.judged(group, found.offsets, self._now_ms()))
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
@@ -483,14 +477,8 @@ class Sources:
         return known
 
     def _trail(self, group: str) -> Trail:
-        return read_trail(self.store, group) if self._is_managed(group) else read_client_actions(self.store, group)
-
-    def _is_managed(self, group: str) -> bool:
-        if is_legal(group) and self.store.exists(layout.group(group)) is not None:
-            return True
-        if not read_instances(self.store).is_used:
-            raise NotFound(f"no group {group!r}")
-        return False
+        """Returns what is recorded in ZooKeeper about the group. The decisions about client-assigned groups are not."""
+        return self._directory.find(group).actions(group)
 
     def _waiting_requests(self) -> list[QueuedRequest]:
         return [one for one in read_requests(self.store)[0] if not one.request.answered]

@@ -79,7 +79,7 @@ def examine(
     now_ms = round(store.clock.time() * 1000)
     yield from _made("certificates", lambda: certificates.check_certificates(cluster, now_ms))
     yield from _check_topics(cluster)
-    yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, cluster, kafka or {}))
+    yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, kafka or {}))
     yield from _made("groups", lambda: _check_groups(store, cluster, groups, lag))
 
 

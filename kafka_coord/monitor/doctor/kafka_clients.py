@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.errors import BrokerError, MalformedValue
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.groups.client_assigned import list_client_groups
-from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.copies import GroupPositions, KafkaOffsetStore
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import duration, iso_time
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
 from kafka_coord.groups.reading import Reading
@@ -32,7 +32,7 @@ _METADATA = 4
 _ASKING_S = 5.0
 
 
-def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
+def check_kafka_clients(store: Store, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Checks the setup for Kafka clients if an instance has ever served one. ``properties`` are librdkafka settings."""
     instances = AskedInstances(store, properties)
     directory = instances.directory()
@@ -50,7 +50,7 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
     if not findings:
         yield ok(CHECK, f"{len(directory.addresses)} instances serve Kafka clients, and each broker advertises its own")
     yield from check_log(instances, directory, len(brokers), _bootstrap(directory, brokers))
-    yield from _check_native_groups(instances, cluster, _bootstrap(directory, brokers), properties)
+    yield from _check_native_groups(instances, _bootstrap(directory, brokers), properties)
 
 
 def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) -> Iterator[Finding]:
@@ -188,12 +188,12 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
 
 
 def _check_native_groups(
-    instances: AskedInstances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
+    instances: AskedInstances, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Checks that no group coordinated by the instances also has members in the brokers' own coordinator."""
     check = "native groups"
-    kinds = {row.group: row.kind for row in list_client_groups(instances).rows}
-    kinds |= dict.fromkeys(cluster.groups, GroupKind.MANAGED)
+    names, _ = GroupDirectory(instances).names()
+    kinds = {group: groups.kind for group, groups in names}  # a managed group comes after another of its name
     seen: dict[str, GroupPositions] = {}
     try:
         native = _own_coordinator(listeners, properties)
@@ -216,8 +216,8 @@ def _check_native_groups(
     if len(both) > 20:
         yield error(check, f"{len(both) - 20} more groups exist in both coordinators", "as above")
     if not both and not trouble:
-        managed = sum(kind is GroupKind.MANAGED for kind in kinds.values())
-        count = f"{managed} managed and {len(kinds) - managed} client-assigned groups"
+        counts = Counter(kinds.values())
+        count = f"{' and '.join(f'{counts[kind]} {kind}' for kind in GroupKind)} groups"
         yield ok(check, f"none of {count} here has members in the brokers' own coordinator")
 
 

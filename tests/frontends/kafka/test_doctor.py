@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
@@ -33,7 +32,7 @@ def _published(front: Front) -> Iterator[None]:
 
 
 def examined(front: Front) -> list[Finding]:
-    return list(check_kafka_clients(front.store, read_cluster(front.store), {}))
+    return list(check_kafka_clients(front.store, {}))
 
 
 def bad(front: Front) -> list[Finding]:

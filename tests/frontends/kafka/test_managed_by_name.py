@@ -14,7 +14,6 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.monitor.doctor.kafka_clients import check_kafka_clients
 from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import Front, described, elected, published
@@ -107,7 +106,7 @@ def test_a_group_with_members_becomes_managed_only_once_it_is_empty(named: Named
 
 
 def test_the_doctor_reports_instances_whose_settings_differ(named: Named) -> None:
-    found = [one.what for one in check_kafka_clients(named.front.store, read_cluster(named.front.store), {})]
+    found = [one.what for one in check_kafka_clients(named.front.store, {})]
     assert any(f"(1: {PATTERN}, 2: none, 3: {PATTERN})" in one for one in found), found
 
 

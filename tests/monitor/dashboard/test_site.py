@@ -145,9 +145,9 @@ def test_unknown_paths_and_groups_are_answered_not_found(world: World, served: S
         assert status == 404, path
         assert headers["x-content-type-options"] == "nosniff"
         assert b"Traceback" not in body
-    assert json.loads(served.ask("/api/v1/groups/none")[2]) == {"error": "no group 'none'"}
+    assert json.loads(served.ask("/api/v1/groups/none")[2]) == {"error": "no group 'none'; there are no groups"}
     assert json.loads(served.ask("/api/v1/groups/%3Cscript%3E%2F..%2Fx")[2])["error"].startswith(
-        "no group '<script>/../x'"
+        "group name '<script>/../x' is not legal"
     )
     assert served.ask("/api/v1/events")[0] == 400
     assert served.ask("/api/v1/events?path=/nowhere")[0] == 404
