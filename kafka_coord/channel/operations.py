@@ -21,6 +21,7 @@ from kafka_coord.model import (
     parse_command_id,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.action import about_group
 from kafka_coord.model.command import NODE_PREFIX
 from kafka_coord.model.member import LEFT
 from kafka_coord.zk import layout
@@ -181,3 +182,8 @@ def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ..
         else:
             commands.append(command)
     return tuple(sorted(commands)), tuple(sorted(strays))
+
+
+def recording(action: str, group: str, *, by: str, reason: str = "", change: str = "") -> Request:
+    """Returns the request that has the cluster's history record an action on a client-assigned group."""
+    return Request(RequestType.LOOK, by=by, reason=reason, action=action, change=about_group(group, change))

@@ -43,7 +43,7 @@ from kafka_coord.groups.offsets import Committed, all_partitions, rows_of
 from kafka_coord.groups.requests import Acting, OnProgress, record
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.verbs import Convertible, GroupVerbs, ListedGroups
-from kafka_coord.kafka.coordinators import Ask, committed_offsets, refused_offsets, unless_moving
+from kafka_coord.kafka.coordinators import Ask, committed_offsets, fetch_offsets, refused_offsets, unless_moving
 from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.action import change_to_group, offsets_change
@@ -55,7 +55,7 @@ from kafka_coord.wire.messages import message
 
 CLASSIC = "classic"
 """The type of client-assigned groups in ListGroups."""
-_LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 5, 5, 7, 8
+_LIST, _DESCRIBE = 5, 5
 _IN_ONE_REQUEST = 200
 _AT_ONCE = 8
 """The number of groups that a reset reads at the same time."""
@@ -165,14 +165,11 @@ def list_client_groups(instances: AskedInstances) -> ClientGroups:
 def with_offsets(instances: AskedInstances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
     """Returns the groups with their committed offsets, or with the problem if their coordinator does not return
     them."""
-    form = message("OffsetFetchRequest")
-    names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
-
-    async def fetch(ask: Ask) -> list[Any]:
-        return list((await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))).groups)
-
-    fetched, silent = instances.ask_each(instances.directory().addresses if names else {}, fetch)
-    answers = {(broker_id, one.group_id): one for broker_id, them in fetched.items() for one in them}
+    names = [one.group for one in groups]
+    answered, silent = instances.ask_each(
+        instances.directory().addresses if names else {}, lambda ask: fetch_offsets(ask, names)
+    )
+    answers = {(broker_id, one.group_id): one for broker_id, them in answered.items() for one in them}
     unreached = {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
     found = []
     for one in groups:
@@ -256,8 +253,7 @@ def read_client_group(instances: AskedInstances, group: str) -> ClientGroup:
     async def read(ask: Ask) -> tuple[Any, Any]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
         described = of_group(response.groups, group)
-        request = message("OffsetFetchRequest")(group_id=group, topics=None)
-        offsets = await ask("OffsetFetch", _FETCH_OFFSETS, request)
+        offsets = of_group(await fetch_offsets(ask, [group]), group)
         for code in (described.error_code, offsets.error_code):
             unless_moving(code)
         if refusal := (named(described.error_code) if described.error_code else _refusal(offsets)):

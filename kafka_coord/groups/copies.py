@@ -23,6 +23,7 @@ from kafka_coord.kafka.coordinators import (
     Coordinators,
     by_topic,
     committed_offsets,
+    fetch_offsets,
     refused_offsets,
     told_by,
     unless_moving,
@@ -163,8 +164,7 @@ async def _read(version: int, group: str, ask: Ask) -> GroupPositions:
         (await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))).groups, group
     )
     _check(described.error_code)
-    request = message("OffsetFetchRequest")(group_id=group, topics=None, require_stable=version == _FETCH_STABLE)
-    fetched = await ask("OffsetFetch", version, request)
+    (fetched,) = await fetch_offsets(ask, [group], version, require_stable=version == _FETCH_STABLE)
     code, where = refused_offsets(fetched)
     _check(code, where and f"{where}: ")
     positions = {

@@ -23,7 +23,7 @@ from kafka_coord.model import (
     is_identity,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.lag import LogRange, lag_of
+from kafka_coord.model.lag import Lag, LogRange, lag_of
 from kafka_coord.model.names import legal
 from kafka_coord.model.partitions import MAX_PARTITION, parse_ranges
 from kafka_coord.zk import layout
@@ -176,6 +176,16 @@ def subscribed_among(seen: Observation, partitions: PartitionSet) -> frozenset[s
     return wanted | {topic for topic in others if any(one.subscription.wants(topic) for one in seen.members.values())}
 
 
+def lags_of(
+    partitions: Iterable[TopicPartition],
+    offsets: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, LogRange],
+) -> dict[TopicPartition, Lag | None]:
+    """Returns the lag after each partition's offset, or ``None`` if that or the log is unknown. Every lag of a group
+    comes from here."""
+    return {tp: lag_of(offsets.get(tp), logs.get(tp)) for tp in partitions}
+
+
 def rows_of(
     partitions: PartitionSet,
     held: Mapping[TopicPartition, tuple[str, str]],
@@ -186,11 +196,12 @@ def rows_of(
     """Returns one row per partition, in order of topic and partition. ``held`` is as returned by :func:`holders`.
     ``subscribed_topics`` are the topics that members subscribe to, or ``None`` if that is unknown."""
     rows = []
+    lags = lags_of(partitions, committed.offsets, logs)
     for tp in partitions:
         is_left = subscribed_topics is not None and tp.topic not in subscribed_topics
         owner, holding = held.get(tp, (None, NOT_SUBSCRIBED if is_left else ""))
         offset, log = committed.offsets.get(tp), logs.get(tp)
-        lag = lag_of(offset, log)
+        lag = lags[tp]
         rows.append(
             OffsetRow(
                 tp.topic,

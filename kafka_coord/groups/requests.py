@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from msgspec import structs
 from msgspec.structs import replace
 
+from kafka_coord.channel.operations import recording
 from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.groups.cluster import read_cluster, read_coordinator
@@ -22,7 +23,6 @@ from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
 from kafka_coord.groups.state import group_state
 from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import about_group
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
@@ -283,7 +283,7 @@ def _shown(value: object) -> object:
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:
     """Asks the coordinator to record an action on a client-assigned group in the cluster's history."""
-    submit(store, Request(RequestType.LOOK, by=by, reason=reason, action=kind, change=about_group(group, change)))
+    submit(store, recording(kind, group, by=by, reason=reason, change=change))
 
 
 @contextmanager

@@ -21,6 +21,9 @@ _AT_ONCE = 100
 _FIND = 1
 """The version of FindCoordinator. Every broker from 0.11 to 3.9 supports it."""
 
+_FETCH_OF_SEVERAL = 8
+"""The first version of OffsetFetch that is about several groups."""
+
 Ask = Callable[[str, int, Any], Awaitable[Any]]
 """Sends a request (name, version, message) and returns the response's message."""
 Find = Callable[[str], Awaitable[tuple[int, Address]]]
@@ -102,6 +105,21 @@ class Coordinators:
 
         await asyncio.gather(*map(one, groups))
         return found, problems
+
+
+async def fetch_offsets(
+    ask: Ask, groups: Sequence[str], version: int = _FETCH_OF_SEVERAL, *, require_stable: bool = False
+) -> Sequence[Any]:
+    """Asks for all committed offsets of the groups, and returns the answer about each. A request before version 8 is
+    about one group. With ``require_stable`` (from version 7 on), the coordinator reports an open transaction instead of
+    stale offsets."""
+    form = message("OffsetFetchRequest")
+    if version < _FETCH_OF_SEVERAL:
+        (group,) = groups
+        return [await ask("OffsetFetch", version, form(group_id=group, topics=None, require_stable=require_stable))]
+    wanted = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one, topics=None) for one in groups)
+    response = await ask("OffsetFetch", version, form(groups=wanted, require_stable=require_stable))
+    return list(response.groups)
 
 
 def refused_offsets(answer: Any) -> tuple[int, str]:

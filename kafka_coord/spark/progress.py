@@ -27,10 +27,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from kafka_coord.consumer.confluent_names import check_properties
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.offsets import read_committed
+from kafka_coord.groups.offsets import lags_of, read_committed
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.lag import LogRange, lag_of
+from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.exposition import Exposition, gauge, labelled
 from kafka_coord.settings import load_settings
 from kafka_coord.spark.ranges import PlannedBatch
@@ -339,10 +339,9 @@ def _by_partition(standing: _Standing, of: str, what: str, text: str) -> Iterato
     labels = f"{'query group' if of == 'query' else 'group'} topic partition"
     offsets, lags = {}, {}
     for key, (logs, at) in standing.items():
-        for tp, offset in sorted(at.items()):
+        for tp, lag in lags_of(sorted(at), at, logs).items():
             where = (*key, tp.topic, str(tp.partition))
-            offsets[where] = offset
-            lag = lag_of(offset, logs.get(tp))
+            offsets[where] = at[tp]
             if lag is not None:
                 lags[where] = lag
     yield labelled(GaugeMetricFamily, f"{of}_{what}_offset", f"Offset after the last record {text}.", labels, offsets)

@@ -174,6 +174,24 @@ def statements(root: Path) -> Iterator[str]:
             yield str(file.relative_to(root))
 
 
+def lag_engines(root: Path) -> Iterator[str]:
+    """Yields the modules that compute a group's lag from committed offsets and logs. The lag after a consumer's own
+    position (``consumer/``) is none of these."""
+    for name, source in modules(root).items():
+        if not name.startswith("kafka_coord.consumer") and re.search(r"(?<!def )\blag_of\(", source):
+            yield name
+
+
+def offset_readers(root: Path) -> Iterator[str]:
+    """Yields the places outside the coordinator and the listener that read a group's committed offsets: that decode an offset's znode, or
+    ask a coordinator for offsets."""
+    for name, source in modules(root).items():
+        if name.partition(".")[2].partition(".")[0] in {"cli", "groups", "kafka", "monitor", "spark"}:
+            for number, line in enumerate(source.splitlines(), 1):
+                if re.search(r'\bdecode_offset\(|message\("OffsetFetchRequest"\)', line):
+                    yield f"{name}:{number}"
+
+
 def words(*files: Path) -> int:
     """Counts the words of documents, as ``wc -w`` does."""
     return sum(len(file.read_text().split()) for file in files)
@@ -193,6 +211,8 @@ MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
     ),
     "readers of a managed group's znodes": (lambda root: len(list(readers(root))), 1, 1),
     "modules on the way of one pass of the handler": (lambda root: len(on_the_way(root)), 20, 20),
+    "engines that compute a group's lag": (lambda root: len(list(lag_engines(root))), 1, 1),
+    "ways to read committed offsets, for operators": (lambda root: len(list(offset_readers(root))), 3, 3),
     "class names defined more than once": (lambda root: len(list(shared_class_names(root))), 2, 5),
     "installed modules": (lambda root: len(modules(root)), 371, 260),
     "modules under 60 lines with one importer, in the same package": (

@@ -13,10 +13,16 @@ from heapq import nsmallest
 from kafka_coord.coordinator.image import read_targets
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import LagTotal, LogRanges
-from kafka_coord.groups.offsets import Committed, offset_rows, partitions_of, read_all_committed, subscribed_among
+from kafka_coord.groups.offsets import (
+    Committed,
+    lags_of,
+    offset_rows,
+    partitions_of,
+    read_all_committed,
+    subscribed_among,
+)
 from kafka_coord.groups.snapshot import read_groups
 from kafka_coord.model import PartitionSet
-from kafka_coord.model.lag import lag_of
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk.store import Store
@@ -68,7 +74,7 @@ class GroupLags:
             offsets, seen = committed[name].offsets, snapshots[name].observation if name in snapshots else None
             theirs = None if seen is None else subscribed_among(seen, wanted)
             counted = (tp for tp in wanted if theirs is None or tp.topic in theirs)
-            self.measured[name] = now_ms, LagTotal.of(lag_of(offsets.get(tp), logs.get(tp)) for tp in counted)
+            self.measured[name] = now_ms, LagTotal.of(lags_of(counted, offsets, logs).values())
             members = targets[name] if name in targets else snapshots[name].observation.members
             self.consumers[name] = tuple(sorted(members))
         for name, one in snapshots.items():

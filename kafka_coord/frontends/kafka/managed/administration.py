@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
 from kafka_coord.channel.offset_details import write_details
+from kafka_coord.channel.operations import recording
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.image import Image, Wanted, read_images
@@ -36,7 +37,7 @@ from kafka_coord.model import (
     history_to_json,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import about_group, offsets_change
+from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
@@ -218,7 +219,7 @@ class Administration:
     async def record(self, kind: str, group: str, by: str, change: str = "") -> None:
         """Asks the coordinator to record in the cluster's history what ``by`` has done to a client-assigned group."""
         now_ms = time.time_ns() // 1_000_000
-        request = Request(RequestType.LOOK, by=by, action=kind, change=about_group(group, change), timestamp_ms=now_ms)
+        request = replace(recording(kind, group, by=by, change=change), timestamp_ms=now_ms)
         try:
             await asyncio.to_thread(
                 self._store.create, layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True
