@@ -79,7 +79,8 @@ _STATUS = {
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
     """A client-assigned group, as described by its coordinator. ``kafka_state`` is Kafka's name for its state.
-    ``problem`` says why the committed offsets are unknown, or is ``""``."""
+    ``subscriptions`` are the topics of each member, in any order, or ``None`` if they are unknown. ``problem`` says why
+    the committed offsets are unknown, or is ``""``."""
 
     group: str
     coordinator: int
@@ -87,6 +88,7 @@ class ClientGroup:
     protocol_type: str
     assignor: str
     members: tuple[MemberRow, ...]
+    subscriptions: tuple[frozenset[str] | None, ...]
     committed: Mapping[TopicPartition, int]
     problem: str = ""
 
@@ -117,13 +119,16 @@ class ClientGroup:
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
         """The topics that members subscribe to, or ``None`` if there are no members or any subscription is unknown."""
-        if not self.members or not all(member.subscription for member in self.members):
+        if not self.members or not all(self.subscriptions):
             return None
-        return frozenset(topic for member in self.members for topic in member.subscription.split(", "))
+        return self._topics
+
+    @property
+    def _topics(self) -> frozenset[str]:
+        return frozenset().union(*filter(None, self.subscriptions))
 
     def _subscribed(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
-        return PartitionSet({topic: topics[topic].partitions for topic in wanted})
+        return PartitionSet({topic: topics[topic].partitions for topic in self._topics & topics.keys()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +314,25 @@ def described(
 
 def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:
     is_consumer = described.protocol_type == CONSUMER  # only consumers' metadata can be decoded
-    members = tuple(_member(one, described.protocol_data, is_consumer=is_consumer) for one in described.members)
+    subscribed = [subscription(one.member_metadata) if is_consumer else None for one in described.members]
+    mode = Mode.INCREMENTAL if described.protocol_data.startswith("cooperative") else Mode.EAGER
+    members = []
+    for one, wanted in zip(described.members, subscribed, strict=True):
+        owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
+        members.append(
+            MemberRow(
+                consumer=one.group_instance_id or one.member_id,
+                registered=True,
+                host=one.client_host.removeprefix("/") or None,
+                client=one.client_id or None,
+                channel="kafka",
+                subscription=", ".join(sorted(wanted.topics)) if wanted else "",
+                mode=str(mode),
+                rack=wanted.rack_id if wanted else None,
+                owned=owned,
+                target=owned,
+            )
+        )
     return ClientGroup(
         described.group_id,
         broker_id,
@@ -317,26 +340,8 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
         described.protocol_type,
         described.protocol_data,
         tuple(sorted(members, key=lambda member: member.consumer)),
+        tuple(frozenset(one.topics) if one else None for one in subscribed),
         committed,
-    )
-
-
-def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
-    """Describes a member. The subscription and partitions are known only for consumers; the metadata of other members
-    cannot be decoded."""
-    subscribed = subscription(one.member_metadata) if is_consumer else None
-    owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
-    return MemberRow(
-        consumer=one.group_instance_id or one.member_id,
-        registered=True,
-        host=one.client_host.removeprefix("/") or None,
-        client=one.client_id or None,
-        channel="kafka",
-        subscription=", ".join(sorted(subscribed.topics)) if subscribed else "",
-        mode=str(Mode.INCREMENTAL if assignor.startswith("cooperative") else Mode.EAGER),
-        rack=subscribed.rack_id if subscribed else None,
-        owned=owned,
-        target=owned,
     )
 
 

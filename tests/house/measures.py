@@ -183,8 +183,8 @@ def lag_engines(root: Path) -> Iterator[str]:
 
 
 def offset_readers(root: Path) -> Iterator[str]:
-    """Yields the places outside the coordinator and the listener that read a group's committed offsets: that decode an offset's znode, or
-    ask a coordinator for offsets."""
+    """Yields the places, outside the coordinator and the listener, that read a group's committed offsets: that decode
+    an offset's znode, or ask a coordinator for offsets."""
     for name, source in modules(root).items():
         if name.partition(".")[2].partition(".")[0] in {"cli", "groups", "kafka", "monitor", "spark"}:
             for number, line in enumerate(source.splitlines(), 1):
