@@ -20,7 +20,7 @@ _FORK = re.compile(
     r"|kinds\.managed\(|\b_?managed is (?:not )?None|\bin (?:self\._)?managed(?:\.groups)?\b"
     r"|\bkind is (?:not )?self\."
 )
-_SERVING = ("group_kinds", "group_requests", "groups", "client_assigned")
+_SERVING = ("calls", "client_assigned", "group_kinds", "group_requests", "groups")
 """The modules of the listener that find groups and pass requests on to those that are client-assigned."""
 _OF_A_PARTITION = ("owner", "holding", "committed_offset", "start_offset", "end_offset", "unresolved")
 _PARTS_OF_A_GROUP = {"ids", "registration", "owners", "ledger", "channels", "channel", "command", "assignment"}

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Join, Joined, Synced
-from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.heartbeats import HeartbeatAnswer
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.grouplog.manager import Offsets
 
 if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.calls import Caller
     from kafka_coord.frontends.kafka.managed.views import GroupView
 
 Partition = tuple[str, int]

@@ -13,12 +13,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Join, Joined, Left, Synced
-from kafka_coord.classic_groups.metadata import Protocol
+from kafka_coord.classic_groups.events import Joined, Left, Synced
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
-from kafka_coord.frontends.kafka.calls import Call, Caller
+from kafka_coord.frontends.kafka.calls import (
+    Call,
+    Caller,
+    asking_member,
+    beating,
+    joining,
+    refuse_invalid_beat,
+    who,
+)
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.conversions import Conversions
 from kafka_coord.frontends.kafka.group import (
@@ -31,7 +38,6 @@ from kafka_coord.frontends.kafka.group import (
     AnyGroup,
     Assignments,
     Commit,
-    ConsumerBeat,
     GroupError,
     KindChanged,
     Loading,
@@ -43,10 +49,8 @@ from kafka_coord.frontends.kafka.group import (
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
-from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW
-from kafka_coord.frontends.kafka.managed.members import fresh_member_id
-from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
-from kafka_coord.frontends.kafka.managed.views import ASSIGNORS, GroupView, described, topics_of
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
+from kafka_coord.frontends.kafka.managed.views import GroupView, described, topics_of
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
@@ -64,8 +68,6 @@ _GROUP, _TRANSACTION = 0, 1
 """The key types of FindCoordinator."""
 _SYNC_WITH_PROTOCOL = 5
 """The first version of SyncGroup that must name the group's protocol type and protocol."""
-_WITH_IDS_OF_CLIENTS = 1
-"""The first version of ConsumerGroupHeartbeat in which clients generate their own member ids."""
 _COMMIT_WITH_EPOCHS = 9
 """The first version of OffsetCommit with the errors for KIP-848 members."""
 _LIST_WITH_STATES = 4
@@ -199,7 +201,7 @@ class GroupCoordinator:
 
     async def handle_join_group(self, call: Call) -> Any:
         group = await self._member_of(call, JOINS._replace(protocol_type=call.request.protocol_type))
-        return answers.joined(await group.join(_join(call, self._fresh_id()), call), call.version)
+        return answers.joined(await group.join(joining(call, self._fresh_id()), call), call.version)
 
     async def handle_sync_group(self, call: Call) -> Any:
         request = call.request
@@ -208,11 +210,11 @@ class GroupCoordinator:
         group = await self._member_of(call)
         of_members = {one.member_id: one.assignment for one in request.assignments}
         assignments = Assignments(request.protocol_type, request.protocol_name, of_members)
-        return answers.synced(await group.sync(_who(request), assignments, call))
+        return answers.synced(await group.sync(who(request), assignments, call))
 
     async def handle_heartbeat(self, call: Call) -> Any:
         group = await self._member_of(call)
-        await group.heartbeat(_who(call.request), self._software(call), call)
+        await group.heartbeat(who(call.request), self._software(call), call)
         return message("HeartbeatResponse")(error_code=Error.NONE)
 
     def _software(self, call: Call) -> str:
@@ -235,10 +237,10 @@ class GroupCoordinator:
         denied = await access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
         if is_denied or denied:
             raise GroupError(Error.GROUP_AUTHORIZATION_FAILED if is_denied else Error.TOPIC_AUTHORIZATION_FAILED)
-        _refuse_invalid(request, call.version)
+        refuse_invalid_beat(request, call.version)
         why = JOINS_BY_BEAT if request.member_epoch == JOIN else BEATS
         group = await self.groups.find(request.group_id, why)
-        beat = _beat(request, self._software(call))
+        beat = beating(request, self._software(call))
         return answers.consumer_heartbeat(await group.consumer_heartbeat(beat, call), beat.who.member_id)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ class GroupCoordinator:
             hidden = await denied_topics(Operation.DESCRIBE, {topic.name for topic in topics})
         offsets, error = Offsets(), Error.NONE
         try:
-            member = _asking_member(asked)
+            member = asking_member(asked)
             offsets = await self._through(name, LOOKS, lambda group: group.fetch_offsets(wanted, member))
         except GroupError as refusal:
             error = refusal.error
@@ -473,87 +475,6 @@ _REFUSED: dict[str, Callable[[Call, GroupError], Any]] = {
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _who(request: Any) -> Who:
-    return Who(request.member_id, request.group_instance_id, request.generation_id)
-
-
-def _join(call: Call, fresh_id: str) -> Join:
-    request, version = call.request, call.version
-    client_id, instance_id = call.client_id, request.group_instance_id
-    rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
-    return Join(
-        None,
-        request.member_id,
-        instance_id,
-        client_id,
-        f"/{call.client.host}",
-        request.session_timeout_ms / 1000,
-        rebalance_ms / 1000,
-        request.protocol_type,
-        tuple(Protocol(one.name, one.metadata) for one in request.protocols),
-        fresh_id=fresh_member_id(client_id, instance_id, fresh_id),
-        must_know_id=version >= 4 and instance_id is None,
-        can_skip_assignment=version >= 9,
-    )
-
-
-def _refuse_invalid(request: Any, version: int) -> None:
-    """Raises :class:`GroupError` if a ConsumerGroupHeartbeat is invalid under Kafka's general rules."""
-    epoch, assignor = request.member_epoch, request.server_assignor
-    names, regex = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
-    joins = epoch == JOIN
-    rules = (
-        (
-            not request.member_id and (version >= _WITH_IDS_OF_CLIENTS or not joins),
-            "a heartbeat must contain a member id",
-        ),
-        (
-            not request.group_id or request.instance_id == "" or request.rack_id == "",
-            "the group id, the instance id and the rack must not be empty",
-        ),
-        (epoch < LEAVE_FOR_NOW, f"epoch {epoch} is not valid"),
-        (
-            epoch == LEAVE_FOR_NOW and request.instance_id is None,
-            "only a static member may leave temporarily; send its instance id",
-        ),
-        (joins and request.rebalance_timeout_ms == -1, "a joining member must send its rebalance timeout"),
-        (
-            joins and (request.topic_partitions is None or request.topic_partitions),
-            "a joining member must send an empty list of owned partitions",
-        ),
-        (joins and names is None and regex is None, "a joining member must send its subscription"),
-    )
-    for is_broken, words in rules:
-        if is_broken:
-            raise GroupError(Error.INVALID_REQUEST, words)
-    if assignor is not None and assignor not in ASSIGNORS:
-        words = f"assignor {assignor[:80]!r} is not one of {', '.join(sorted(ASSIGNORS))}"
-        raise GroupError(Error.UNSUPPORTED_ASSIGNOR, words)
-
-
-def _beat(request: Any, software: str) -> ConsumerBeat:
-    member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
-    names, regex = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
-    owned = None
-    if request.topic_partitions is not None:
-        owned = frozenset((one.topic_id, number) for one in request.topic_partitions for number in one.partitions)
-    return ConsumerBeat(
-        Who(member_id, request.instance_id, request.member_epoch),
-        ManagedTopics(None if names is None else frozenset(names), regex),
-        owned,
-        request.server_assignor,
-        request.rack_id,
-        request.rebalance_timeout_ms,
-        software,
-    )
-
-
-def _asking_member(asked: Any) -> tuple[str, int] | None:
-    """Returns the member id and the epoch in an OffsetFetch, if its client has sent them."""
-    member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
-    return None if member_id is None and epoch < 0 else (member_id or "", epoch)
 
 
 async def _operations(call: Call, found: Mapping[str, object]) -> dict[str, int]:
