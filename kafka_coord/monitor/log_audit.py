@@ -1,4 +1,4 @@
-"""Checks one partition of the groups log, batch by batch. Does no I/O.
+"""Checks every batch in the groups log against the rules for terms, groups and offsets.
 
 Compaction removes records but never reorders them, so every rule is about the records that remain. The earlier of two
 records with the same key may be missing, and offsets may have gaps. But whatever compaction removes, a batch's distance
@@ -7,14 +7,19 @@ from the claim of its term equals its sequence number, because no one else can w
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.grouplog.records import Claim, Entry, GroupEntry, OffsetEntry, read_record
-from kafka_coord.grouplog.term import is_reserved, term_of
+from kafka_coord.grouplog.term import TOPIC, is_reserved, term_of
+from kafka_coord.groups.group import Document
+from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.model import CommittedOffset
-from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
+from kafka_coord.monitor.audit.report import Findings, Rule, clock_time
 from kafka_coord.wire.batches import Batch, LogRecord
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
@@ -22,6 +27,74 @@ from kafka_coord.wire.errors import BadMessage
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
 """Sequence numbers wrap around to 0 after this many."""
+_AT_ONCE = 4
+
+
+class LogRule(Rule):
+    """What the audit of the groups log checks."""
+
+    TERM_BACK = "term-back", "A term wrote a batch after a newer term had started. The brokers should have refused it."
+    NO_TERM = "no-term", "A writer without a term of this partition wrote a batch."
+    NO_CLAIM = (
+        "no-claim",
+        "A term's batches do not begin with its claim, although compaction has not removed anything before them.",
+    )
+    WRONG_CLAIM = (
+        "wrong-claim",
+        "A claim names a term other than that of its batch, or is not at the beginning of its term.",
+    )
+    WRONG_HEARD = "wrong-heard", "A note of which members a term has heard names another term."
+    SEQUENCE = (
+        "sequence",
+        "A batch's sequence number does not match its position in its term: there is a gap, or another "
+        "writer's batch, before it.",
+    )
+    UNCLAIMED_TERM = "unclaimed-term", "A term is newer than the partition's znode, so no one can have claimed it."
+    GENERATION_BACK = "generation-back", "A group's generation went back."
+    COMMIT_BACK = "commit-back", "An older commit replaced a newer one, so both the offset and the time went back."
+    LIVE_GROUP_REMOVED = "live-group-removed", "A group was removed while it had members."
+    LIVE_OFFSET_REMOVED = (
+        "live-offset-removed",
+        "An offset that names no topic id was removed while members of the group subscribed to its topic.",
+    )
+    SEEK_BACK = "seek-back", "A newer commit carries a lower offset: the client went back. A warning."
+    UNREADABLE = "unreadable", "A record cannot be decoded. A warning."
+
+
+class LogFindingDocument(Document, frozen=True):
+    rule: LogRule
+    what: str
+    group: str
+    partition: int
+    offset: int
+    when: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFinding:
+    """One violation or warning, at an offset in a partition of the log. ``time_ms`` is the time of the batch, in ms
+    since 1970."""
+
+    rule: LogRule
+    what: str
+    partition: int
+    offset: int = -1
+    group: str = ""
+    time_ms: int = 0
+
+    def document(self) -> LogFindingDocument:
+        return LogFindingDocument(
+            rule=self.rule,
+            what=self.what,
+            group=self.group,
+            partition=self.partition,
+            offset=self.offset,
+            when=clock_time(self.time_ms) if self.time_ms else None,
+        )
+
+
+LogReport = Findings[LogFinding]
+"""A report on the groups log."""
 
 
 @dataclass(slots=True)
@@ -180,3 +253,36 @@ class PartitionJudge:
         offset = record.offset if record is not None else batch.base_offset if batch is not None else -1
         first = record or (batch.records[0] if batch is not None and batch.records else None)
         return LogFinding(rule, what, self.partition, offset, group, first.timestamp_ms if first else 0)
+
+
+def audit_groups_log(
+    cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str = TOPIC
+) -> LogReport:
+    """Checks every partition up to its current end and returns the report. Calls ``znode_version`` for each partition
+    after reading its log. Closes ``cluster``. Raises :class:`BrokerError` if a broker does not answer, and
+    :class:`NotFound` if the topic does not exist.
+    """
+    return asyncio.run(_audit(cluster, znode_version, topic))
+
+
+async def _audit(cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str) -> LogReport:
+    report = LogReport()
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def judge_one(partition: int, leader: Address) -> None:
+        async with places:
+            judge = PartitionJudge(partition, report)
+            reader = PartitionReader(cluster.to(leader), partition, topic)
+            async for batch in reader.batches(await reader.first_offset(), await reader.end_offset()):
+                judge.take(batch)
+            judge.end(await asyncio.to_thread(znode_version, partition))
+
+    try:
+        leaders = await cluster.leaders(topic)
+        report.count("partitions", len(leaders))
+        await asyncio.gather(*(judge_one(partition, leader) for partition, leader in leaders.items()))
+    finally:
+        cluster.close()
+    for found in (report.violations, report.warnings):
+        found.sort(key=lambda one: (one.partition, one.offset))
+    return report
