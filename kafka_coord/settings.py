@@ -606,4 +606,4 @@ def _kafka_from_variables(environ: Mapping[str, str]) -> dict[str, _FoundSetting
 def _unknown(name: str, known: list[str], where: str) -> SettingsError:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known[:20])}"
-    return SettingsError(f"{name} in {where} is not a setting; {hint}")
+    return SettingsError(f"{name[:200]} in {where} is not a setting; {hint}")

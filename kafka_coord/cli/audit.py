@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, columns, show
+from kafka_coord.cli.output import Column, Format, Section, columns, note, show
 from kafka_coord.errors import NoNode, VerificationFailed
 from kafka_coord.monitor.audit import EventHistory, Selection, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
@@ -90,6 +90,8 @@ def audit(
     with_history = bool(partition or group or consumer)
     report = run_audit(directories, chroot=chroot, running=running, watch=history if with_history else None)
     events = [event.document() for event in history.events] if with_history else UNSET
+    if with_history and not any(event.group for event in history.events):
+        note("the log has nothing about what --group, --consumer and --partition name")
     checked = "{transactions} transactions, {grants} partition grants, {commands} commands, {commits} commits"
     _show(output, report, _FINDINGS, checked, events)
 

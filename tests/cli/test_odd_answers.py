@@ -21,7 +21,7 @@ from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 from tests.cli.running import run
 from tests.fuzzing.odd_broker import KNOWN, OddBroker
-from tests.fuzzing.odd_cluster import ASKING, READING
+from tests.fuzzing.odd_cluster import ASKING, GROUP, READING
 from tests.fuzzing.odd_files import OF_FILES
 from tests.fuzzing.odd_requests import odd_requests
 from tests.fuzzing.odd_serve import serve_trial
@@ -74,6 +74,16 @@ def test_an_instance_leaves_partitions_alone_that_the_groups_log_should_not_have
         cluster.broker.log_partitions = (*range(PARTITIONS), PARTITIONS, 2**31 - 1)
         ((_, fault),) = serve_trial(cluster, seconds=1.0)
         assert not fault
+
+
+def test_an_audit_says_so_if_the_log_has_nothing_of_what_was_named() -> None:
+    """It once said "0 violations, 0 warnings" of a chroot that does not exist."""
+    with odd_cluster(Random(1)) as cluster:
+        audited = ("audit", str(cluster.folder / "zookeeper"))
+        assert "nothing of a coordinator below /nope" in run(*audited, "--chroot", "/nope").out
+        assert "the log has nothing about what --group" in run(*audited, "--group", "nope").err
+        whole = run(*audited, "--group", GROUP)
+        assert "nothing" not in whole.out + whole.err
 
 
 def test_an_unexpected_error_of_the_dashboards_server_is_found() -> None:

@@ -52,6 +52,8 @@ class _Audit:
         """The last transaction whose effects the loaded snapshot might contain, or 0 once the audit has passed it."""
         self._known_from = 0
         """The loaded snapshot contains every transaction up to this one."""
+        self._has_found = False
+        """Whether any of the coordinator's znodes was in the log."""
 
     def run(self) -> Report:
         torn: list[str] = []
@@ -64,6 +66,9 @@ class _Audit:
             self._take(txn)
             last = txn
         for what in torn:
+            self._report.warning(AuditFinding(AuditRule.INCOMPLETE, what))
+        if self._chroot and not self._has_found:
+            what = f"the log has nothing of a coordinator below {self._chroot}, so nothing was checked"
             self._report.warning(AuditFinding(AuditRule.INCOMPLETE, what))
         self._end(last)
         return self._report
@@ -79,6 +84,7 @@ class _Audit:
             self._learned_to = 0
             self._auditor.learn(tuple(self._tree.as_changes()))
         step = self._tree.apply(txn)
+        self._has_found = self._has_found or bool(self._tree.nodes)
         if step is None:
             return
         self._report.count("steps")

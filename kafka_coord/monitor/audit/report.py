@@ -139,7 +139,8 @@ class AuditRule(Rule):
     UNREADABLE = "unreadable", "A value cannot be decoded. A warning, after which the audit continues."
     INCOMPLETE = (
         "incomplete",
-        "Older logs are missing, so the audit starts from a snapshot, or the last record is truncated. A warning.",
+        "Older logs are missing, so the audit starts from a snapshot; the last record is truncated; or the log has "
+        "nothing below --chroot. A warning.",
     )
 
 

@@ -150,5 +150,7 @@ class EventWriter(Appending):
 
 def read_events(directory: Path) -> tuple[Event, ...]:
     """Reads all events, in order of time."""
-    found = read_lines(directory / EVENTS, lambda value: Event(**{**value, "phase": Phase(value["phase"])}))
+    found = read_lines(
+        directory / EVENTS, lambda value: Event(**{**value, "t": float(value["t"]), "phase": Phase(value["phase"])})
+    )
     return tuple(sorted(found, key=lambda event: event.t))
