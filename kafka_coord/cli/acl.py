@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
-from kafka_coord.cli.options import output_option
+from kafka_coord.cli.options import confirm, output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.cli.requests import confirm
 from kafka_coord.errors import SettingsError, StoreError, VerificationFailed
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from kafka_coord.cli import candidates
 from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
-from kafka_coord.cli.options import output_option, who
+from kafka_coord.cli.options import asking_options, output_option, reason_option, show_answers, who
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, show
-from kafka_coord.cli.requests import asking_options, reason_option, show_answers
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history

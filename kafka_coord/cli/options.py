@@ -1,10 +1,11 @@
-"""Options and arguments that several commands share."""
+"""Options, arguments and questions that several commands share, and how they print the answers to requests."""
 
 from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,7 +13,11 @@ from click.shell_completion import CompletionItem
 
 from kafka_coord.cli import candidates
 from kafka_coord.cli.candidates import Names, offering
-from kafka_coord.cli.output import Format
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.output import Format, Section, columns, note, show
+from kafka_coord.errors import RequestRefused
+from kafka_coord.groups.group import AnswerDocument
+from kafka_coord.groups.requests import Acting
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import legal
 
@@ -100,3 +105,53 @@ def who() -> str:
     except (KeyError, OSError):  # containers often run under a uid without a passwd entry
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+ANSWER_TIMEOUT_S = 30.0
+
+
+def asking_options(command: F) -> F:
+    """Adds ``--timeout``, ``--output`` and the connection options."""
+    for option in (
+        connection_options,
+        output_option,
+        timeout_option(ANSWER_TIMEOUT_S, "How long to wait for the response; after that, the request stays queued."),
+    ):
+        command = option(command)
+    return command
+
+
+reason_option = click.option(
+    "--reason", default="", metavar="TEXT", help="The reason to record in the log and the group's history."
+)
+
+
+def acting(reason: str, timeout_s: float) -> Acting:
+    """Returns who acts and why. Progress is printed on standard error."""
+    return Acting(who(), reason, timeout_s, note)
+
+
+def show_answers(output: Format, answers: Sequence[AnswerDocument]) -> None:
+    """Prints the responses. A table shows one line per response; the other formats contain all fields."""
+    if output is Format.TABLE:
+        for answer in answers:
+            click.echo(f"{answer.result}: {answer.message}" if answer.message else answer.result)
+        return
+    show(
+        output,
+        answers,
+        [Section("answers", columns("request type group result message"), [one.row() for one in answers])],
+    )
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks for confirmation at a terminal, unless ``yes`` is set. Raises :class:`RequestRefused` if the user declines
+    or if there is no terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise RequestRefused(
+            f"{question} Nothing was changed, because standard input is not a terminal. Add --yes to confirm."
+        )
+    if not click.confirm(question, err=True):
+        raise RequestRefused("nothing was changed")

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from kafka_coord.cli.opening import open_groups
-from kafka_coord.cli.options import any_group_argument
+from kafka_coord.cli.options import acting, any_group_argument, asking_options, reason_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.cli.requests import acting, asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import RequestRefused, SettingsError
 from kafka_coord.groups.verbs import Convertible

@@ -10,9 +10,8 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.opening import note_left_out
-from kafka_coord.cli.options import ANY_GROUP, output_option, timeout_option, who
+from kafka_coord.cli.options import ANSWER_TIMEOUT_S, ANY_GROUP, output_option, timeout_option, who
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.cli.requests import ANSWER_TIMEOUT_S
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.group import Document

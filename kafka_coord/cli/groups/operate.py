@@ -14,16 +14,20 @@ from kafka_coord.cli.options import (
     ANY_GROUP,
     CONSUMER,
     GROUP,
+    acting,
     any_group_argument,
+    asking_options,
+    confirm,
     group_argument,
     kind_option,
     output_option,
     partitions_option,
+    reason_option,
+    show_answers,
     timeout_option,
     who,
 )
 from kafka_coord.cli.output import Format, Section, columns, show
-from kafka_coord.cli.requests import acting, asking_options, confirm, reason_option, show_answers
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
 from kafka_coord.groups.cluster import read_cluster

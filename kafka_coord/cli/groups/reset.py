@@ -12,9 +12,16 @@ from pathlib import Path
 import click
 
 from kafka_coord.cli.opening import open_cluster
-from kafka_coord.cli.options import ANY_GROUP, kind_option, partitions_option, who
+from kafka_coord.cli.options import (
+    ANY_GROUP,
+    acting,
+    asking_options,
+    kind_option,
+    partitions_option,
+    reason_option,
+    who,
+)
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.cli.requests import acting, asking_options, reason_option
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
 from kafka_coord.groups.directory import GroupDirectory
