@@ -9,8 +9,10 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, RequestRefused
 from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.client import OwnClient
+from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
@@ -30,10 +32,12 @@ def write(cluster: KafkaCluster, topic: str, counts: dict[int, int], timestamp_m
     assert producer.flush(90) == 0
 
 
-@pytest.fixture
-def reader(kafka_cluster: KafkaCluster) -> Iterator[OffsetReader]:
+@pytest.fixture(params=[{}, {"api.version.request": "true"}], ids=["own", "librdkafka"])
+def reader(kafka_cluster: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[OffsetReader]:
+    """Reads over this project's own connections, and through librdkafka."""
     with opened(kafka_cluster.zookeeper) as store:
-        made = OffsetReader(bootstrap_servers(store, {}), {})
+        made = OffsetReader(bootstrap_servers(store, {}), request.param)
+    assert isinstance(made._client, LibrdkafkaClient if request.param else OwnClient)
     yield made
     made.close()
 
@@ -55,6 +59,18 @@ def test_offsets_of_the_beginning_the_end_and_a_time(
 
     delete_records(kafka_cluster, {p0: 6, p1: 2})
     assert reader.ranges(wanted).ranges == {p0: LogRange(6, 8), p1: LogRange(2, 2), p2: LogRange(0, 0)}
+
+
+def test_both_create_a_topic_once(kafka_cluster: KafkaCluster, reader: OffsetReader) -> None:
+    client = reader._client
+    topic = f"made-by-{type(client).__name__}"
+    assert client.led_partitions(topic, 10.0) == 0
+    assert client.create_topic(topic, 3, -1, 30.0)
+    assert not client.create_topic(topic, 3, -1, 30.0)
+    assert eventually(lambda: client.led_partitions(topic, 10.0), within_s=30) == 3
+    assert client.refused([topic, "no-such-topic"], 5.0) == {}
+    with pytest.raises(RequestRefused, match="cannot create topic"):
+        client.create_topic(f"{topic}-wide", 1, 100, 30.0)
 
 
 def test_a_note_says_that_a_partition_is_unknown_and_the_others_are_returned(
