@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 
 _SLICE_S = 0.005
 _METADATA_TIMEOUT_S = 0.5
+_SILENT_S = 10.0
+"""How long librdkafka may deliver nothing of a partition that has a leader, in seconds, before another client tries:
+neither a record nor that the end is reached. librdkafka keeps a topic's leader epochs by its name, and ignores the
+leaders of a topic that was made anew until their epochs are as high."""
 
 Key = tuple[str, int]
 Wanted = Mapping[Key, tuple[int, int]]
@@ -33,15 +37,21 @@ from that offset."""
 
 class AssignedClient:
     """Fetches the partitions that ``wanted`` returns. Calls ``wanted`` again after every :meth:`changed`. ``troubles``
-    receives the partitions of topics that the brokers do not let the client describe."""
+    receives the partitions of topics that the brokers do not let the client describe. ``renew`` is called when another
+    client should be used (:meth:`use`)."""
 
     def __init__(
         self,
         wanted: Callable[[], Wanted],
         troubles: Callable[[TopicPartition, KafkaError], None] = lambda _partition, _error: None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self._wanted = wanted
         self._troubles = troubles
+        self._renew = renew
+        self._silent: dict[Key, float] = {}
+        """The partitions of which nothing has arrived, each with the time since when."""
+        self._patience_s = _SILENT_S
         self._inside = threading.Lock()
         self._changed = False
         self._client: KafkaConsumer | None = None
@@ -99,9 +109,14 @@ class AssignedClient:
                 first = client.poll(min(timeout_s, _SLICE_S))
                 if first is not None:
                     # With a timeout, consume() would wait until it has ``limit`` messages.
-                    sink([first, *client.consume(limit - 1, 0)] if limit > 1 else [first], self._assigned)
+                    messages = [first, *client.consume(limit - 1, 0)] if limit > 1 else [first]
+                    if self._silent:
+                        self._heard(messages)
+                    sink(messages, self._assigned)
                 elif self._to_learn and time.monotonic() >= self._learn_at:
                     self._learn(client)
+                elif self._silent and time.monotonic() >= min(self._silent.values()) + self._patience_s:
+                    self._look_at_silent(client)
                 return True
         finally:
             self._carry_out()
@@ -125,6 +140,7 @@ class AssignedClient:
             old, self._client, self._next = self._client, self._next, None
             self._assigned.clear()
             self._known.clear()
+            self._silent.clear()
             if old is not None:
                 old.close()
         client = self._client
@@ -141,12 +157,37 @@ class AssignedClient:
             client.incremental_unassign([Assigned(*key) for key in gone])
             for key in gone:
                 del self._assigned[key]
+                self._silent.pop(key, None)
         new = [key for key in wanted if key not in self._assigned]
         if new:
             client.incremental_assign([Assigned(*key, wanted[key][1]) for key in new])
             for key in new:
                 self._assigned[key] = wanted[key][0]
+                self._silent[key] = time.monotonic()
                 self._want_metadata(key)
+
+    def _heard(self, messages: list[Any]) -> None:
+        for message in messages:
+            self._silent.pop((message.topic(), message.partition()), None)
+        if not self._silent:
+            self._patience_s = _SILENT_S
+
+    def _look_at_silent(self, client: KafkaConsumer) -> None:
+        """Has another client used if a partition has a leader, and nothing has arrived of it for long."""
+        key = min(self._silent, key=self._silent.__getitem__)
+        self._silent[key] = time.monotonic()
+        topic, partition = key
+        try:
+            found = client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic].partitions[partition]
+        except (KafkaException, KeyError):
+            return
+        if found.error is None and found.leader >= 0:
+            log.warning(
+                "fetching with another client: nothing has arrived for %.0f s of partition=%s, which has a leader",
+                *(self._patience_s, TopicPartition(*key)),
+            )
+            self._patience_s *= 2
+            self._renew()
 
     def _want_metadata(self, key: Key) -> None:
         topic, partition = key

@@ -47,7 +47,8 @@ runs."""
 
 class Fetcher:
     """Fetches the records of one stream. ``hands_out_until`` returns the (monotonic) time until which the consumer is
-    certainly a member. ``troubles`` receives the errors that keep a partition from being read. ``check`` raises the
+    certainly a member. ``troubles`` receives the errors that keep a partition from being read. ``renew`` calls
+    :meth:`use` with another client. ``check`` raises the
     errors that the application must see (closed, failed). ``wake`` wakes the connector. ``record`` creates a record
     from a message, and ``message`` is the type of the messages.
     """
@@ -61,6 +62,7 @@ class Fetcher:
         check: Callable[[], None],
         wake: Callable[[], None],
         troubles: Callable[[TopicPartition, KafkaError], None] = lambda _partition, _error: None,
+        renew: Callable[[Fetcher], None] = lambda _fetcher: None,
         record: Callable[[Message], Record[Any, Any]] = Record,
         message: type[Any] = Message,
     ) -> None:
@@ -79,7 +81,7 @@ class Fetcher:
         self._live = self.partitions.live
         self._failing = self.partitions.failing
         self._runs = self.partitions.runs
-        self._client = AssignedClient(self.partitions.fetch_points, troubles)
+        self._client = AssignedClient(self.partitions.fetch_points, troubles, lambda: renew(self))
         self._errors = FetchErrors(self.partitions, self._client, reset, troubles)
         self._to_handle: list[tuple[HeldPartition, KafkaError]] = []
         self._until = 0.0

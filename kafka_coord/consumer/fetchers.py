@@ -117,6 +117,8 @@ class KafkaFetchers:
         self._wake = wake
         self._brokers_down = False
         self._used: tuple[str, ...] = ()
+        self._fetching: dict[str, Any] = {}
+        """The settings of the clients that fetch, once brokers are known."""
         self.log_offsets = LogOffsets(uncommitted=settings.get("isolation.level") == "read_uncommitted")
         self.troubles = Troubles(self.log_offsets, wake=wake, readable=self._try_again, on_change=on_unresolved)
         self.streams = tuple(
@@ -127,6 +129,7 @@ class KafkaFetchers:
                 check=check,
                 wake=wake,
                 troubles=self.troubles.begin,
+                renew=self._renew,
                 record=record,
                 message=self._clients.message,
             )
@@ -311,9 +314,13 @@ class KafkaFetchers:
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
         self.log_offsets.admin = self._clients.admin(only_clients)
+        self._fetching = settings | {"error_cb": self._on_error}
         for fetcher in self.streams:
-            fetcher.use(self._clients.consumer(settings | {"error_cb": self._on_error}))
+            self._renew(fetcher)
         self._wake()
+
+    def _renew(self, fetcher: Fetcher) -> None:
+        fetcher.use(self._clients.consumer(self._fetching))
 
     def _on_error(self, error: KafkaError) -> None:
         if is_about_no_group(error):

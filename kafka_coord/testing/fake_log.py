@@ -118,8 +118,9 @@ class FakeClient:
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         del timeout
-        known = self._logs.topics.get(topic, [])
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=dict(enumerate(known)), error=None)})
+        led_by_nobody = SimpleNamespace(error=None, leader=-1)  # so silence is expected
+        partitions = dict.fromkeys(range(len(self._logs.topics.get(topic, []))), led_by_nobody)
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions, error=None)})
 
     def close(self) -> None:
         self._next.clear()

@@ -97,3 +97,46 @@ def test_a_partition_with_a_known_offset_is_refused_if_its_topic_may_not_be_desc
     client.fetch(0.0, 1, lambda _messages, _assigned: None)
     client.close()
     assert refused == [(SALARIES, "TOPIC_AUTHORIZATION_FAILED")]
+
+
+class Silent(Client):
+    """A librdkafka client that delivers nothing of a partition, which has a leader."""
+
+    def __init__(self) -> None:
+        self.leader = 1
+        self.queued: list[Any] = []
+
+    def poll(self, _timeout_s: float) -> Any:
+        return self.queued.pop() if self.queued else None
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        partition = SimpleNamespace(error=None, leader=self.leader)
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={SALARIES.partition: partition}, error=None)})
+
+
+def test_another_client_fetches_a_partition_of_which_nothing_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("kafka_coord.consumer.assigned_client.time.monotonic", lambda: now)
+    renewed: list[float] = []
+    client = AssignedClient(lambda: {SALARIES: (1, 7)}, renew=lambda: renewed.append(now))
+    silent: Any = Silent()
+    client.use(silent)
+
+    def fetch() -> None:
+        client.fetch(0.0, 1, lambda _messages, _assigned: None)
+
+    for _ in range(90):
+        fetch()
+        now += 0.5
+    assert renewed == [1_010.0, 1_030.0], "with more patience each time"
+    silent.leader = -1
+    now += 100.0
+    fetch()
+    assert len(renewed) == 2, "there is nobody to fetch from"
+    silent.leader = 1
+    silent.queued = [SimpleNamespace(topic=lambda: SALARIES.topic, partition=lambda: SALARIES.partition)]
+    fetch()
+    now += 1_000.0
+    fetch()
+    assert len(renewed) == 2, "the end of the log was reached"
+    client.close()
