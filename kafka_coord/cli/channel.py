@@ -12,8 +12,7 @@ from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.group import CommandDocument
 from kafka_coord.groups.managed import snapshot_of
-from kafka_coord.groups.snapshot import read_groups
-from kafka_coord.groups.state import Waiting, read_waiting
+from kafka_coord.groups.state import Waiting, read_groups, read_waiting
 
 _LIST = columns("group consumer command waits_for=WAITS for_live=LIVE partitions")
 _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation for_live=LIVE partitions reason")

@@ -16,7 +16,7 @@ from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.groups.requests import ask, record
 from kafka_coord.groups.reset import IN_ONE_REQUEST
-from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import read_groups
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.coordinators import (
     Ask,

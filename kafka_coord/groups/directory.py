@@ -27,8 +27,7 @@ from kafka_coord.groups.instances import AskedInstances, Presences
 from kafka_coord.groups.managed import ManagedVerbs, describe_snapshots, group_row, snapshot_of
 from kafka_coord.groups.requests import Acting, ask
 from kafka_coord.groups.reset import Resettable
-from kafka_coord.groups.snapshot import read_groups
-from kafka_coord.groups.state import read_waiting
+from kafka_coord.groups.state import read_groups, read_waiting
 from kafka_coord.groups.verbs import GroupVerbs
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType
 from kafka_coord.model.names import is_legal

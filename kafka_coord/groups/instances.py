@@ -18,8 +18,7 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, MalformedValue, NotFound, RequestRefused, SettingsError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.groups.cluster import decode_instances
-from kafka_coord.groups.reading import Reading
+from kafka_coord.groups.cluster import Reading, decode_instances
 from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving

@@ -12,7 +12,7 @@ from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.cluster import Cluster, read_cluster
+from kafka_coord.groups.cluster import Cluster, Reading, group_of, plainly, read_cluster
 from kafka_coord.groups.group import (
     AnswerDocument,
     GroupDescription,
@@ -35,11 +35,18 @@ from kafka_coord.groups.offsets import (
     read_all_committed,
     read_committed,
 )
-from kafka_coord.groups.reading import Reading, group_of, plainly
 from kafka_coord.groups.requests import Acting, OnProgress, ask, pause, pause_of, resume, settled, submit, wait_until
 from kafka_coord.groups.reset import Resettable
-from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
-from kafka_coord.groups.state import Waiting, group_state, group_status, read_waiting, waits, without_member
+from kafka_coord.groups.state import (
+    GroupSnapshot,
+    Waiting,
+    group_state,
+    group_status,
+    read_groups,
+    read_waiting,
+    waits,
+    without_member,
+)
 from kafka_coord.groups.verbs import Convertible, GroupVerbs, ListedGroups
 from kafka_coord.model import (
     NO_PARTITIONS,

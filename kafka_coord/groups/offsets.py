@@ -9,8 +9,8 @@ from enum import Enum, auto
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.start_offsets import unclaimed
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
+from kafka_coord.groups.cluster import Reading
 from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow
-from kafka_coord.groups.reading import Reading
 from kafka_coord.model import (
     NO_PARTITIONS,
     Ledger,

@@ -16,11 +16,9 @@ from msgspec.structs import replace
 from kafka_coord.channel.operations import recording
 from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, StoreUnavailable, Timeout
-from kafka_coord.groups.cluster import read_cluster, read_coordinator
+from kafka_coord.groups.cluster import Reading, read_cluster, read_coordinator
 from kafka_coord.groups.group import QueuedRequest
-from kafka_coord.groups.reading import Reading
-from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
-from kafka_coord.groups.state import group_state
+from kafka_coord.groups.state import GroupSnapshot, group_state, read_groups
 from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR

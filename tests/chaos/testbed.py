@@ -20,7 +20,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import EnsemblePeer, ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError, StoreUnavailable
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import read_groups
 from kafka_coord.model import Member
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import KazooStore, connect

@@ -13,8 +13,7 @@ from kafka_coord.dev.cluster.zookeeper import four_letter_word
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.offsets import partitions_of, read_committed
-from kafka_coord.groups.snapshot import read_groups
-from kafka_coord.groups.state import group_state
+from kafka_coord.groups.state import group_state, read_groups
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields

@@ -14,8 +14,7 @@ import pytest
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.requests import read_requests
-from kafka_coord.groups.snapshot import read_groups
-from kafka_coord.groups.state import read_waiting
+from kafka_coord.groups.state import read_groups, read_waiting
 from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFetcher
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import ClusterHistory, Election

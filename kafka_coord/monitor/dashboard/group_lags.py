@@ -21,7 +21,7 @@ from kafka_coord.groups.offsets import (
     read_all_committed,
     subscribed_among,
 )
-from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import read_groups
 from kafka_coord.model import PartitionSet
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.lag_rings import LagRings

@@ -20,11 +20,10 @@ from kafka_coord.coordinator.image import Rest, decode_settled, read_rests
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.coordinator.tolerant_reads import Answer
 from kafka_coord.errors import MalformedValue, StoreError
-from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.cluster import Cluster, Reading, group_of
 from kafka_coord.groups.group import GroupRow
 from kafka_coord.groups.managed import group_row
-from kafka_coord.groups.reading import Reading, group_of
-from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import read_groups
 from kafka_coord.model import GroupKind
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.settled import Zxids

@@ -10,7 +10,7 @@ from kafka_coord.channel.frames import BadFrame
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.errors import MalformedValue
 from kafka_coord.groups.cluster import Cluster
-from kafka_coord.groups.snapshot import GroupSnapshot
+from kafka_coord.groups.state import GroupSnapshot
 from kafka_coord.monitor.doctor.certificates import unverified
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 

@@ -13,8 +13,7 @@ from kafka_coord.groups.group import LogRanges, counted
 from kafka_coord.groups.managed import read_actions
 from kafka_coord.groups.offsets import Committed, offset_rows, read_all_committed
 from kafka_coord.groups.requests import read_requests
-from kafka_coord.groups.snapshot import GroupSnapshot, read_groups
-from kafka_coord.groups.state import read_waiting
+from kafka_coord.groups.state import GroupSnapshot, read_groups, read_waiting
 from kafka_coord.model import PartitionSet, Unreadable
 from kafka_coord.monitor.doctor import access, brokers, certificates, channel, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor import groups as of_groups

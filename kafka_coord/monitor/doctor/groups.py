@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.remediation import what_to_do
-from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.cluster import Cluster, group_of
 from kafka_coord.groups.group import QueuedRequest, WaitingCommand, lasting
-from kafka_coord.groups.reading import group_of
-from kafka_coord.groups.snapshot import GroupSnapshot
-from kafka_coord.groups.state import lost, waits
+from kafka_coord.groups.state import GroupSnapshot, lost, waits
 from kafka_coord.model import Pause, Unreadable
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.errors import BrokerError, MalformedValue
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.groups.cluster import Reading
 from kafka_coord.groups.copies import GroupPositions, KafkaOffsetStore
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import duration, iso_time
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
-from kafka_coord.groups.reading import Reading
 from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields

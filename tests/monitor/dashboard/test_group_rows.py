@@ -11,7 +11,7 @@ import pytest
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.managed import group_row
-from kafka_coord.groups.snapshot import read_groups
+from kafka_coord.groups.state import read_groups
 from kafka_coord.monitor.dashboard import group_rows
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.zk import layout
