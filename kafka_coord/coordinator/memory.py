@@ -113,7 +113,7 @@ class GroupMemory:
     watched_commands: set[str] = field(default_factory=set)
     """The command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
-    """The ledgers after the last pass (see ``tamper_repair``)."""
+    """The ledgers after the last pass (see ``decision_writer``)."""
     covered: Coverage = field(default_factory=Coverage)
     """The subscriptions that the group is known to remember (ADR 41)."""
     offsets_examined: float | None = None

@@ -17,6 +17,7 @@ from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.groups.requests import ask, record
 from kafka_coord.groups.reset import IN_ONE_REQUEST
 from kafka_coord.groups.state import read_groups
+from kafka_coord.kafka.client import run_to_end
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.coordinators import (
     Ask,
@@ -153,7 +154,7 @@ class KafkaOffsetStore:
                 cluster.close()
 
         try:
-            return asyncio.run(run())
+            return run_to_end(run())
         except BrokerError as error:
             raise BrokerError(f"{self.name}: {error}") from error
 

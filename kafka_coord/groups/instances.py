@@ -20,6 +20,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.cluster import Reading, decode_instances
 from kafka_coord.kafka.authentication import broker_security
+from kafka_coord.kafka.client import run_to_end
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving
 from kafka_coord.kafka.errors import of_group
@@ -181,7 +182,7 @@ class AskedInstances:
             with closing(ClusterClient([], broker_security(self.properties))) as cluster:
                 return await work(Coordinators(cluster, find or told_by(cluster), self._timeout_s))
 
-        return asyncio.run(run())
+        return run_to_end(run())
 
 
 def _parsed(address: str) -> Address:

@@ -29,6 +29,7 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.requests import OnProgress
 from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.client import run_to_end
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet, Unreadable
@@ -156,7 +157,7 @@ def read_log(
             cluster.close()
 
     try:
-        return asyncio.run(read())
+        return run_to_end(read())
     except TimeoutError:
         reason = f"no response within {SILENCE_S:g} s"
         raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {reason}") from None

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from kafka_coord.classic_groups.errors import Error, named
@@ -69,6 +71,22 @@ def connect(bootstrap: str, properties: Mapping[str, str]) -> KafkaClient:
     return LibrdkafkaClient(bootstrap, properties)
 
 
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of ``work``, like ``asyncio.run``, but on any thread."""
+    return _outside_loops(lambda: asyncio.run(work))
+
+
+def _outside_loops(work: Callable[[], T]) -> T:
+    """Calls ``work``, which runs an event loop: on another thread if this one runs a loop already, as a notebook's
+    does, because no loop can run inside another."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1, "kafka-coord-asks") as pool:
+        return pool.submit(work).result()
+
+
 class OwnClient:
     """A :class:`KafkaClient` over this project's own connections. They stay open between two calls."""
 
@@ -82,13 +100,16 @@ class OwnClient:
         with self._lock:
             self._is_closed = True
             if self._runner is not None:
-                self._runner.run(self._closed())
-                self._runner.close()
+                _outside_loops(partial(self._end, self._runner))
             self._runner = None
 
-    async def _closed(self) -> None:
-        self._cluster.close()
-        await asyncio.sleep(0)  # the transports close their sockets in the loop's next pass
+    def _end(self, runner: asyncio.Runner) -> None:
+        async def closed() -> None:
+            self._cluster.close()
+            await asyncio.sleep(0)  # the transports close their sockets in the loop's next pass
+
+        runner.run(closed())
+        runner.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def after_news() -> T:
@@ -101,7 +122,7 @@ class OwnClient:
                 raise BrokerError("the connections to the brokers are closed")
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            return self._runner.run(after_news())
+            return _outside_loops(partial(self._runner.run, after_news()))
 
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool, timeout_s: float

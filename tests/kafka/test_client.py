@@ -3,6 +3,7 @@ librdkafka serves instead."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from random import Random
@@ -12,7 +13,7 @@ import pytest
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.authentication import knows_all
-from kafka_coord.kafka.client import OwnClient, connect
+from kafka_coord.kafka.client import OwnClient, connect, run_to_end
 from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
@@ -132,3 +133,12 @@ def test_what_an_odd_broker_answers_is_at_most_unknown(broker: OddBroker, reader
         reader.refused(["flights", "nowhere"], {})
     broker.becomes(Random(0), sane=True)
     assert reader.latest(FLIGHTS).offsets == {P0: 10, P1: 10}
+
+
+def test_an_event_loop_of_the_callers_thread_is_in_nobodys_way(reader: OffsetReader) -> None:
+    async def asks() -> object:
+        found = reader.latest(FLIGHTS).offsets, run_to_end(asyncio.sleep(0, "done"))
+        reader.close()
+        return found
+
+    assert asyncio.run(asks()) == ({P0: 10, P1: 10}, "done")

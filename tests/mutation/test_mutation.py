@@ -67,8 +67,9 @@ from tests.mutation import mutator, trial
 from tests.mutation.targets import ROOT, Target
 
 trial.preload()
-module = ROOT / "kafka_coord/coordinator/assignors/range.py"
-target = Target("kafka_coord/coordinator/assignors", ("tests/coordinator/assignors/test_range.py",), 0)
+module = ROOT / "kafka_coord/coordinator/assignors/built_in.py"
+tests = tuple(f"tests/coordinator/assignors/test_{name}.py" for name in ("range", "roundrobin", "weighted"))
+target = Target("kafka_coord/coordinator/assignors", tests, 0)
 tree = ast.parse(module.read_text())
 noticed = [
     trial.ended(trial.forked(lambda: trial.trial(target, module, site)), 60)

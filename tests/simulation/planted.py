@@ -138,9 +138,9 @@ def rows(path: Path = TABLE) -> dict[str, str]:
 
 
 def likely_first(name: str, seeds: int) -> list[int]:
-    """Returns the seeds below this number, beginning with the seeds in the defect's row of the table."""
+    """Returns the seeds in the defect's row of the table, and then all others below this number."""
     first = [int(found) - 1 for found in re.findall(r"\| (\d+)\b", rows().get(name, ""))]
-    return sorted(range(seeds), key=lambda seed: (seed not in first, seed))
+    return sorted({*first, *range(seeds)}, key=lambda seed: (seed not in first, seed))
 
 
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
