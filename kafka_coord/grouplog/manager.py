@@ -455,7 +455,9 @@ class GroupMetadataManager:
     async def _note_gone(self, partition: int, term: LogTerm) -> None:
         """Writes down which topics of the partition's offsets do not exist, and since when, so that the next term goes
         on counting."""
-        state = self.states[partition]
+        state = self.states.get(partition)
+        if state is None:  # the term ended while another partition's note was written
+            return
         noted, named = state.gone_since_ms, state.topics()
         again = [one for one in noted if one not in named or self.topics.identity(one)]
         gone = [one for one in named if one not in noted and self.topics.is_gone(one)]

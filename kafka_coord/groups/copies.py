@@ -17,7 +17,7 @@ from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.groups.requests import ask, record
 from kafka_coord.groups.reset import IN_ONE_REQUEST
 from kafka_coord.groups.state import read_groups
-from kafka_coord.kafka.client import run_to_end
+from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.coordinators import (
     Ask,
@@ -145,16 +145,8 @@ class KafkaOffsetStore:
 
     def _run(self, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
         """Runs ``work`` and returns its result. Raises :class:`BrokerError` with the name of this store."""
-
-        async def run() -> T:
-            cluster = ClusterClient.of(self._bootstrap, self._properties)
-            try:
-                return await work(cluster)
-            finally:
-                cluster.close()
-
         try:
-            return run_to_end(run())
+            return run_with(ClusterClient.of(self._bootstrap, self._properties), work)
         except BrokerError as error:
             raise BrokerError(f"{self.name}: {error}") from error
 

@@ -9,7 +9,6 @@ import http.client
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +19,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.cluster import Reading, decode_instances
 from kafka_coord.kafka.authentication import broker_security
-from kafka_coord.kafka.client import run_to_end
+from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving
 from kafka_coord.kafka.errors import of_group
@@ -178,11 +177,10 @@ class AskedInstances:
             raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
 
     def _run(self, work: Callable[[Coordinators], Awaitable[T]], find: Find | None = None) -> T:
-        async def run() -> T:
-            with closing(ClusterClient([], broker_security(self.properties))) as cluster:
-                return await work(Coordinators(cluster, find or told_by(cluster), self._timeout_s))
-
-        return run_to_end(run())
+        return run_with(
+            ClusterClient([], broker_security(self.properties)),
+            lambda cluster: work(Coordinators(cluster, find or told_by(cluster), self._timeout_s)),
+        )
 
 
 def _parsed(address: str) -> Address:

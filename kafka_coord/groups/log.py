@@ -29,7 +29,7 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.requests import OnProgress
 from kafka_coord.kafka.brokers import bootstrap_servers
-from kafka_coord.kafka.client import run_to_end
+from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet, Unreadable
@@ -132,32 +132,29 @@ def read_log(
     such log, and :class:`BrokerError`.
     """
 
-    async def read() -> tuple[LogBounds, Sequence[LogRecord]]:
-        cluster, clock = ClusterClient.of(bootstrap, properties), asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(SILENCE_S) as silence:
-                leaders = await cluster.leaders(TOPIC)
-                reader = PartitionReader(cluster.to(leaders[partition]), partition, TOPIC)
-                bounds = LogBounds(await reader.first_offset(), await reader.end_offset())
-                newest = bounds.end - last if last is not None and wanted is None else bounds.first
-                begin = max(bounds.first, newest if first is None else first)
-                found: deque[LogRecord] = deque(maxlen=last)
-                reported = clock()
-                async for batch in reader.batches(begin, bounds.end):
-                    silence.reschedule(clock() + SILENCE_S)
-                    records = () if batch.is_control else batch.records
-                    found.extend(
-                        one for one in records if begin <= one.offset < bounds.end and (wanted is None or wanted(one))
-                    )
-                    if clock() - reported > _REPORT_S:
-                        reported = clock()
-                        on_progress(batch.end, bounds.end)
-                return bounds, found
-        finally:
-            cluster.close()
+    async def read(cluster: ClusterClient) -> tuple[LogBounds, Sequence[LogRecord]]:
+        clock = asyncio.get_running_loop().time
+        async with asyncio.timeout(SILENCE_S) as silence:
+            leaders = await cluster.leaders(TOPIC)
+            reader = PartitionReader(cluster.to(leaders[partition]), partition, TOPIC)
+            bounds = LogBounds(await reader.first_offset(), await reader.end_offset())
+            newest = bounds.end - last if last is not None and wanted is None else bounds.first
+            begin = max(bounds.first, newest if first is None else first)
+            found: deque[LogRecord] = deque(maxlen=last)
+            reported = clock()
+            async for batch in reader.batches(begin, bounds.end):
+                silence.reschedule(clock() + SILENCE_S)
+                records = () if batch.is_control else batch.records
+                found.extend(
+                    one for one in records if begin <= one.offset < bounds.end and (wanted is None or wanted(one))
+                )
+                if clock() - reported > _REPORT_S:
+                    reported = clock()
+                    on_progress(batch.end, bounds.end)
+            return bounds, found
 
     try:
-        return run_to_end(read())
+        return run_with(ClusterClient.of(bootstrap, properties), read)
     except TimeoutError:
         reason = f"no response within {SILENCE_S:g} s"
         raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {reason}") from None

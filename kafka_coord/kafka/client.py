@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -71,9 +72,14 @@ def connect(bootstrap: str, properties: Mapping[str, str]) -> KafkaClient:
     return LibrdkafkaClient(bootstrap, properties)
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of ``work``, like ``asyncio.run``, but on any thread."""
-    return _outside_loops(lambda: asyncio.run(work))
+def run_with(cluster: ClusterClient, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    """Returns the result of ``work``, and closes the cluster's connections. May be called on any thread."""
+
+    async def run() -> T:
+        with closing(cluster):
+            return await work(cluster)
+
+    return _outside_loops(lambda: asyncio.run(run()))
 
 
 def _outside_loops(work: Callable[[], T]) -> T:

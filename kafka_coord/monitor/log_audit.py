@@ -16,7 +16,7 @@ from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.grouplog.records import Claim, Entry, GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.term import TOPIC, is_reserved, term_of
 from kafka_coord.groups.group import Document
-from kafka_coord.kafka.client import run_to_end
+from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.log_reader import PartitionReader
 from kafka_coord.model import CommittedOffset
@@ -263,7 +263,7 @@ def audit_groups_log(
     after reading its log. Closes ``cluster``. Raises :class:`BrokerError` if a broker does not answer, and
     :class:`NotFound` if the topic does not exist.
     """
-    return run_to_end(_audit(cluster, znode_version, topic))
+    return run_with(cluster, lambda connected: _audit(connected, znode_version, topic))
 
 
 async def _audit(cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str) -> LogReport:
@@ -278,12 +278,9 @@ async def _audit(cluster: ClusterClient, znode_version: Callable[[int], int | No
                 judge.take(batch)
             judge.end(await asyncio.to_thread(znode_version, partition))
 
-    try:
-        leaders = await cluster.leaders(topic)
-        report.count("partitions", len(leaders))
-        await asyncio.gather(*(judge_one(partition, leader) for partition, leader in leaders.items()))
-    finally:
-        cluster.close()
+    leaders = await cluster.leaders(topic)
+    report.count("partitions", len(leaders))
+    await asyncio.gather(*(judge_one(partition, leader) for partition, leader in leaders.items()))
     for found in (report.violations, report.warnings):
         found.sort(key=lambda one: (one.partition, one.offset))
     return report

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
-from kafka_coord.grouplog.records import read_record
+from kafka_coord.grouplog.records import OffsetEntry, read_record
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import CommittedOffset, TopicInfo
 from kafka_coord.model.retention import Retention
@@ -75,5 +75,34 @@ def test_the_next_instance_loads_what_this_one_has_in_memory(changes: list[tuple
         unwritten = {name for name, group in state.groups.items() if group.is_new}
         assert loaded.groups.keys() | unwritten == state.groups.keys()
         assert (loaded.offsets, loaded.gone_since_ms) == (state.offsets, state.gone_since_ms)
+
+    asyncio.run(run())
+
+
+def test_the_check_for_expired_offsets_survives_the_end_of_a_term_during_a_write() -> None:
+    """While it notes a gone topic in one partition, the term of the other ends."""
+
+    def unused(*_: Any) -> Any:
+        raise AssertionError("nobody is asked")
+
+    async def run() -> None:
+        topics = LogTopics()
+        topics.note("flights", None)
+        manager = GroupMetadataManager(*(unused, unused, unused, "test", GroupLimits()), topics=topics)
+        for partition in (7, 8):
+            manager.terms[partition] = RefusingTerm([], partition)  # type: ignore[assignment]
+            state = manager.states[partition] = PartitionState(manager.limits)
+            state.replay(OffsetEntry("g", "flights", 0, CommittedOffset(1)))
+            state.serve(0.0)
+        notes = manager._note_gone
+
+        async def note_and_lose(partition: int, term: Any) -> None:
+            await notes(partition, term)
+            manager.terms.pop(8, None)
+            manager.states.pop(8, None)
+
+        manager._note_gone = note_and_lose  # type: ignore[method-assign]
+        await manager.delete_expired_consumer_offsets(Retention(1 << 40))
+        assert manager.states[7].gone_since_ms
 
     asyncio.run(run())

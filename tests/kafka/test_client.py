@@ -13,7 +13,8 @@ import pytest
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.authentication import knows_all
-from kafka_coord.kafka.client import OwnClient, connect, run_to_end
+from kafka_coord.kafka.client import OwnClient, connect, run_with
+from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
@@ -137,7 +138,7 @@ def test_what_an_odd_broker_answers_is_at_most_unknown(broker: OddBroker, reader
 
 def test_an_event_loop_of_the_callers_thread_is_in_nobodys_way(reader: OffsetReader) -> None:
     async def asks() -> object:
-        found = reader.latest(FLIGHTS).offsets, run_to_end(asyncio.sleep(0, "done"))
+        found = reader.latest(FLIGHTS).offsets, run_with(ClusterClient([]), lambda _: asyncio.sleep(0, "done"))
         reader.close()
         return found
 

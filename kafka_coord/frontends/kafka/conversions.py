@@ -112,8 +112,9 @@ class Conversions:
         }
         if not any(stored_as.values()):
             return _refused(f"there is no group {name}")
-        if self._client_assigned.has_members(name):
-            return _refused(_in_the_way(name, self._manager.groups()[name].metadata.members))
+        machine = self._manager.group(name)
+        if machine is not None and self._client_assigned.has_members(name):
+            return _refused(_in_the_way(name, machine.metadata.members))
         if self._groups.is_changing(name):
             return _refused(f"group {name} is being changed; try again")
         kind = asked.to or GroupKind.MANAGED
