@@ -16,10 +16,10 @@ from kafka_coord.consumer.confluent_names import suggestion
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.record import Record
-from kafka_coord.consumer.settings import OffsetReset
+from kafka_coord.consumer.settings import OffsetReset, between
 from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
-from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
+from kafka_coord.errors import ConsumerError, MembershipLost, NoOffset, SettingsError
 from kafka_coord.kafka.librdkafka import GROUP_PREFIX, LogOffsets, admin_client, is_about_no_group, rdkafka_log
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
@@ -289,6 +289,48 @@ class KafkaFetchers:
             raise SettingsError(f"cannot seek {partition} to {target!r}: use an offset, 'earliest' or 'latest'")
         self.troubles.forget([partition])
         fetcher.partitions.seek(holding, offset)
+
+    def consumed(self, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
+        """Returns the offsets to commit for all consumed records.
+
+        ``reader`` is the committing thread. Its records in hand count as consumed; with a single stream, so do those of
+        any other thread. In a callback, ``reader`` is ``None``, and no records in hand count. Raises
+        :class:`MembershipLost` with the message ``lost`` if the records that would count were received under an
+        incarnation that has been lost.
+        """
+        consumed: dict[TopicPartition, int] = {}
+        for fetcher in self.streams:
+            mine = reader is not None and (len(self.streams) == 1 or fetcher.reader is reader)
+            if mine and fetcher.partitions.lost_uncommitted:
+                raise MembershipLost(lost)
+            consumed |= fetcher.partitions.snapshot(with_in_hand=mine)
+        return consumed
+
+    def asked(self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """Checks, records and returns the offsets that the application asks to commit. Raises :class:`MembershipLost`
+        for a partition that is not held. Raises :class:`ConsumerError` for an offset beyond the records handed out, or
+        below the committed offset without a ``seek``."""
+        requested = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        for partition, offset in requested.items():
+            try:
+                _, holding = self.held(partition)
+            except ConsumerError as error:
+                raise MembershipLost(f"cannot commit: {error}") from None
+            between(f"the offset of {partition}", offset, 0, (1 << 63) - 1)
+            if offset > holding.position:
+                raise ConsumerError(
+                    f"cannot commit offset {offset} of {partition}: records were handed out up to {holding.position};"
+                    " to skip records, seek() beyond them"
+                )
+            if offset < holding.committed and not holding.may_go_back:
+                raise ConsumerError(
+                    f"cannot commit offset {offset} of {partition}: offset {holding.committed} is already committed;"
+                    " call seek() first to go back"
+                )
+        for partition, offset in requested.items():
+            fetcher, holding = self.held(partition)
+            fetcher.partitions.ask(holding, offset)
+        return requested
 
     # --- clients -----------------------------------------------------------------------------------------------------
 

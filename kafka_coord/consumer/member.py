@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Self
 
 from kafka_coord.consumer.absences import Absences, TopicListing
-from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
 from kafka_coord.consumer.confluent_names import arguments_of
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
@@ -238,7 +237,7 @@ class GroupMember(Generic[K, V]):
             self._thread.check()
         else:
             self._check()
-        requested = asked_offsets(self._fetchers, offsets) if offsets is not None else self._consumed()
+        requested = self._fetchers.asked(offsets) if offsets is not None else self._consumed()
         if requested and not self._thread.is_current:
             return self._connector.commit(requested)
         if requested:
@@ -253,7 +252,7 @@ class GroupMember(Generic[K, V]):
             f" ({self._connector.counters.last_loss}) before this commit: uncommitted records will be read again"
         )
         reader = None if self._thread.is_current else threading.current_thread()
-        return consumed_offsets(self._fetchers, reader, lost)
+        return self._fetchers.consumed(reader, lost)
 
     def position(self, partition: Partition) -> int | None:
         """Returns the offset of the next record to hand out. Returns ``None`` while that offset is unknown, for example

@@ -11,7 +11,8 @@ from kafka_coord.coordinator.plan.inputs import unread_topics
 from kafka_coord.coordinator.plan.reasons import counted, cut, names
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget
 from kafka_coord.coordinator.tolerant_reads import report
-from kafka_coord.model import Cause, Decision, Durations, Observation, PartitionSet
+from kafka_coord.model import Cause, Decision, Observation, PartitionSet
+from kafka_coord.model.durations import Durations
 
 log = logging.getLogger(__name__)
 

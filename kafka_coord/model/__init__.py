@@ -17,7 +17,6 @@ from kafka_coord.model.command import (
 )
 from kafka_coord.model.committed_offset import GONE_FOR_MS, CommittedOffset, OffsetDetails, is_gone_long_enough
 from kafka_coord.model.coverage import Coverage, TopicOfOffsets
-from kafka_coord.model.durations import Durations
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Departure, DepartureKind, Member, Mode, Subscription, SubscriptionKind
 from kafka_coord.model.observation import (
@@ -64,7 +63,6 @@ __all__ = [
     "Decision",
     "Departure",
     "DepartureKind",
-    "Durations",
     "GroupKind",
     "GroupSettings",
     "Ledger",

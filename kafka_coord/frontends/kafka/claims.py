@@ -1,9 +1,12 @@
-"""What ZooKeeper says about the partitions of the groups log: who claimed them, and which right an instance lacks."""
+"""What ZooKeeper says about the partitions of the groups log: who claimed them, and which right an instance lacks. Also
+decides when an instance has claimed enough of them to be ready."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable, Set
 from contextlib import suppress
 
 from kafka_coord.errors import Fenced, MalformedValue, NodeExists, NoNode, StoreError, StoreUnavailable
@@ -18,6 +21,8 @@ log = logging.getLogger(__name__)
 _FRESH_FOR_S = 0.05
 WITHIN_S = 1.0
 """How long to wait for ZooKeeper, in seconds."""
+WITHOUT_BROKER_S = 30.0
+"""How long the listener waits for its broker before it counts as ready without it, in seconds."""
 
 
 class Claimants:
@@ -105,3 +110,39 @@ def report_right(store: Store, broker_id: int, error: str) -> None:
     store.ensure_path(layout.MISSING_RIGHTS)
     with suppress(NodeExists):
         store.create(path, fields.dump({"version": fields.VERSION, "error": error}), ephemeral=True)
+
+
+class Readiness:
+    """The listener is ready once it serves every partition of the groups log that its broker leads at that moment, even
+    if that is none, or once its broker could not be reached for :data:`WITHOUT_BROKER_S` seconds. It then stays ready:
+    a partition that moves here later is loaded while its clients wait, as in Kafka.
+
+    ``clock`` returns seconds. May be read on any thread.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._without_broker_since: float | None = clock()
+        self._is_ready = False
+        self.reason = "its broker, which has not answered yet"
+        """What the listener waits for, or what was wrong when it became ready; empty if nothing was."""
+
+    @property
+    def is_ready(self) -> bool:
+        since = self._without_broker_since
+        if not self._is_ready and since is not None and self._clock() - since >= WITHOUT_BROKER_S:
+            self._is_ready = True
+        return self._is_ready
+
+    def broker_failed(self, why: str) -> None:
+        """Called when the broker could not be asked which partitions it leads."""
+        if self._without_broker_since is None:
+            self._without_broker_since = self._clock()
+        self.reason = f"its broker, which cannot be reached: {why}"
+
+    def loaded(self, served: Set[int], led: Set[int]) -> None:
+        """Called when the broker has answered: it leads the partitions ``led``, and ``served`` are loaded."""
+        self._without_broker_since = None
+        self._is_ready = self._is_ready or led <= served
+        missing = len(led - served)
+        self.reason = f"{missing} of {len(led)} partitions of the groups log to be loaded" if missing else ""

@@ -24,7 +24,7 @@ from kafka_coord.errors import (
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
-from kafka_coord.frontends.kafka.claims import Claimants, claim_term, is_current_term, report_right
+from kafka_coord.frontends.kafka.claims import Claimants, Readiness, claim_term, is_current_term, report_right
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
@@ -34,7 +34,6 @@ from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Patches
-from kafka_coord.frontends.kafka.readiness import Readiness
 from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import CODES
 from kafka_coord.frontends.kafka.routing import LOCAL
-from kafka_coord.model import Durations
+from kafka_coord.model.durations import Durations
 
 OTHER = "Other"
 NAMES = {
