@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from kafka_coord.consumer.confluent_names import check_properties
+from kafka_coord.consumer.other_clients import check_properties
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, load_settings, variable_of
 from kafka_coord.zk.options_from_settings import connect_with

@@ -242,7 +242,7 @@ def _with_renewed_properties(settings: Settings) -> Settings:
     file, reread = settings.file, settings.reread
     if file is None or reread is None:
         return settings
-    from kafka_coord.consumer.confluent_names import check_properties
+    from kafka_coord.consumer.other_clients import check_properties
     from kafka_coord.kafka.authentication import SettingsFileProperties
 
     properties = SettingsFileProperties(file, lambda: check_properties(reread()).kafka.properties)

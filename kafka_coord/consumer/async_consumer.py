@@ -8,10 +8,11 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS
 from kafka_coord.consumer.member import GroupMember, Offsets
+from kafka_coord.consumer.other_clients import check_call
 from kafka_coord.consumer.record import K, Record, V
 from kafka_coord.consumer.settings import Callbacks, PartitionCallback, stream_count
 from kafka_coord.errors import ConsumerClosed, ConsumerError, SettingsError
@@ -96,13 +97,17 @@ class AsyncConsumer(GroupMember[K, V]):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_s: float = 1.0) -> Record[K, V] | None:
+    async def poll(self, timeout_s: float = 1.0, **other: Never) -> Record[K, V] | None:
         """Like :meth:`kafka_coord.Consumer.poll`. Other tasks run at least once for every few hundred records."""
+        check_call("poll", other)
         record = self._fetcher.next_of_run()
         return record or await self._read(lambda: self._fetcher.take_one(0.0), timeout_s)
 
-    async def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record[K, V]]:
+    async def consume(
+        self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0, **other: Never
+    ) -> list[Record[K, V]]:
         """Like :meth:`kafka_coord.Consumer.consume`. Other tasks run before it returns, even if records are ready."""
+        check_call("consume", other)
         return await self._read(lambda: self._fetcher.take_fetched(max_records), timeout_s)
 
     async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
@@ -167,9 +172,10 @@ class AsyncConsumer(GroupMember[K, V]):
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
-    def commit(self, offsets: Offsets | None = None) -> Awaitable[None]:
+    def commit(self, offsets: Offsets | None = None, **other: Never) -> Awaitable[None]:
         """Like :meth:`kafka_coord.Consumer.commit`. The commit begins immediately. Await the result to know that the
         offsets are stored."""
+        check_call("commit", other)
         return asyncio.wrap_future(self._commit(offsets), loop=self._loop)
 
     # --- leaving -----------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Literal, Never, Self, overload
 
 from confluent_kafka import Message
 
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS
 from kafka_coord.consumer.member import GroupMember, Offsets
+from kafka_coord.consumer.other_clients import check_call
 from kafka_coord.consumer.record import K, Record, V
 from kafka_coord.consumer.stream import Stream
 from kafka_coord.errors import ConsumerError
@@ -98,18 +99,20 @@ class Consumer(GroupMember[K, V]):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_s: float = 1.0) -> Record[K, V] | None:
+    def poll(self, timeout_s: float = 1.0, **other: Never) -> Record[K, V] | None:
         """Returns the next record, or ``None`` if no record arrived within ``timeout_s`` seconds. The previous record
         counts as consumed from then on."""
-        return self._only_stream().poll(timeout_s)
+        return self._only_stream().poll(timeout_s, **other)
 
-    def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record[K, V]]:
+    def consume(
+        self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0, **other: Never
+    ) -> list[Record[K, V]]:
         """Returns up to ``max_records`` records as soon as any is available, or an empty list after ``timeout_s``
         seconds.
 
         All records handed out earlier count as consumed.
         """
-        return self._only_stream().consume(max_records, timeout_s)
+        return self._only_stream().consume(max_records, timeout_s, **other)
 
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
         """Like :meth:`consume`, but returns confluent-kafka's messages instead of records.
@@ -139,7 +142,9 @@ class Consumer(GroupMember[K, V]):
     @overload
     def commit(self, offsets: Offsets | None = None, *, asynchronous: Literal[True]) -> Future[None]: ...
 
-    def commit(self, offsets: Offsets | None = None, *, asynchronous: bool = False) -> Future[None] | None:
+    def commit(
+        self, offsets: Offsets | None = None, *, asynchronous: bool = False, **other: Never
+    ) -> Future[None] | None:
         """Commits all consumed records, including those in hand, or the given ``offsets`` (the offset of the next
         record to read in each partition). With several streams, only the calling thread's records in hand are included;
         in a callback, none are. The call returns when ZooKeeper has stored the offsets. While ZooKeeper is unreachable,
@@ -150,6 +155,7 @@ class Consumer(GroupMember[K, V]):
         :class:`NotFound` if the topic was deleted, and :class:`ConsumerError` for an offset beyond the records handed
         out, or below the committed offset without a preceding ``seek``.
         """
+        check_call("commit", other)
         future = self._commit(offsets)
         if asynchronous:
             return future

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,9 +11,9 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Message, libversion
 from confluent_kafka.admin import AdminClient
 
-from kafka_coord.consumer.confluent_names import suggestion
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.other_clients import partition_of, refused_properties
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.settings import OffsetReset, between
 from kafka_coord.consumer.stream_partitions import offsets_of
@@ -75,9 +74,8 @@ def _client(settings: Mapping[str, Any]) -> KafkaConsumer:
         return KafkaConsumer(dict(settings), logger=rdkafka_log)
     except (KafkaException, ValueError, TypeError) as error:
         why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        unknown = re.fullmatch(r'No such configuration property: "(.*)"', why)
-        hint = suggestion(unknown[1]) if unknown else ""
-        raise SettingsError(f"librdkafka does not accept the kafka settings: {why}{hint}") from error
+        why = "; ".join(refused_properties(settings)) or why  # or only their combination is refused
+        raise SettingsError(f"librdkafka does not accept the kafka settings: {why}") from error
 
 
 class FetchClients:
@@ -310,7 +308,7 @@ class KafkaFetchers:
         """Checks, records and returns the offsets that the application asks to commit. Raises :class:`MembershipLost`
         for a partition that is not held. Raises :class:`ConsumerError` for an offset beyond the records handed out, or
         below the committed offset without a ``seek``."""
-        requested = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        requested = {partition_of(key): offset for key, offset in offsets.items()}
         for partition, offset in requested.items():
             try:
                 _, holding = self.held(partition)

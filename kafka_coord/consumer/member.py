@@ -7,8 +7,9 @@ records.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import ssl
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -16,23 +17,29 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Self, Unpack
 
 from kafka_coord.consumer.absences import Absences, TopicListing
-from kafka_coord.consumer.confluent_names import arguments_of
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_settings
+from kafka_coord.consumer.other_clients import (
+    arguments_of,
+    check_offsets,
+    note_mistake,
+    partition_of,
+    partitions_of,
+    remark_on,
+    wrong_arguments,
+)
 from kafka_coord.consumer.record import Deserializers, K, V
 from kafka_coord.consumer.settings import (
-    ApplicationCallback,
     Callbacks,
+    ConsumerOptions,
     OffsetReset,
     ReadingSettings,
-    bound,
     member_settings,
-    one_given,
     one_of,
     reading,
     stream_count,
@@ -40,12 +47,11 @@ from kafka_coord.consumer.settings import (
 )
 from kafka_coord.consumer.stream import Stream
 from kafka_coord.consumer.transport import BrokerLookup, Endpoint, Transport, open_transport
-from kafka_coord.consumer.troubles import TroubleCallback
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition
 from kafka_coord.model.lag import LogRange, lag_of
-from kafka_coord.zk.options import ZkOptions
-from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
 
 _EXIT_S = 3.0
 
@@ -55,6 +61,8 @@ open_consumers: weakref.WeakSet[GroupMember[Any, Any]] = weakref.WeakSet()
 @atexit.register
 def _leave_at_exit() -> None:
     """Makes consumers that were not closed leave their groups, so that other members need not wait for a timeout."""
+    if open_consumers and (remark := remark_on(getattr(sys, "last_value", None))):
+        log.warning(remark)
     for consumer in list(open_consumers):
         consumer._leave(_EXIT_S)
 
@@ -69,6 +77,8 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+_ARGUMENTS = ("zookeeper", *ConsumerOptions.__annotations__)
+
 Partition = TopicPartition | tuple[str, int]
 Offsets = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 Times = Mapping[TopicPartition, datetime | int] | Mapping[tuple[str, int], datetime | int]
@@ -81,76 +91,15 @@ class GroupMember(Generic[K, V]):
     _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
     _clients: ClassVar[FetchClients] = FetchClients()
 
-    def __init__(
-        self,
-        zookeeper: str | None = None,
-        *,
-        bootstrap: str | None = None,
-        group: str,
-        topics: Iterable[str] | Mapping[str, int] | None = None,
-        include: str | None = None,
-        exclude: str | None = None,
-        consumer_id: str | None = None,
-        streams: int = 1,
-        auto_commit_interval_ms: int | None = 1_000,
-        auto_offset_reset: str = "latest",
-        auto_offset_reset_new_partitions: str = "earliest",
-        rejoin_grace_ms: int = 0,
-        capacity: int = 1,
-        rack: str | None = None,
-        assignor: str | None = None,
-        mode: str = "incremental",
-        session_timeout_ms: int | None = None,
-        zk_options: ZkOptions | None = None,
-        kafka: Mapping[str, Any] | None = None,
-        listener: str | None = None,
-        on_assign: ApplicationCallback | None = None,
-        on_revoke: ApplicationCallback | None = None,
-        on_lost: ApplicationCallback | None = None,
-        on_unresolved: TroubleCallback | None = None,
-        store: Store | None = None,
-        tls: ssl.SSLContext | None = None,
-        secret: str | None = None,
-        on_start: ApplicationCallback | None = None,
-        on_stop: ApplicationCallback | None = None,
-        key_deserializer: Callable[[bytes], K] | None = None,
-        value_deserializer: Callable[[bytes], V] | None = None,
-    ) -> None:
-        self._settings = member_settings(
-            group=group,
-            topics=topics,
-            include=include,
-            exclude=exclude,
-            consumer_id=consumer_id,
-            streams=streams,
-            assignor=assignor,
-            capacity=capacity,
-            rack=rack,
-            mode=mode,
-            rejoin_grace_ms=rejoin_grace_ms,
-        )
-        self._how = reading(
-            client_settings(group, self._settings.member.consumer, kafka or {}),
-            auto_offset_reset=auto_offset_reset,
-            auto_offset_reset_new_partitions=auto_offset_reset_new_partitions,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            listener=listener,
-        )
-        on_assign = one_given(on_start=on_start, on_assign=on_assign)
-        on_revoke = one_given(on_stop=on_stop, on_revoke=on_revoke)
-        self._told = Callbacks(*(bound(callback, self) for callback in (on_assign, on_revoke, on_lost)))
-        self._on_unresolved = on_unresolved
-        self._deserializers = Deserializers(key_deserializer, value_deserializer)
-        self._endpoint = Endpoint(
-            zookeeper=zookeeper,
-            store=store,
-            zk_options=zk_options,
-            bootstrap=bootstrap,
-            tls=tls,
-            secret=secret,
-            session_timeout_ms=session_timeout_ms,
-        )
-        self._endpoint.session_timeout()
+    def __init__(self, zookeeper: str | None = None, **options: Unpack[ConsumerOptions[K, V]]) -> None:
+        _check_arguments(zookeeper, options)
+        self._settings = member_settings(**options)
+        group, consumer_id = self._settings.group, self._settings.member.consumer
+        self._how = reading(client_settings(group, consumer_id, options.get("kafka") or {}), options)
+        self._told = Callbacks.of(self, options)
+        self._on_unresolved = options.get("on_unresolved")
+        self._deserializers = Deserializers(options.get("key_deserializer"), options.get("value_deserializer"))
+        self._endpoint = Endpoint.of(zookeeper, options)
         self._pid = os.getpid()
         self._closed = self._stopped = False
         self._ended: Future[None] = Future()
@@ -167,9 +116,10 @@ class GroupMember(Generic[K, V]):
         counterpart in confluent-kafka, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Migrating from
         confluent-kafka".
 
-        Raises :class:`SettingsError` for a setting that does not exist, or that this project does not support.
+        Raises :class:`SettingsError`, which lists all settings that do not exist, or that this project does not
+        support.
         """
-        return cls(**arguments_of(config, arguments))
+        return cls(**arguments_of(config, arguments, _ARGUMENTS))
 
     def _open(self) -> None:
         """Connects and joins the group. Raises any error raised while opening a ZooKeeper session."""
@@ -232,6 +182,8 @@ class GroupMember(Generic[K, V]):
 
     def _commit(self, offsets: Offsets | None) -> Future[None]:
         """See :meth:`kafka_coord.Consumer.commit`. When called on the connector's thread, commits synchronously."""
+        if offsets is not None:
+            check_offsets(offsets)
         if self._closed and not self._connector.done:  # the application may commit while close() waits for it
             self._check_process()
             self._thread.check()
@@ -261,7 +213,7 @@ class GroupMember(Generic[K, V]):
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
         self._check_process()
-        _, holding = self._fetchers.held(TopicPartition(*partition))
+        _, holding = self._fetchers.held(partition_of(partition))
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
@@ -285,7 +237,7 @@ class GroupMember(Generic[K, V]):
 
     def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
         self._check()
-        for fetcher, holding in [self._fetchers.held(TopicPartition(*partition)) for partition in partitions]:
+        for fetcher, holding in [self._fetchers.held(partition) for partition in partitions_of(partitions)]:
             fetcher.partitions.pause(holding, paused=paused)
 
     def seek(self, partition: Partition, to: int | str | datetime) -> None:
@@ -296,7 +248,7 @@ class GroupMember(Generic[K, V]):
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
         self._check()
-        where = TopicPartition(*partition)
+        where = partition_of(partition)
         if isinstance(to, datetime):
             self._fetchers.held(where)
             offset = self._fetchers.log_offsets.at_times({where: _ms(to)})[where]
@@ -339,14 +291,14 @@ class GroupMember(Generic[K, V]):
         """Returns the offset of each partition's first record at or after the given time, or ``None`` if there is no
         such record. A time is an aware ``datetime``, or a number of ms since 1970."""
         self._these(times)
-        wanted = {TopicPartition(*partition): _ms(when) for partition, when in times.items()}
+        wanted = {partition_of(partition): _ms(when) for partition, when in times.items()}
         return self._fetchers.log_offsets.at_times(wanted, timeout_s)
 
     def _these(self, partitions: Iterable[Partition] | None) -> list[TopicPartition]:
         self._check()
         if partitions is None:
             return sorted(self._fetchers.assignment())
-        return [TopicPartition(*partition) for partition in partitions]
+        return partitions_of(partitions)
 
     # --- the subscription --------------------------------------------------------------------------------------------
 
@@ -438,6 +390,7 @@ class GroupMember(Generic[K, V]):
     def _begin_leaving(self, leave: bool | None, timeout_s: float, in_hand: Callable[[], bool]) -> None:
         """See :meth:`kafka_coord.Consumer.close`. ``in_hand`` returns whether the application is still working on
         records and will call the consumer again. ``_ended`` is done when the consumer has left."""
+        note_mistake()
         self._closed = True
         for_good = bool(leave) and self._settings.member.rejoin_grace_ms > 0
         self._connector.close(timeout_s, for_good=for_good, in_hand=in_hand)
@@ -483,6 +436,19 @@ class GroupMember(Generic[K, V]):
             raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
         if self._brokers.problem:
             raise BrokerError(self._brokers.problem)
+
+
+def _check_arguments(zookeeper: object, options: Mapping[str, Any]) -> None:
+    """Raises :class:`SettingsError` for arguments that do not exist."""
+    if isinstance(zookeeper, Mapping):
+        raise SettingsError(
+            "a consumer takes no dict: for confluent-kafka's settings, use"
+            " Consumer.from_config(config, zookeeper='…', topics=[…])"
+        )
+    if wrong := wrong_arguments(options, _ARGUMENTS):
+        raise SettingsError("; ".join(wrong))
+    if "group" not in options:
+        raise SettingsError("group is missing: give the name of the consumer's group")
 
 
 def _ms(when: datetime | int) -> int:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, Unpack
 
 from kafka_coord.channel.interface import SessionHandle
+from kafka_coord.consumer.record import K, V
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -22,6 +23,51 @@ from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import generated, legal
 from kafka_coord.model.streams import MAX_STREAMS
 from kafka_coord.version import __version__
+
+if TYPE_CHECKING:
+    import ssl
+
+    from kafka_coord.consumer.troubles import TroubleCallback
+    from kafka_coord.zk.options import ZkOptions
+    from kafka_coord.zk.store import Store
+
+PartitionCallback = Callable[[frozenset[TopicPartition]], Any]
+ApplicationCallback = PartitionCallback | Callable[[Any, frozenset[TopicPartition]], Any]
+
+
+class ConsumerOptions(TypedDict, Generic[K, V], total=False):
+    """The arguments of a consumer, except ``zookeeper``. :class:`~kafka_coord.Consumer` describes them."""
+
+    group: Required[str]
+    topics: Iterable[str] | Mapping[str, int] | None
+    include: str | None
+    exclude: str | None
+    consumer_id: str | None
+    streams: int
+    rejoin_grace_ms: int
+    capacity: int
+    rack: str | None
+    assignor: str | None
+    mode: str
+    auto_commit_interval_ms: int | None
+    auto_offset_reset: str
+    auto_offset_reset_new_partitions: str
+    kafka: Mapping[str, Any] | None
+    listener: str | None
+    key_deserializer: Callable[[bytes], K] | None
+    value_deserializer: Callable[[bytes], V] | None
+    on_assign: ApplicationCallback | None
+    on_start: ApplicationCallback | None
+    on_revoke: ApplicationCallback | None
+    on_stop: ApplicationCallback | None
+    on_lost: ApplicationCallback | None
+    on_unresolved: TroubleCallback | None
+    bootstrap: str | None
+    tls: ssl.SSLContext | None
+    secret: str | None
+    store: Store | None
+    zk_options: ZkOptions | None
+    session_timeout_ms: int | None
 
 
 class OffsetReset(StrEnum):
@@ -60,38 +106,24 @@ def generated_id(group: str) -> str:
     return generated(f"{group}_{host}", tail)
 
 
-def member_settings(
-    *,
-    group: str,
-    topics: Iterable[str] | Mapping[str, int] | None = None,
-    include: str | None = None,
-    exclude: str | None = None,
-    consumer_id: str | None = None,
-    streams: int = 1,
-    assignor: str | None = None,
-    capacity: int = 1,
-    rack: str | None = None,
-    mode: str = "incremental",
-    rejoin_grace_ms: int = 0,
-) -> MemberSettings:
-    """Checks the arguments and returns the settings.
+def member_settings(**options: Unpack[ConsumerOptions[Any, Any]]) -> MemberSettings:
+    """Checks the options of the membership and returns the settings.
 
-    Raises :class:`SettingsError`, which names the argument at fault.
+    Raises :class:`SettingsError`, which names the option at fault.
     """
-    legal("group", group)
-    between("streams", streams, 1, MAX_STREAMS)
-    between("capacity", capacity, 1, 1_000_000)
-    between("rejoin_grace_ms", rejoin_grace_ms, 0, MAX_GRACE_MS)
-    patterns = {"include": include, "exclude": exclude}
+    group = legal("group", options["group"])
+    streams = between("streams", options.get("streams", 1), 1, MAX_STREAMS)
+    consumer_id = options.get("consumer_id")
+    patterns = {"include": options.get("include"), "exclude": options.get("exclude")}
     member = Member(
         consumer=legal("consumer", consumer_id) if consumer_id is not None else generated_id(group),
         incarnation=0,
-        subscription=subscription(topics, patterns, streams),
-        assignor=assignor,
-        capacity=capacity,
-        rack=rack,
-        mode=one_of("mode", mode, Mode),
-        rejoin_grace_ms=rejoin_grace_ms,
+        subscription=subscription(options.get("topics"), patterns, streams),
+        assignor=options.get("assignor"),
+        capacity=between("capacity", options.get("capacity", 1), 1, 1_000_000),
+        rack=options.get("rack"),
+        mode=one_of("mode", options.get("mode", "incremental"), Mode),
+        rejoin_grace_ms=between("rejoin_grace_ms", options.get("rejoin_grace_ms", 0), 0, MAX_GRACE_MS),
     )
     return MemberSettings(group, member)
 
@@ -155,25 +187,16 @@ class ReadingSettings:
         return str(self.kafka.get("security.protocol", "plaintext"))
 
 
-def reading(
-    kafka: Mapping[str, Any],
-    *,
-    auto_offset_reset: str,
-    auto_offset_reset_new_partitions: str,
-    auto_commit_interval_ms: int | None,
-    listener: str | None,
-) -> ReadingSettings:
-    """Checks the arguments for reading and committing and returns them as a :class:`ReadingSettings`. Raises
-    :class:`SettingsError`, which names the argument at fault."""
-    interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
-    reset = offset_reset(auto_offset_reset)
-    later = offset_reset(auto_offset_reset_new_partitions, "auto_offset_reset_new_partitions")
+def reading(properties: Mapping[str, Any], options: ConsumerOptions[Any, Any]) -> ReadingSettings:
+    """Checks the options for reading and committing and returns them, with librdkafka's settings ``properties``. Raises
+    :class:`SettingsError`, which names the option at fault."""
+    interval_ms = options.get("auto_commit_interval_ms", 1_000) or 0
+    between("auto_commit_interval_ms", interval_ms, 0, 24 * 3600 * 1000)
+    reset = offset_reset(options.get("auto_offset_reset", "latest"))
+    later = options.get("auto_offset_reset_new_partitions", "earliest")
+    later = offset_reset(later, "auto_offset_reset_new_partitions")
     later = OffsetReset.ERROR if reset is OffsetReset.ERROR else later
-    return ReadingSettings(reset, later, interval_ms / 1000 or None, kafka, listener)
-
-
-PartitionCallback = Callable[[frozenset[TopicPartition]], Any]
-ApplicationCallback = PartitionCallback | Callable[[Any, frozenset[TopicPartition]], Any]
+    return ReadingSettings(reset, later, interval_ms / 1000 or None, properties, options.get("listener"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +207,18 @@ class Callbacks:
     on_revoke: PartitionCallback | None = None
     on_lost: PartitionCallback | None = None
 
+    @classmethod
+    def of(cls, consumer: object, options: ConsumerOptions[Any, Any]) -> Callbacks:
+        """Returns the callbacks among the options, under either of their names. Raises :class:`SettingsError` if one
+        is given under both."""
+        return cls(
+            bound(_one_of(on_assign=options.get("on_assign"), on_start=options.get("on_start")), consumer),
+            bound(_one_of(on_revoke=options.get("on_revoke"), on_stop=options.get("on_stop")), consumer),
+            bound(options.get("on_lost"), consumer),
+        )
 
-def one_given(**named: ApplicationCallback | None) -> ApplicationCallback | None:
-    """Returns the callback, whichever of its names it is given under. Raises :class:`SettingsError` if it is given
-    under several."""
+
+def _one_of(**named: ApplicationCallback | None) -> ApplicationCallback | None:
     given = [name for name, callback in named.items() if callback is not None]
     if len(given) > 1:
         raise SettingsError(f"give {' or '.join(given)}, not both; they name the same callback")

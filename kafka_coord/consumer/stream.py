@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic
+from typing import Generic, Never
 
 from confluent_kafka import Message
 
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS, Fetcher
+from kafka_coord.consumer.other_clients import check_call
 from kafka_coord.consumer.record import K, Record, V
 from kafka_coord.errors import ConsumerClosed
 from kafka_coord.model import TopicPartition
@@ -25,22 +26,27 @@ class Stream(Generic[K, V]):
         """The stream's index in the consumer."""
         return self._fetcher.number
 
-    def poll(self, timeout_s: float = 1.0) -> Record[K, V] | None:
+    def poll(self, timeout_s: float = 1.0, **other: Never) -> Record[K, V] | None:
         """Returns the next record, or ``None`` if no record arrived within ``timeout_s`` seconds.
 
         The previous record counts as consumed from then on. Raises the errors that :class:`~kafka_coord.Consumer`
         lists.
         """
+        if other:
+            check_call("poll", other)
         record = self._fetcher.next_of_run()
         if record is not None:
             return record
         self._check_process()
         return self._fetcher.take_one(timeout_s)
 
-    def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record[K, V]]:
+    def consume(
+        self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0, **other: Never
+    ) -> list[Record[K, V]]:
         """Returns up to ``max_records`` records as soon as any is available, or an empty list after ``timeout_s``
         seconds. All previous records count as consumed from then on.
         """
+        check_call("consume", other)
         self._check_process()
         return self._fetcher.take(max_records, timeout_s)
 

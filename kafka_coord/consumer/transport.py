@@ -8,7 +8,7 @@ import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kafka_coord.channel.client import SocketClient
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
@@ -17,7 +17,7 @@ from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.absences import Look, look_in_zookeeper
-from kafka_coord.consumer.settings import MemberSettings, ReadingSettings, between
+from kafka_coord.consumer.settings import ConsumerOptions, MemberSettings, ReadingSettings, between
 from kafka_coord.errors import MalformedValue, SettingsError, StoreUnavailable
 from kafka_coord.kafka.brokers import BrokerDirectory, choose
 from kafka_coord.model import Broker
@@ -57,6 +57,21 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
     secret: str | None = None
     session_timeout_ms: int | None = None
+
+    @classmethod
+    def of(cls, zookeeper: str | None, options: ConsumerOptions[Any, Any]) -> Endpoint:
+        """Returns the options that say how to join. Raises :class:`SettingsError` for an invalid session timeout."""
+        endpoint = cls(
+            zookeeper=zookeeper,
+            store=options.get("store"),
+            zk_options=options.get("zk_options"),
+            bootstrap=options.get("bootstrap"),
+            tls=options.get("tls"),
+            secret=options.get("secret"),
+            session_timeout_ms=options.get("session_timeout_ms"),
+        )
+        endpoint.session_timeout()
+        return endpoint
 
     def session_timeout(self) -> int:
         """Returns the session timeout in ms. Raises :class:`SettingsError`."""

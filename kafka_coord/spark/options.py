@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from kafka_coord.consumer.confluent_names import check_properties
+from kafka_coord.consumer.other_clients import check_properties
 from kafka_coord.consumer.settings import generated_id
 from kafka_coord.errors import SettingsError
 from kafka_coord.model.names import legal

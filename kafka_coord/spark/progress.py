@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from kafka_coord.consumer.confluent_names import check_properties
+from kafka_coord.consumer.other_clients import check_properties
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.offsets import lags_of, read_committed

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kafka_coord.consumer.settings import bound, member_settings, one_given
+from kafka_coord.consumer.settings import Callbacks, bound, member_settings
 from kafka_coord.consumer.transport import Endpoint, open_transport
 from kafka_coord.errors import SettingsError
 
@@ -37,7 +37,7 @@ def test_a_callback_with_two_parameters_gets_the_consumer_first() -> None:
 
 
 def test_a_callback_cannot_be_given_under_both_of_its_names() -> None:
-    assert one_given(on_start=None, on_assign=print) is print
-    assert one_given(on_start=None, on_assign=None) is None
-    with pytest.raises(SettingsError, match="give on_start or on_assign, not both"):
-        one_given(on_start=print, on_assign=print)
+    assert Callbacks.of("me", {"group": "g", "on_start": print, "on_stop": repr}) == Callbacks(print, repr)
+    assert Callbacks.of("me", {"group": "g"}) == Callbacks()
+    with pytest.raises(SettingsError, match="give on_assign or on_start, not both"):
+        Callbacks.of("me", {"group": "g", "on_start": print, "on_assign": print})
