@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
@@ -64,12 +65,15 @@ class AsyncConsumer(GroupMember[K, V]):
         self._failure: BaseException | None = None
         self._task: asyncio.Task[Any] | None = None
         self._reading = False
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open))
-        try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(lambda done: done.exception() or self._begin_leaving(None, 0.0, lambda: False))
-            raise
+        with self._signals or nullcontext():
+            opening = asyncio.ensure_future(asyncio.to_thread(self._open))
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                opening.add_done_callback(
+                    lambda done: done.exception() or self._begin_leaving(None, 0.0, lambda: False)
+                )
+                raise
         self._fetcher, name = self._fetchers.streams[0], f"kafka-coord-fetching-{self.consumer_id}"
         threading.Thread(target=self._fetch, name=name, daemon=True).start()
         return self
@@ -181,8 +185,7 @@ class AsyncConsumer(GroupMember[K, V]):
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Like :meth:`kafka_coord.Consumer.stop`. To stop on a signal, use ``loop.add_signal_handler(number,
-        consumer.stop)``."""
+        """Like :meth:`kafka_coord.Consumer.stop`."""
         super().stop()
         if "_fetcher" in self.__dict__:
             self._wake_reader()
@@ -199,3 +202,5 @@ class AsyncConsumer(GroupMember[K, V]):
         self._wakeup.set()
         await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=timeout_s + 15.0)
         self._wanted.set()
+        if self._signals is not None:
+            self._signals.restore()

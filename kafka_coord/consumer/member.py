@@ -9,11 +9,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -101,14 +103,16 @@ class GroupMember(Generic[K, V]):
         self._deserializers = Deserializers(options.get("key_deserializer"), options.get("value_deserializer"))
         self._endpoint = Endpoint.of(zookeeper, options)
         self._pid = os.getpid()
-        self._closed = self._stopped = False
+        self._is_open = self._closed = self._stopped = False
         self._ended: Future[None] = Future()
         self._wakeup = threading.Event()
+        self._signals = _StopSignals(self) if options.get("stop_on_signals") else None
         self._constructed()
 
     def _constructed(self) -> None:
         """The last step of the constructor, for subclasses to override."""
-        self._open()
+        with self._signals or nullcontext():
+            self._open()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **arguments: Any) -> Self:
@@ -125,6 +129,7 @@ class GroupMember(Generic[K, V]):
         """Connects and joins the group. Raises any error raised while opening a ZooKeeper session."""
         self._transport = self._open_transport(self._endpoint, self._settings, self._how, self._wakeup.set)
         self._assemble(self._how, self._told)
+        self._is_open = True
         self._transport.start()
         self._thread.start()
         open_consumers.add(self)
@@ -376,9 +381,9 @@ class GroupMember(Generic[K, V]):
     def stop(self) -> None:
         """Stops reading. A loop over the records ends after the record in hand. A waiting ``poll`` or ``consume``
         returns within 0.1 s, without records. Then close the consumer, or leave its ``with`` block. Safe to call in a
-        signal handler."""
+        signal handler; ``stop_on_signals=True`` installs one."""
         self._stopped = True
-        if hasattr(self, "_fetchers"):
+        if self._is_open:
             for fetcher in self._fetchers.streams:
                 fetcher.stop()
 
@@ -400,6 +405,8 @@ class GroupMember(Generic[K, V]):
             return  # the consumer belongs to the parent process, so leave it untouched
         self._begin_leaving(leave, timeout_s, partial(self._fetchers.in_hand_of_others, threading.current_thread()))
         self._thread.join(timeout_s + 15.0)
+        if self._signals is not None:
+            self._signals.restore()
 
     def _mark_consumed(self) -> None:
         """Counts the records that the calling thread has in hand as consumed."""
@@ -436,6 +443,43 @@ class GroupMember(Generic[K, V]):
             raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
         if self._brokers.problem:
             raise BrokerError(self._brokers.problem)
+
+
+class _StopSignals:
+    """Makes Ctrl-C and SIGTERM stop a consumer from the start of the ``with`` block on, in which the consumer opens. A
+    signal before it is open ends the program, and so does a second one."""
+
+    def __init__(self, consumer: GroupMember[Any, Any]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise SettingsError("stop_on_signals=True works only in the main thread, which receives the signals")
+        self._consumer = weakref.ref(consumer)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.restore()
+
+    def __call__(self, number: int, _frame: object) -> None:
+        consumer = self._consumer()
+        if consumer is None or consumer._closed:
+            self.restore()
+            signal.raise_signal(number)
+        elif not consumer._is_open:
+            raise SystemExit(0)
+        elif consumer.stopped:
+            raise KeyboardInterrupt
+        else:
+            consumer.stop()
+
+    def restore(self) -> None:
+        """Restores the handlers of before, in the main thread. Elsewhere, the next signal restores them."""
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                if signal.getsignal(number) is self:
+                    signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _check_arguments(zookeeper: object, options: Mapping[str, Any]) -> None:

@@ -54,6 +54,7 @@ class ConsumerOptions(TypedDict, Generic[K, V], total=False):
     auto_offset_reset_new_partitions: str
     kafka: Mapping[str, Any] | None
     listener: str | None
+    stop_on_signals: bool
     key_deserializer: Callable[[bytes], K] | None
     value_deserializer: Callable[[bytes], V] | None
     on_assign: ApplicationCallback | None

@@ -181,6 +181,74 @@ def test_the_example_processes_and_commits_every_record(name: str, cluster: Fake
     assert cluster.committed("delays", "flights") == {0: 5, 1: 6 if name == "deserializer" else 5}
 
 
+ON_A_FAKE = """
+import kafka_coord
+from kafka_coord.testing import FakeCluster
+
+cluster = FakeCluster()
+cluster.create_topic("flights", 2)
+for number in range(4):
+    cluster.produce("flights", b'{"n": 1}', partition=number % 2)
+kafka_coord.Consumer, kafka_coord.AsyncConsumer = cluster.Consumer, cluster.AsyncConsumer
+
+
+def process(records):
+    for record in records:
+        print(record, flush=True)
+
+
+def set_aside(*_):
+    pass
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, (signal.SIGINT, signal.SIGTERM)[turn % 2]) for turn, name in enumerate([*sorted(PROGRAMS), *LOOPS])],
+)
+def test_a_signal_ends_each_example_cleanly(name: str, number: signal.Signals, tmp_path: Path) -> None:
+    source = ON_A_FAKE + EXAMPLES[name] + "\nprint('ended', cluster.committed('delays', 'flights'))"
+    source = source.replace('"UPDATE progress', 'print("row", flush=True) or "UPDATE progress')  # prints nothing itself
+    with subprocess.Popen(
+        [sys.executable, "-c", source], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert "ended {" in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("where", "said"), [("zookeeper", ""), ("bootstrap", "ended True\n")])
+def test_a_signal_ends_a_program_that_has_not_joined_yet(where: str, said: str, number: signal.Signals) -> None:
+    source = f"""
+import socket, threading
+from kafka_coord import Consumer
+
+with socket.create_server(("127.0.0.1", 0)) as silent:
+    address = "127.0.0.1:%d" % silent.getsockname()[1]
+    accepted = []
+    ask = lambda: (accepted.append(silent.accept()), print("asked", flush=True))
+    threading.Thread(target=ask, daemon=True).start()
+    with Consumer({where}=address, group="delays", topics=["flights"], stop_on_signals=True) as consumer:
+        for record in consumer:
+            pass
+    print("ended", consumer.stopped)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert rest == said
+
+
 def test_the_unit_test_passes() -> None:
     given: dict[str, Any] = {}
     exec(EXAMPLES["unit-test"], given)  # noqa: S102
