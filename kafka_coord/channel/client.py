@@ -59,9 +59,15 @@ def ask_cluster_metadata(
         connection.sendall(encode(frame))
         while True:
             connection.settimeout(max(0.001, until - time.monotonic()))
-            data = connection.recv(_READ_BYTES)
+            try:
+                data = connection.recv(_READ_BYTES)
+            except ConnectionResetError:
+                data = b""
             if not data:
-                raise OSError("the instance closed the connection before it answered")
+                raise OSError(
+                    "the connection was closed without an answer. A Kafka broker does so: is this the broker's port,"
+                    " rather than that of kafka-coord (serve --listen-channel)?"
+                )
             for frame in decoder.feed(data):
                 event = rpc.take(frame)
                 if isinstance(event, AnsweredRequest):

@@ -57,7 +57,8 @@ class FakeCluster:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Writes a record and returns its offset."""
+        """Writes a record and returns its offset. Raises :class:`NotFound` if no one has created the topic, since the
+        brokers of :class:`RealCluster` do not create it either."""
         when = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         written = {"value": value, "key": key, "headers": list(headers) or None, "timestamp_ms": when}
         return self._logs.append(topic, partition, written)

@@ -10,6 +10,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
+from kafka_coord.errors import NotFound
+
 _LATEST, _EARLIEST = -1, -2
 """The special timestamps of Kafka's ListOffsets request."""
 
@@ -54,7 +56,11 @@ class FakeLogs:
         self.begins: dict[tuple[str, int], int] = {}
 
     def append(self, topic: str, partition: int, fields: Mapping[str, Any]) -> int:
+        """Raises :class:`NotFound`, which says how to create the topic or the partition."""
         with self.changed:
+            if not 0 <= partition < len(self.topics.get(topic, ())):
+                call = f"cluster.create_topic({topic!r}, partitions={max(partition, 0) + 1})"
+                raise NotFound(f"partition {partition} of topic {topic!r} does not exist; create it first with {call}")
             log = self.topics[topic][partition]
             log.append(FakeMessage(topic, partition, len(log), **fields))
             self.changed.notify_all()

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from kafka_coord.channel.client import SocketClient, _Line
+from kafka_coord.channel.client import SocketClient, _Line, ask_cluster_metadata
 from kafka_coord.channel.frames import Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.errors import NoAuth, StoreUnavailable
@@ -114,3 +114,21 @@ def test_a_consumer_that_leaves_does_not_warn_that_its_connection_ends(caplog: p
     link.is_leaving = True
     client.on_lost_connection("the coordinator closed the connection")
     assert [one.levelname for one in caplog.records if one.levelname == "WARNING"] == ["WARNING"]
+
+
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_a_close_without_an_answer_asks_whether_the_port_is_a_brokers(abruptly: bool) -> None:
+    """A broker takes the first bytes of a frame's JSON for an API that it does not know, and closes the connection."""
+
+    def close(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            if not abruptly:  # unread data resets the connection
+                connection.recv(65_536)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        broker = threading.Thread(target=close, args=(listening,))
+        broker.start()
+        with pytest.raises(OSError, match=r"A Kafka broker does so: is this the broker's port, rather than"):
+            ask_cluster_metadata(f"127.0.0.1:{listening.getsockname()[1]}")
+        broker.join()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord import BrokerError, Consumer
+from kafka_coord.channel.client import ask_cluster_metadata
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import MalformedValue
 from kafka_coord.kafka.brokers import BrokerDirectory, choose
@@ -153,3 +154,10 @@ def test_consumers_continue_after_a_broker_dies_and_returns(
     assert sorted(value or b"" for value in reader.values) == sorted(written)  # no duplicates, no gaps
     assert reader.error is None
     assert consumer.stats.losses == 0
+
+
+def test_a_broker_asked_as_if_it_were_an_instance_closes_the_connection_and_the_error_asks_about_its_port(
+    kafka_cluster: KafkaCluster,
+) -> None:
+    with pytest.raises(OSError, match="is this the broker's port, rather than that of kafka-coord"):
+        ask_cluster_metadata(kafka_cluster.bootstrap_servers.split(",")[0])

@@ -11,7 +11,7 @@ import pytest
 from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.consumer.fetchers import client_settings
 from kafka_coord.consumer.other_clients import arguments_of, suggestion
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.testing import FakeCluster
 
 
@@ -168,3 +168,13 @@ def test_the_error_of_a_call_of_a_records_attribute_says_that_it_is_no_method() 
             with pytest.raises((TypeError, AttributeError)) as failed, cluster.consumer(**arguments) as consumer:
                 use(consumer.poll(30.0))
         assert getattr(failed.value, "__notes__", []) == meant
+
+
+def test_a_fake_cluster_says_how_to_create_a_topic_or_a_partition() -> None:
+    with FakeCluster() as cluster:
+        for partition in (0, 3):
+            call = f"cluster.create_topic('flights', partitions={partition + 1})"
+            with pytest.raises(NotFound, match=re.escape(call)):
+                cluster.produce("flights", b"v", partition=partition)
+            cluster.create_topic("flights", partition + 1)
+            assert cluster.produce("flights", b"v", partition=partition) == 0
