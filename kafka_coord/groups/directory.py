@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.steps import GroupState
@@ -131,7 +131,8 @@ class GroupDirectory:
 
     def __init__(self, instances: AskedInstances) -> None:
         self.store, self._instances = instances.store, instances
-        self._of = {one.kind: one(instances) for one in (ManagedVerbs, ClientAssignedVerbs)}
+        self._managed = ManagedVerbs(instances)
+        self._of: dict[str, GroupVerbs] = {one.kind: one for one in (self._managed, ClientAssignedVerbs(instances))}
 
     def of(self, kind: str) -> GroupVerbs:
         return self._of[GroupKind(kind)]
@@ -167,11 +168,15 @@ class GroupDirectory:
         :class:`BrokerError`."""
         return self._instances.directory().coordinator_of(group)[0]
 
-    def resettable(self, wanted: Sequence[tuple[str, GroupVerbs]], rule: str, acting: Acting) -> list[Resettable]:
-        """Reads what a reset of the ``wanted`` groups needs, several at a time. ``rule`` is recorded in the history."""
-        named = grouped(wanted, lambda one: one[1])
+    def resettable(
+        self, wanted: Sequence[tuple[str, GroupVerbs]], rule: str, acting: Acting, new: Collection[str] = ()
+    ) -> list[Resettable]:
+        """Reads what a reset of the ``wanted`` groups needs, several at a time. ``rule`` is recorded in the history.
+        The groups in ``new`` do not exist yet."""
+        named = grouped([one for one in wanted if one[0] not in new], lambda one: one[1])
         found = {groups: groups.resettable([name for name, _ in them], rule, acting) for groups, them in named.items()}
-        return [found[groups][name] for name, groups in wanted]
+        created = self._managed.creatable(new, rule, acting)
+        return [created.get(name) or found[groups][name] for name, groups in wanted]
 
     def names(self, wanted: str | None = None) -> tuple[list[tuple[str, GroupVerbs]], list[str]]:
         """Lists every group (of the ``wanted`` kind, unless that is ``None``), sorted by name. Also returns messages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -449,6 +449,20 @@ class ManagedVerbs(GroupVerbs):
                 partial(self._reset, group, committed[group].offsets, rule, acting),
             )
         return found
+
+    def creatable(self, groups: Collection[str], rule: str, acting: Acting) -> dict[str, Resettable]:
+        """Like :meth:`resettable`, of groups that do not exist yet."""
+        if not groups:
+            return {}
+        there = all_partitions(read_cluster(self.store).topics)
+        return {
+            group: Resettable(
+                *(group, there, PartitionSet(), {}, {}, ""),
+                afresh=partial(self._again, group, rule, acting),
+                write=partial(self._reset, group, {}, rule, acting),
+            )
+            for group in groups
+        }
 
     def _again(self, group: str, rule: str, acting: Acting) -> Resettable:
         return self.resettable([group], rule, acting)[group]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from kafka_coord.dev.bench.healthy import run as healthy
 from kafka_coord.dev.bench.healthy.lines import warnings_in
 from kafka_coord.dev.bench.healthy.members import MANAGED, every_kind
-from kafka_coord.dev.bench.healthy.run import bars
+from kafka_coord.dev.bench.healthy.run import HealthyOptions, bars
 from kafka_coord.dev.demo.options import Kind
 from tests.cli.running import run
 
@@ -30,12 +33,12 @@ def test_warnings_of_instances_members_and_librdkafka_count() -> None:
 
 
 def test_there_is_a_member_of_every_kind_in_managed_and_in_client_assigned_groups() -> None:
-    cast = every_kind(spark=True)
-    assert len({one.name for one in cast}) == len(cast)
-    assert {one.kind for one in cast} == set(Kind)
-    assert {one.socket for one in cast if one.kind is Kind.OWN} == {True, False}
+    members = every_kind(spark=True)
+    assert len({one.name for one in members}) == len(members)
+    assert {one.kind for one in members} == set(Kind)
+    assert {one.socket for one in members if one.kind is Kind.OWN} == {True, False}
     for managed in (True, False):
-        classic = [one for one in cast if one.kind is Kind.CLASSIC and one.group.startswith(MANAGED) is managed]
+        classic = [one for one in members if one.kind is Kind.CLASSIC and one.group.startswith(MANAGED) is managed]
         assert {(one.strategy, one.static) for one in classic} == {
             ("range", False),
             ("cooperative-sticky", False),
@@ -46,6 +49,23 @@ def test_there_is_a_member_of_every_kind_in_managed_and_in_client_assigned_group
 def test_a_finding_and_a_warning_each_miss_a_target() -> None:
     assert [one.met for one in bars({"findings": 0, "warnings": 0})] == [True, True]
     assert [one.met for one in bars({"findings": 1, "warnings": 2})] == [False, False]
+
+
+def test_ctrl_c_ends_the_examinations_and_the_report_has_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    examinations = iter([["warning: lag: a group falls behind"]])
+
+    def findings(_cluster: object) -> Iterator[str]:
+        yield from next(examinations, None) or _interrupted()
+
+    monkeypatch.setattr(healthy, "_findings", findings)
+    found = healthy._examined(cast("Any", None), (), HealthyOptions(every_s=0.0), said.append)
+    assert (found["examinations"], found["findings"]) == (1, {"warning: lag: a group falls behind": 1})
+    assert said[-1].startswith("interrupted")
+
+
+def _interrupted() -> list[str]:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.long

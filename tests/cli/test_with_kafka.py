@@ -227,8 +227,13 @@ def test_a_group_can_get_offsets_before_its_first_consumer(coord: Run, loaded: s
     reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-latest", "--execute")
     refused = reset()
     assert (refused.code, refused.err.count("to create it with these offsets: --execute --create")) == (7, 1)
+    dry = coord("groups", "reset-offsets", group, "--topic", loaded, "--to-latest", "--create", "-o", "json")
+    assert {row["current_offset"] for row in dry.json()} == {None}
+    assert f"group {group} does not exist; --execute creates it" in dry.err
+    assert coord("groups", "describe", group).code == 7, "nothing was created"
     assert reset("--create", "--reason", "new").code == 0
     assert {row["lag"] for row in offsets(coord, group)} == {0}
+    assert [row["new_offset"] for row in dry.json()] == [row["committed_offset"] for row in offsets(coord, group)]
     trail = coord("groups", "history", group, "--actions", "-o", "json").json()
     assert [(row["action"], row["reason"]) for row in trail] == [("settings", "new"), ("reset-offsets", "new")]
     assert trail[0]["change"] == "created"

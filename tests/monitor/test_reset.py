@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
+from kafka_coord.errors import BrokerError, MalformedValue, NotFound, RequestRefused, SettingsError
+from kafka_coord.groups.directory import GroupDirectory
+from kafka_coord.groups.requests import Acting
 from kafka_coord.groups.reset import (
     ResetRule,
     RuleKind,
@@ -19,7 +23,9 @@ from kafka_coord.groups.reset import (
     write_csv,
 )
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerOffsets
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.zk import layout
+from tests.simulation.store import connected_store
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOTH = PartitionSet.of([P0, P1])
@@ -218,3 +224,19 @@ def test_a_rule_names_its_instant_in_utc() -> None:
     assert str(ResetRule(RuleKind.TO_TIME, time_ms("2026-01-31T12:00:00-05:00"))) == "to-time 2026-01-31T17:00:00.000Z"
     for number in (0, 1 << 62):
         assert str(number) in str(ResetRule(RuleKind.TO_TIME, number))
+
+
+def test_a_group_that_does_not_exist_yet_can_be_looked_at_without_being_created() -> None:
+    store = connected_store()
+    for path in layout.PERSISTENT_ROOTS:
+        store.ensure_path(path)
+    store.ensure_path(layout.BROKER_TOPICS)
+    store.create(layout.broker_topic("flights"), b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+    directory = GroupDirectory(cast("Any", SimpleNamespace(store=store)))
+    acting = Acting("me", "", 1.0, print)
+    wanted = [("new", directory.of(GroupKind.MANAGED))]
+    (found,) = directory.resettable(wanted, "to-latest", acting, ["new"])
+    assert (found.there, found.known, found.committed) == (BOTH, PartitionSet(), {})
+    assert store.exists(layout.group("new")) is None
+    with pytest.raises(NotFound):
+        directory.resettable(wanted, "to-latest", acting)

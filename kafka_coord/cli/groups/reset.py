@@ -46,7 +46,7 @@ from kafka_coord.groups.reset import (
 )
 from kafka_coord.groups.verbs import GroupVerbs
 from kafka_coord.kafka.offsets import BrokerLog
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
 
 _COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET owner note")
 MOST_NOTES = 20
@@ -116,7 +116,7 @@ class _Choice:
     is_flag=True,
     help="With --execute, while consumers are running: pause the group, evict the owners, reset, resume.",
 )
-@click.option("--create", is_flag=True, help="With --execute: create the group, as managed, if it does not exist.")
+@click.option("--create", is_flag=True, help="Create the group, as managed, if it does not exist.")
 @click.option(
     "--export",
     is_flag=True,
@@ -185,8 +185,10 @@ def reset_offsets(
     with open_cluster() as (instances, log):
         directory = GroupDirectory(instances)
         missing = [group for group in named if directory.may_create(group, kind)]
-        _create(instances, missing, reason, allowed=create and execute)
-        wanted = [(group, directory.find(group, kind)) for group in named] or _every_group(directory, kind)
+        new = _create(instances, missing, reason, allowed=create, execute=execute)
+        managed = directory.of(GroupKind.MANAGED)
+        wanted = [(group, managed if group in new else directory.find(group, kind)) for group in named]
+        wanted = wanted or _every_group(directory, kind)
         for _, of_kind in wanted if pause else ():
             of_kind.require_pausable()
 
@@ -199,7 +201,7 @@ def reset_offsets(
 
         problems: dict[str, str] = {}
         plans: list[Plan] = []
-        everyone = directory.resettable(wanted, str(rule), who_acts)
+        everyone = directory.resettable(wanted, str(rule), who_acts, new)
         if all_groups and scope is not None and scope.topics and everyone:
             scope.choose(everyone[0].there, "")  # the topics exist
         for found in everyone:
@@ -251,11 +253,18 @@ def _every_group(directory: GroupDirectory, kind: str | None) -> list[tuple[str,
     return found
 
 
-def _create(instances: AskedInstances, groups: Sequence[str], reason: str, *, allowed: bool) -> None:
+def _create(
+    instances: AskedInstances, groups: Sequence[str], reason: str, *, allowed: bool, execute: bool
+) -> Sequence[str]:
+    """Creates the groups. Without ``execute``, only returns them."""
     for group in groups:
         if not allowed:
             raise NotFound(f"no group {group!r}; to create it with these offsets: --execute --create")
+        if not execute:
+            note(f"group {group} does not exist; --execute creates it")
+            continue
         change_settings(instances.store, group, lambda found: found, by=who(), reason=reason, create=True)
+    return () if execute else groups
 
 
 def _rule(given: Mapping[str, bool | int | str | None]) -> ResetRule:

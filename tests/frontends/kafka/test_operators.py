@@ -204,6 +204,8 @@ def test_the_dashboard_evicts_and_resets_a_group_of_stock_clients(
         eventually(lambda: (joined.poll(0.05), [one["owned"] for one in members()])[1] == [{topic: "0-2"}])
 
         wanted = {"rule": "to-offset", "value": 12, "topics": [f"{topic}:0"]}
+        status, refused = act("reset-offsets", **wanted, pause=True)
+        assert (status, "only for managed groups" in refused["error"]) == (400, True)
         shown = act("reset-offsets", **wanted)[1]
         assert [(row["current_offset"], row["new_offset"], row["owner"]) for row in shown["rows"]] == [(30, 12, "c1")]
         status, refused = act("reset-offsets", confirm=shown["confirm"])

@@ -111,18 +111,21 @@ def _all_read(directory: Path, members: Mapping[str, ChildProcess]) -> bool:
 def _examined(
     cluster: DevCluster, members: Sequence[ChildProcess], options: HealthyOptions, on_progress: OnProgress
 ) -> Mapping[str, Any]:
-    """Examines the cluster until the time is over. Returns the number of examinations, and how often each finding
-    appeared."""
+    """Examines the cluster until the time is over, or until Ctrl-C. Returns the number of examinations, and how often
+    each finding appeared."""
     began, examinations, seen = time.monotonic(), 0, Counter[str]()
     due = began
-    while (now := time.monotonic()) < began + options.minutes * 60 or not examinations:
-        require_running(members)
-        for finding in _findings(cluster):
-            seen[finding] += 1
-            on_progress(f"after {now - began:.0f} s: {finding}")
-        examinations += 1
-        due = max(due + options.every_s, time.monotonic())
-        time.sleep(max(0.0, due - time.monotonic()))
+    try:
+        while (now := time.monotonic()) < began + options.minutes * 60 or not examinations:
+            require_running(members)
+            for finding in _findings(cluster):
+                seen[finding] += 1
+                on_progress(f"after {now - began:.0f} s: {finding}")
+            examinations += 1
+            due = max(due + options.every_s, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+    except KeyboardInterrupt:
+        on_progress("interrupted: this is what was found until now")
     return {"minutes": (time.monotonic() - began) / 60, "examinations": examinations, "findings": seen}
 
 
