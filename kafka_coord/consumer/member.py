@@ -233,7 +233,8 @@ class GroupMember(Generic[K, V]):
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Stops returning records of the given partitions until :meth:`resume`, but keeps the partitions. If one of
-        them moves away and comes back, it is no longer paused."""
+        them moves away and comes back, it is no longer paused. This is not ``kafka-coord groups pause``, which stops
+        rebalances."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from kafka_coord import Consumer
 from kafka_coord.cli.main import LazyCommands, cli
-from tests.cli.commands import commands
+from tests.cli.commands import OPERATIONS, commands
 from tests.cli.running import environment, run
 
 HEAVY = ("kazoo", "confluent_kafka", "rich", "re2", "yaml")
@@ -22,6 +23,21 @@ def test_the_help_of_every_command_has_an_example(path: tuple[str, ...]) -> None
     ran = run(*path, "--help")
     assert ran.code == 0
     assert re.search(rf"kafka-coord {' '.join(path)}\b", ran.out.split("Options:")[0].partition("\n")[2]), ran.out
+
+
+def test_each_kind_of_pause_names_the_others() -> None:
+    names = {
+        "groups pause": run("groups", "pause", "--help").out,
+        "groups resume": run("groups", "resume", "--help").out,
+        "reset-offsets --pause": run("groups", "reset-offsets", "--help").out,
+        "Consumer.pause": str(Consumer.pause.__doc__),
+    }
+    for name, text in names.items():
+        told = " ".join(text.split()).replace("``", "`")
+        others = {"groups pause", "Consumer.pause"} - {name}
+        assert all(one in told for one in others), (name, told)
+    table = OPERATIONS.read_text().partition("| word | what stops | until |")[2].partition("\n\n")[0]
+    assert all(f"`{word}" in table for word in ("groups pause", "Consumer.pause", "hold", "drain", "freeze"))
 
 
 def test_help_loads_no_slow_modules() -> None:

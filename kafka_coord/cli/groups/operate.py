@@ -127,6 +127,9 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
     Consumers keep their partitions and acknowledge outstanding commands. The coordinator makes no new decisions until
     `resume`, so if a consumer dies in the meantime, its partitions have no owner.
 
+    Consumers read on. To stop the records of a partition, an application calls Consumer.pause. To move the offsets of
+    running consumers, use `reset-offsets --pause`.
+
     \b
     kafka-coord groups pause delays --reason "moving disks" --wait
     kafka-coord groups pause --all --reason "upgrading the brokers"
@@ -148,6 +151,8 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
 @connection_options
 def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
     """Allow rebalances of one group again, or of every group with --all. With --all, groups paused by name stay paused.
+
+    `groups pause` has stopped them. It stops no consumer; Consumer.pause and Consumer.resume do, for one partition.
 
     \b
     kafka-coord groups resume delays --wait

@@ -147,7 +147,8 @@ def reset_offsets(
 
     The command fails while a member owns one of the partitions, so stop the consumers first, or give --pause: the
     command then pauses the group, evicts the owners (they register again immediately), resets the offsets, and resumes
-    the group, without restarting any process.
+    the group, without restarting any process. `groups pause` alone stops rebalances, and Consumer.pause the records of
+    a partition; neither changes offsets.
 
     As in Kafka's own tool, an offset outside the log is replaced by the nearest end of the log, and a time after the
     last record by the end. NOTE says so. If any offset has a note, --execute changes nothing in any group, unless the
