@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from kafka_coord.consumer.other_clients import check_properties
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, load_settings, variable_of
 from kafka_coord.zk.options_from_settings import connect_with
@@ -73,6 +72,8 @@ def current_settings(**flags: Any) -> Settings:
     given.pop("config", None)
     properties = dict(_property(written) for written in given.pop("kafka", ()))
     given |= {key.replace("__", "."): value for key, value in flags.items() if not _from_own_variable(key)}
+    from kafka_coord.consumer.other_clients import check_properties  # imported here, because --help needs no model
+
     return check_properties(load_settings(given, file=given_config(), kafka_properties=properties))
 
 
