@@ -199,13 +199,13 @@ class ConsumerCoordinator:
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
         few = sum(map(len, groups.values())) <= _FEW_CONSUMERS
         consumers = [(group, name) for group, names in groups.items() for name in names]
-        paths = (
-            [*layout.PERSISTENT_ROOTS],
-            [layout.broker(broker) for broker in brokers],
-            [layout.request(name) for name in requests],
-        )
-        reads: list[Sequence[Read]] = [[GetData(path) for path in some] for some in paths]
-        reads += [reads_of_settled(groups), reads_of_registrations(consumers) if few else ()]
+        reads: list[Sequence[Read]] = [
+            [GetData(path) for path in layout.PERSISTENT_ROOTS],
+            self._brokers.reads(brokers),
+            [GetData(layout.request(name)) for name in requests],
+            reads_of_settled(groups),
+            reads_of_registrations(consumers) if few else (),
+        ]
         results = iter(read_each(self._store, [read for some in reads for read in some]))
         roots, of_brokers, of_requests, of_groups, registrations = ([*islice(results, len(some))] for some in reads)
         idle = self._take_settled(groups, of_groups)

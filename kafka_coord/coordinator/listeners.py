@@ -17,8 +17,8 @@ from kafka_coord.model import Request, TopicPartition, Unreadable
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.unresolved import awaited_partitions
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import decode_brokers
-from kafka_coord.zk.store import GetData, Node, SessionState, Store
+from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Migration, decode_brokers
+from kafka_coord.zk.store import GetData, Node, Read, SessionState, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -250,25 +250,39 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
 
 class BrokerChangeListener:
     """Watches ``/brokers/ids`` for the brokers' racks. Changes apply only to topics read from then on: racks are just a
-    preference, so it is not worth rereading topics. ``listed`` contains the brokers found at startup; afterwards it is
-    ``None``."""
+    preference, so it is not worth rereading topics. Also reads ``/controller`` whenever the brokers change, as they do
+    in each phase of a migration to KRaft, and warns once about it. ``listed`` contains the brokers found at startup;
+    afterwards it is ``None``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.listed: tuple[str, ...] | None = ()
         self.racks: dict[int, str] = {}
+        self._has_warned = False
 
-    def begin(self, nodes: Sequence[Answer]) -> None:
+    def reads(self, brokers: Sequence[str]) -> list[Read]:
+        """Returns the reads whose answers :meth:`take` takes."""
+        return [GetData(layout.CONTROLLER), *(GetData(layout.broker(broker)) for broker in brokers)]
+
+    def begin(self, answers: Sequence[Answer]) -> None:
         """Processes the listed brokers, whose znodes were read at startup."""
         listed, self.listed = self.listed or (), None
-        self.racks.update(_racks(listed, nodes))
+        self.take(listed, answers)
+
+    def take(self, brokers: Sequence[str], answers: Sequence[Answer]) -> None:
+        controller, *nodes = answers
+        self.racks.update(_racks(brokers, nodes))
+        is_migrating = Migration.of(controller, None) is Migration.RUNNING
+        if is_migrating and not self._has_warned:
+            log.warning("Kafka %s; %s", MIGRATING, DO_NOT_FINALISE)
+        self._has_warned = is_migrating
 
     def on_children(self, brokers: tuple[str, ...] | None) -> None:
         ids = brokers or ()
         if self.listed is not None:
             self.listed = ids
         else:
-            self.racks.update(_racks(ids, read_each(self._store, [GetData(layout.broker(broker)) for broker in ids])))
+            self.take(ids, read_each(self._store, self.reads(ids)))
 
 
 def _racks(brokers: Sequence[str], nodes: Sequence[Answer]) -> dict[int, str]:

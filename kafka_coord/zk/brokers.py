@@ -1,16 +1,26 @@
-"""Reads the Kafka brokers registered below ``/brokers/ids`` and reports what is wrong with unusable registrations."""
+"""Reads the Kafka brokers registered below ``/brokers/ids``, reports what is wrong with unusable registrations, and
+tells whether Kafka migrates its metadata to KRaft."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import MalformedValue, NoAuth
 from kafka_coord.model import Broker, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
+MIGRATING = (
+    "migrates its metadata to KRaft: its znodes are up to date until the migration is finalised, and after that new"
+    " topics and partitions would never be seen"
+)
+DO_NOT_FINALISE = (
+    "do not finalise the migration (zookeeper.metadata.migration.enable stays true on the controllers), because this"
+    " version reads Kafka's metadata from ZooKeeper only"
+)
 _MAX_ID = 2**31 - 1
 
 
@@ -21,6 +31,29 @@ class Brokers:
 
     live: tuple[Broker, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+
+
+class Migration(Enum):
+    """How far Kafka is on its way from ZooKeeper to KRaft, as far as its znodes tell (KIP-866). They do not tell when a
+    migration is finalised: Kafka only ceases to write them."""
+
+    NONE = auto()
+    PREPARED = auto()
+    """A KRaft controller has begun to prepare it, or it was rolled back."""
+    RUNNING = auto()
+    """A KRaft controller is active. It keeps the znodes of topics up to date until the migration is finalised."""
+
+    @classmethod
+    def of(cls, controller: ReadResult | Unreadable, migration: ReadResult | Unreadable) -> Migration:
+        """``controller`` and ``migration`` are what reading ``/controller`` and ``/migration`` returned."""
+        try:
+            written = fields.load_object(controller.data, layout.CONTROLLER) if isinstance(controller, Node) else {}
+        except MalformedValue:
+            written = {}
+        epoch = written.get("kraftControllerEpoch")
+        if isinstance(epoch, int) and epoch >= 0:
+            return cls.RUNNING
+        return cls.PREPARED if isinstance(migration, Node) else cls.NONE
 
 
 def broker_number(name: str) -> int | None:
@@ -60,3 +93,12 @@ def read_brokers(store: Store) -> Brokers | None:
     if not isinstance(listing, tuple):
         return None
     return decode_brokers(listing, store.read_many([GetData(layout.broker(name)) for name in listing]))
+
+
+def read_migration(store: Store) -> Migration:
+    """Raises :class:`StoreUnavailable`."""
+    try:
+        controller, migration = store.read_many([GetData(layout.CONTROLLER), GetData(layout.MIGRATION)])
+    except NoAuth:
+        return Migration.NONE
+    return Migration.of(controller, migration)

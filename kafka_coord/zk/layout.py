@@ -8,6 +8,8 @@ from __future__ import annotations
 
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+MIGRATION = "/migration"
 
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"

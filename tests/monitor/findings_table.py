@@ -36,6 +36,7 @@ from kafka_coord.monitor.doctor.findings import Finding
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import Migration
 from kafka_coord.zk.store import GetChildren, Node, Read, Stat
 
 NOW_MS = 1_800_000_000_000
@@ -198,11 +199,12 @@ ACCESS = [
 PLAIN, SECURE = Listener("PLAINTEXT", "PLAINTEXT", "h1:9092"), Listener("SSL", "SSL", "h1:9093")
 
 
-def registered(found: Any, refused: Mapping[str, str] | None = None) -> Checked:
+def registered(found: Any, refused: Mapping[str, str] | None = None, migration: Migration = Migration.NONE) -> Checked:
     return replaced(
         brokers,
         lambda: brokers.check_brokers(of()),
         read_brokers=answering(found),
+        read_migration=answering(migration),
         _refusal=lambda one: (refused or {}).get(one.address, ""),
     )
 
@@ -241,6 +243,16 @@ BROKERS = [
         LIVE,
     ),
     Case("no broker is registered", registered(of(live=(), unreadable=())), LIVE),
+    Case(
+        "Kafka migrates its metadata to KRaft",
+        registered(of(live=(ONE,), unreadable=()), migration=Migration.RUNNING),
+        registered(of(live=(ONE,), unreadable=()), migration=Migration.PREPARED),
+    ),
+    Case(
+        "because all of them run in KRaft mode",
+        registered(of(live=(), unreadable=()), migration=Migration.RUNNING),
+        LIVE,
+    ),
     Case(
         "broker 1 cannot be reached at PLAINTEXT://h1:9092",
         registered(of(live=(ONE,), unreadable=()), {"h1:9092": "no", "h1:9093": "no"}),

@@ -16,7 +16,7 @@ from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import read_brokers
+from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Migration, read_brokers, read_migration
 from kafka_coord.zk.election import highest_epoch_written
 from kafka_coord.zk.store import Store
 
@@ -38,8 +38,10 @@ def check_brokers(store: Store) -> Iterator[Finding]:
     for one in found.unreadable:
         what = f"{one.path} cannot be read: {one.reason}; consumers and commands use the other brokers"
         yield error(check, what, what_to_do(one.path))
+    migration = read_migration(store)
+    yield from _check_migration(migration, any_broker=bool(brokers))
     if not brokers:
-        if not found.unreadable:
+        if not found.unreadable and migration is not Migration.RUNNING:
             yield error(check, "no broker is registered", "start the brokers; consumers need them")
         return
     listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
@@ -54,6 +56,21 @@ def check_brokers(store: Store) -> Iterator[Finding]:
             yield info(check, what) if reachable else error(check, what, todo)
     if listeners and not any(problems):
         yield ok(check, f"{counted(len(brokers), 'broker')} registered; all listeners accept connections")
+
+
+def _check_migration(phase: Migration, *, any_broker: bool) -> Iterator[Finding]:
+    check = "migration"
+    if phase is Migration.PREPARED:
+        what = f"{layout.MIGRATION} exists: a migration to KRaft is prepared, or was rolled back"
+        yield info(check, what, "do not finalise it: this version reads Kafka's metadata from ZooKeeper only")
+    elif phase is Migration.RUNNING and any_broker:
+        yield warning(check, f"Kafka {MIGRATING}", DO_NOT_FINALISE)
+    elif phase is Migration.RUNNING:
+        what = (
+            "no broker is registered, because all of them run in KRaft mode: running consumers go on, but consumers"
+            f" and commands that start now find no broker. Kafka {MIGRATING}"
+        )
+        yield error(check, what, f"restart one broker in ZooKeeper mode; {DO_NOT_FINALISE}")
 
 
 def _refusal(listener: Listener) -> str:

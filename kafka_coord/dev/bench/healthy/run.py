@@ -40,8 +40,8 @@ _VALUES = tuple(f'{{"carrier":"{carrier}","arr_delay":{delay}}}'.encode() for ca
 
 @dataclass(frozen=True, slots=True)
 class HealthyOptions(BenchOptions):
-    """The members work for ``minutes``, while ``records_per_s`` are written. The doctor examines the cluster every
-    ``every_s`` seconds. Without ``spark``, there is no Spark query."""
+    """The members work for ``minutes``, while ``records_per_s`` are written, once a second. The doctor examines the
+    cluster every ``every_s`` seconds. Without ``spark``, there is no Spark query."""
 
     minutes: float = 60.0
     every_s: float = 30.0
@@ -85,9 +85,7 @@ def _started(
             )
         )
         TopicAdmin(cluster.bootstrap_servers).create(TOPIC, _PARTITIONS, replication=_BROKERS)
-        running.enter_context(
-            Feeding(cluster.bootstrap_servers, TOPIC, max(1, options.records_per_s // 10), 0.1, _VALUES)
-        )
+        running.enter_context(Feeding(cluster.bootstrap_servers, TOPIC, options.records_per_s, 1.0, _VALUES))
         at = cluster.directory / "members"
         at.mkdir(exist_ok=True)
         cast = every_kind(spark=options.spark)
