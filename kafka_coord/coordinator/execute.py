@@ -137,7 +137,7 @@ class Translation:
         self._store = store
         self._plan = decided.plan
         self._group = decided.plan.group
-        self._topics = decided.observation.topics
+        self._topics, self._members = decided.observation.topics, decided.observation.members
         self._missing = set(missing)
         self._start = decided.start
         self._prepare = dict(self._start.prepare)
@@ -233,7 +233,7 @@ class Translation:
 
     def _reset(self, request: Request) -> list[Op]:
         partitions = PartitionSet.of(request.offsets)
-        start = read_start_offsets(self._store, self._group, partitions, self._topics)
+        start = read_start_offsets(self._store, self._group, partitions, self._topics, self._members)
         named = {topic: {str(number) for number in numbers} for topic, numbers in partitions.by_topic()}
         parents = [
             op

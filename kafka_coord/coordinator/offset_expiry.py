@@ -131,8 +131,8 @@ class OffsetExpiry:
         start of the topic would."""
         if name not in observation.topics:
             return []
-        numbers = observation.topics[name].partitions
-        start = read_start_offsets(self._store, observation.group, PartitionSet({name: numbers}), observation.topics)
+        wanted, topics = PartitionSet({name: observation.topics[name].partitions}), observation.topics
+        start = read_start_offsets(self._store, observation.group, wanted, topics, observation.members)
         return [*start.remove.get(name, ()), *start.prepare.get(name, ())]
 
     def _is_bare(self, observation: Observation) -> bool:

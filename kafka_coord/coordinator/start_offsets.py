@@ -17,6 +17,7 @@ from kafka_coord.model import (
     Coverage,
     Member,
     PartitionSet,
+    Subscription,
     TopicInfo,
     TopicOfOffsets,
     TopicPartition,
@@ -53,9 +54,10 @@ class StartOffsets:
 def unclaimed(written: str, identity: str) -> str:
     """Explains why no partition starts from the offsets below a znode that contains ``written``, and what to do about
     it."""
+    value = TopicOfOffsets(identity, 0).data.decode()
     return (
         f"{written[:40]!r} is not a topic identity, so it is unclear which topic the offsets below it belong to, and"
-        f" nothing is started; if they belong to the current topic, set it to {identity!r}; otherwise, delete it"
+        f" nothing is started; if they belong to the current topic, set it to {value!r}; otherwise, delete it"
         " and everything below it"
     )
 
@@ -65,11 +67,10 @@ def read_start_offsets(
     group: str,
     wanted: PartitionSet,
     topics: Mapping[str, TopicInfo],
-    members: Mapping[str, Member] | None = None,
+    members: Mapping[str, Member],
 ) -> StartOffsets:
-    """Reads the committed offsets of ``wanted``. The ``offsets/<topic>`` znode holds the identity of the topic that the
-    offsets below it belong to. With ``members``, also finds out which of the partitions came later
-    (:mod:`~kafka_coord.coordinator.start_offsets`)."""
+    """Reads the committed offsets of ``wanted``, and finds out which of the partitions came later. The
+    ``offsets/<topic>`` znode holds the identity of the topic that the offsets below it belong to."""
     names = wanted.topics
     partitions = tuple(wanted)
     results = read_each(
@@ -84,16 +85,10 @@ def read_start_offsets(
     )
     parents = results[2 : 2 + len(names)]
     children = results[2 + len(names) : 2 + 2 * len(names)]
-    parent: tuple[Op, ...] = (Create(layout.offsets(group)),) if results[0] is None else ()
-    about: Mapping[str, TopicOfOffsets] = {}
-    covered: Coverage | None = None
-    came_later: frozenset[str] = frozenset()
-    if members is not None:
-        about, parent, now = covering(group, results[1], _names(results[0]), members, topics)
-        covered = None if parent else now
-    else:  # an operator's reset, perhaps of a topic that was created after a member has subscribed to it
-        known = remembered(group, results[1])
-        came_later = frozenset(name for name in names if known is None or known.covers(name))
+    about, parent, covered, known = covering(group, results[1], _names(results[0]), members, topics)
+    if parent and known is not None:
+        counted = _counted(store, group, _names(results[0]), members, topics, known)
+        about, parent = {**about, **counted.topics}, (*counted.ops, *parent)
     by_topic = {
         topic: _of_topic(
             layout.topic_offsets(group, topic),
@@ -101,7 +96,7 @@ def read_start_offsets(
             _names(listing),
             topics[topic],
             about.get(topic),
-            came_later=topic in came_later,
+            was_covered=known is None or known.covers(topic),
         )
         for topic, node, listing in zip(names, parents, children, strict=True)
     }
@@ -125,7 +120,7 @@ def read_start_offsets(
         unreadable=unreadable,
         unclaimed={name: topic.below for name, topic in by_topic.items() if topic.unclaimed},
         later=frozenset(later),
-        covered=covered,
+        covered=None if parent else covered,
     )
 
 
@@ -156,18 +151,21 @@ def _of_topic(
     topic: TopicInfo,
     about: TopicOfOffsets | None,
     *,
-    came_later: bool,
+    was_covered: bool,
 ) -> _OfTopic:
+    """``about`` is the value that the znode is about to get. ``was_covered`` tells whether the group remembers a
+    subscription to the topic. If it does, and how many partitions there were is lost, every partition without an offset
+    counts as one that came later, so nothing is skipped."""
     if isinstance(node, Unreadable):
         return _OfTopic(0, unclaimed=node, below=below)
-    count = len(topic.partitions)
+    if about is not None and about.first is not None:
+        return _OfTopic(about.first)
+    unknown = 0 if was_covered else len(topic.partitions)
     if not isinstance(node, Node):
-        if about is not None:
-            return _OfTopic(count if about.first is None else about.first)
-        first = 0 if came_later else count
-        return _OfTopic(first, prepare=(Create(path, TopicOfOffsets(topic.identity, first).data),))
+        return _OfTopic(unknown, prepare=(Create(path, TopicOfOffsets(topic.identity, unknown).data),))
     found = TopicOfOffsets.read(node.data)
-    first = count if found.first is None else found.first
+    is_known = not found.identity or is_identity(found.identity)
+    first = unknown if found.first is None or not is_known else found.first
     now = TopicOfOffsets(topic.identity, first)
     if now == found:
         return _OfTopic(first)
@@ -175,7 +173,7 @@ def _of_topic(
     # an empty value, which Kafka 0.8 writes, stands for the current topic
     if not found.identity or topic.is_same(found.identity):
         return _OfTopic(first, prepare)
-    if not is_identity(found.identity):
+    if not is_known:
         why = unclaimed(node.data.decode(errors="replace"), topic.identity)
         return _OfTopic(first, prepare, unclaimed=Unreadable(path, why), below=below)
     anew = (SetData(path, TopicOfOffsets(topic.identity, 0).data, node.stat.version),)
@@ -213,13 +211,19 @@ def _covered_since(topic: str, members: Mapping[str, Member]) -> float:
     return min(since, default=math.inf)
 
 
+def _subscriptions(members: Mapping[str, Member]) -> tuple[Subscription, ...]:
+    return tuple({id(one.subscription): one.subscription for one in members.values()}.values())
+
+
 class Covering(NamedTuple):
     """What to write before the first start. ``topics`` contains the values of the znodes ``offsets/<topic>`` that
-    ``ops`` create, and ``now`` is what the group remembers once ``ops`` are written."""
+    ``ops`` write, and ``now`` is what the group remembers once ``ops`` are written. ``before`` is what it remembers
+    until then, or ``None`` if that is damaged."""
 
     topics: Mapping[str, TopicOfOffsets]
     ops: tuple[Op, ...]
     now: Coverage
+    before: Coverage | None
 
 
 def remembered(group: str, node: object) -> Coverage | None:
@@ -252,14 +256,14 @@ def covering(
     such topic counts as one that existed already.
     """
     path, known = layout.offsets(group), remembered(group, node)
-    subscriptions = tuple({id(one.subscription): one.subscription for one in members.values()}.values())
+    subscriptions = _subscriptions(members)
     now = (known or Coverage()).with_also(subscriptions)
     if node is not None and not isinstance(node, Node):
-        return Covering({}, (), now)  # an ACL forbids reading it
+        return Covering({}, (), now, known)  # an ACL forbids reading it
     if known == now:
         by_name = frozenset(name for one in now.subscriptions for name in one.topics)
         if not any(one.is_wildcard for one in now.subscriptions) and by_name <= there:
-            return Covering({}, (), now)
+            return Covering({}, (), now, known)
     added = {}
     for name, topic in topics.items():
         if name not in there and any(one.wants(name) for one in subscriptions):
@@ -270,4 +274,28 @@ def covering(
         ops.insert(0, Create(path))
     if now != known:
         ops.append(SetData(path, now.to_bytes()))
-    return Covering(added, tuple(ops), now)
+    return Covering(added, tuple(ops), now, known)
+
+
+def _counted(
+    store: Store,
+    group: str,
+    there: frozenset[str],
+    members: Mapping[str, Member],
+    topics: Mapping[str, TopicInfo],
+    known: Coverage,
+) -> Covering:
+    """Counts the partitions of the topics that only the new subscriptions cover, and whose offsets, perhaps those of
+    Kafka 0.8, are there already. They are written before the coverage too."""
+    subscriptions, names = _subscriptions(members), sorted(there & topics.keys())
+    names = [name for name in names if not known.covers(name) and any(one.wants(name) for one in subscriptions)]
+    paths = [layout.topic_offsets(group, name) for name in names]
+    counted, ops = dict[str, TopicOfOffsets](), list[Op]()
+    for name, path, node in zip(names, paths, read_each(store, [GetData(path) for path in paths]), strict=True):
+        if not isinstance(node, Node):
+            continue
+        found, topic = TopicOfOffsets.read(node.data), topics[name]
+        if found.first is None and (not found.identity or topic.is_same(found.identity)):
+            counted[name] = TopicOfOffsets(topic.identity, len(topic.partitions))
+            ops.append(SetData(path, counted[name].data, node.stat.version))
+    return Covering(counted, tuple(ops), known, known)

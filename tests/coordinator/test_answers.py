@@ -13,7 +13,7 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model import Request, RequestType, TopicInfo, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Delete, Op, SetData, Store
@@ -206,3 +206,18 @@ def test_a_coordinator_resigns_after_its_answer_even_if_the_answers_reply_was_lo
     assert not any(doing.endswith(layout.COORDINATOR_EPOCH) for doing in doings), "no read may delay the next election"
     assert resigned[-1]
     assert read(store, path).message == "coordinator 1 resigned from epoch 1"
+
+
+def test_a_reset_keeps_what_came_after_a_registration_that_the_group_does_not_remember_yet() -> None:
+    """The topic was created after the registration, so none of its records is skipped."""
+    world = World(3)
+    for partition in world.partitions:
+        world.store.delete(layout.offset(GROUP, TOPIC, partition))
+    world.store.delete(layout.topic_offsets(GROUP, TOPIC))
+    world.join(GROUP, "c1")
+    world.catalog.put(TopicInfo(TOPIC, frozenset(world.partitions), "id-1", former_identity=str(1 << 40)))
+    first = world.partitions[0]
+    path = world.ask(Request(RequestType.RESET_OFFSETS, group=GROUP, offsets={TopicPartition(TOPIC, first): 7}))
+    world.settle()
+    assert read(world.store, path).result == "done"
+    assert world.store.get(layout.topic_offsets(GROUP, TOPIC)).data == b"id-1 0"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets
+from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets, unclaimed
 from kafka_coord.model import (
     Coverage,
     Member,
@@ -20,6 +20,7 @@ from kafka_coord.model import (
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, SetData, Stat
 from tests.coordinator.harness import World
+from tests.simulation.store import SimulatedStore, connected_store
 
 GROUP = "delays"
 IDS = {"flights": "TMyOC9fMQO2RvZzC_cfMOw", "fares": "AMyOC9fMQO2RvZzC_cfMOw"}
@@ -149,7 +150,61 @@ def test_a_reset_of_a_topic_that_was_never_started_keeps_what_came_later(
     store = world.store
     store.ensure_path(layout.offsets(GROUP))
     store.set(layout.offsets(GROUP), Coverage().with_also([Subscription.to([remembers])]).to_bytes())
-    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0}}), {"fares": topic("fares", 1)})
+    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0}}), {"fares": topic("fares", 1)}, {})
     (made,) = start.prepare["fares"]
     assert isinstance(made, Create)
     assert made.data == TopicOfOffsets(IDS["fares"], first).data
+
+
+def stored(data: bytes, subscription: Subscription | None = None) -> SimulatedStore:
+    """The store of a group with offsets of ``fares``, that remembers the subscription, if there is one."""
+    store = connected_store()
+    store.ensure_path(layout.topic_offsets(GROUP, "fares"))
+    store.set(layout.topic_offsets(GROUP, "fares"), data)
+    if subscription is not None:
+        store.set(layout.offsets(GROUP), Coverage().with_also([subscription]).to_bytes())
+    return store
+
+
+FARES = {"fares": topic("fares", 3)}
+"""How many partitions there are now."""
+
+
+@pytest.mark.parametrize("data", [b"[]", b"x 3", b"", IDS["fares"].encode(), f"{IDS['fares']}  1789".encode()])
+@pytest.mark.parametrize("subscription", [Subscription.to(["fares"]), Subscription.matching("f.*")])
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_no_record_is_skipped_where_the_number_of_partitions_is_lost(
+    data: bytes, subscription: Subscription, *, is_reset: bool
+) -> None:
+    """What it was replaced by is not a number to go by, and an operator may have repaired the identity alone."""
+    store, members = stored(data, subscription), {"c1": Member("c1", 7, subscription)}
+    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {1}}), FARES, {} if is_reset else members)
+    (written,) = start.prepare["fares"]
+    assert isinstance(written, SetData)
+    assert written.data == TopicOfOffsets(IDS["fares"], 0).data
+    assert start.later == (frozenset() if start.unclaimed else {TopicPartition("fares", 1)})
+
+
+def test_the_value_that_an_operator_is_told_to_set_skips_nothing() -> None:
+    told = unclaimed("[]", IDS["fares"]).partition("set it to '")[2].partition("'")[0].encode()
+    store, members = stored(told), {"c1": Member("c1", 7, Subscription.to(["fares"]))}
+    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {1}}), FARES, members)
+    assert start.later == {TopicPartition("fares", 1)}
+
+
+@pytest.mark.parametrize("wanted", [PartitionSet({"fares": {1}}), PartitionSet()])
+def test_the_partitions_of_a_topic_with_offsets_of_kafka_0_8_are_counted_before_the_group_remembers_it(
+    wanted: PartitionSet,
+) -> None:
+    """Also if nothing is started yet, because the group is paused."""
+    store, members = stored(b""), {"c1": Member("c1", 7, Subscription.to(["fares"]))}
+    start = read_start_offsets(store, GROUP, wanted, FARES, members)
+    assert start.later == frozenset()
+    counted, remembered = start.parent
+    assert isinstance(counted, SetData)
+    assert counted.data == TopicOfOffsets(IDS["fares"], 3).data
+    assert coverage_written((remembered,)) != []
+    store.multi(start.parent)
+    more = {"fares": topic("fares", 4)}
+    again = read_start_offsets(store, GROUP, PartitionSet({"fares": {2, 3}}), more, members)
+    assert (again.parent, again.later) == ((), {TopicPartition("fares", 3)})

@@ -18,7 +18,7 @@ from kafka_coord.consumer.fetch_errors import FetchErrors
 from kafka_coord.consumer.fetched_runs import FetchedRuns
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.coordinator import decision_writer, group_reader, image
+from kafka_coord.coordinator import decision_writer, group_reader, image, start_offsets
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import FirstEnds
 from kafka_coord.coordinator.group_reader import GroupReader
@@ -33,7 +33,7 @@ from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.members.writes import Writer
 from kafka_coord.frontends.socket.heard import HeardNote
-from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, TopicOfOffsets, Zxids
+from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
@@ -49,6 +49,7 @@ from tests.simulation.faults import (
     RETENTION,
     SILENCE,
     SUBSCRIBE,
+    UNREADABLE,
 )
 from tests.simulation.kafka_mutations import KAFKA_MUTATIONS, KAFKA_TELLING
 from tests.simulation.rule_mutations import RULE_MUTATIONS
@@ -377,8 +378,22 @@ def _later_partition_counts_as_a_first_start() -> Patch:
 
 
 def _partitions_counted_at_every_start() -> Patch:
-    original = TopicOfOffsets.read
-    return TopicOfOffsets, "read", classmethod(lambda _cls, data: original(data)._replace(first=None))
+    original = start_offsets._of_topic
+
+    def of_topic(path: Any, node: Any, below: Any, topic: Any, *args: Any, **more: Any) -> Any:
+        found = original(path, node, below, topic, *args, **more)
+        return found if found.stale else replace(found, first=len(topic.partitions))
+
+    return start_offsets, "_of_topic", of_topic
+
+
+def _lost_count_is_the_present_one() -> Patch:
+    original = start_offsets._of_topic
+
+    def of_topic(*args: Any, **_more: Any) -> Any:
+        return original(*args, was_covered=False)
+
+    return start_offsets, "_of_topic", of_topic
 
 
 def _start_waits_for_every_position() -> Patch:
@@ -445,6 +460,7 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "zxids of a group at rest read after its state": _zxids_of_after_the_look,
     "a later partition counts as a first start": _later_partition_counts_as_a_first_start,
     "the partitions of a topic are counted at every start": _partitions_counted_at_every_start,
+    "a lost count of partitions is replaced by the present one": _lost_count_is_the_present_one,
     "a start waits until every partition has a position": _start_waits_for_every_position,
     "no instance lists the ends that members cannot": _no_instance_lists_ends,
     "a subscription is remembered only with a start": _remembered_only_with_a_start,
@@ -458,6 +474,7 @@ TELLING = {
     "a later partition counts as a first start": frozenset({"grow", "kill"}),
     "a subscription is remembered only with a start": frozenset({LATE, "kill"}),
     "the partitions of a topic are counted at every start": frozenset({"grow", "kill"}),
+    "a lost count of partitions is replaced by the present one": frozenset({UNREADABLE, "grow", "kill"}),
     "a waiting consumer hands out": frozenset({SILENCE, "evict"}),
     "a consumer goes on without listing its channel first": frozenset({SILENCE, "rebalance"}),
     "a marker is passed before the record before it is handed out": frozenset({MARKERS, "grow"}),

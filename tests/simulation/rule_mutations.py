@@ -107,7 +107,9 @@ def _steps_cut_from_a_plan() -> Patch:
 
     def decide(store: Any, observation: Any, assignors: Any, _covered: Any) -> Decided:
         decided = plan(observation, assignors)
-        start = start_offsets.read_start_offsets(store, observation.group, decided.started, observation.topics)
+        start = start_offsets.read_start_offsets(
+            store, observation.group, decided.started, observation.topics, observation.members
+        )
         steps = [kept for step in decided.steps if (kept := _cut(step, PartitionSet.of(start.unreadable))) is not None]
         return Decided(replace(decided, steps=tuple(steps)), observation, start)
 
