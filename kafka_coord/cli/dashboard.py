@@ -16,9 +16,9 @@ from kafka_coord.settings import Settings, host_and_port
 from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
+    from kafka_coord.groups.lag import LagService
     from kafka_coord.monitor.dashboard.live import Live
     from kafka_coord.monitor.dashboard.sources import Sources
-    from kafka_coord.monitor.lag_rings import LagRings
 
 
 @click.command()
@@ -74,18 +74,17 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
             served.close()
 
 
-def live_documents(settings: Settings, rings: LagRings | None = None) -> Live:
+def live_documents(settings: Settings, lag_service: LagService | None = None) -> Live:
     """Returns the live documents behind the dashboard. They have a ZooKeeper session of their own, which is opened when
-    the first page is requested. ``rings`` may be shared with the lag sampler."""
+    the first page is requested. ``lag_service`` may be shared with the lag sampler."""
     from kafka_coord.monitor.dashboard.live import Live
 
-    return Live(partial(_open_sources, settings, rings))
+    return Live(partial(_open_sources, settings, lag_service))
 
 
-def _open_sources(settings: Settings, rings: LagRings | None, wake: Callable[[], None]) -> Sources:
+def _open_sources(settings: Settings, lag_service: LagService | None, wake: Callable[[], None]) -> Sources:
+    from kafka_coord.groups.lag import LagService, remainders_of
     from kafka_coord.monitor.dashboard.sources import Sources
-    from kafka_coord.monitor.lag_rings import LagRings
-    from kafka_coord.monitor.remainders import remainders_of
 
     zookeeper = settings.zookeeper
     store = connect_with(zookeeper, settings)
@@ -96,5 +95,5 @@ def _open_sources(settings: Settings, rings: LagRings | None, wake: Callable[[],
         session_timeout_ms=zookeeper.session_timeout_ms,
         tls=zookeeper.tls,
         wake=wake,
-        rings=rings or LagRings(remainders=remainders_of(store, settings.kafka.properties)),
+        service=lag_service or LagService(remainders=remainders_of(store, settings.kafka.properties)),
     )

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.frontends.socket.gateway import LeadershipView
     from kafka_coord.frontends.socket.server import GatewayServer
+    from kafka_coord.groups.lag import LagService
     from kafka_coord.monitor.dashboard.site import Site
     from kafka_coord.monitor.lag_metrics import LagSampler
-    from kafka_coord.monitor.lag_rings import LagRings
     from kafka_coord.monitor.metrics import MetricsServer
     from kafka_coord.monitor.tracing import Tracing
     from kafka_coord.zk.store import Store
@@ -183,9 +183,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.gateway import LeadershipView
+    from kafka_coord.groups.lag import LagService, remainders_of
     from kafka_coord.kafka.offsets import BrokerLog
-    from kafka_coord.monitor.lag_rings import LagRings
-    from kafka_coord.monitor.remainders import remainders_of
 
     tracing = _tracing(settings.serve, broker_id)
     settings = _with_renewed_properties(settings)
@@ -217,8 +216,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
             parts.callback(lister.close)
             leadership_view.service = service
             # shared by the lag sampler and the dashboard
-            rings = LagRings(remainders=remainders_of(store, settings.kafka.properties))
-            lags, site = _lags(settings, service, rings), _dashboard(settings, rings, renewed)
+            lag_service = LagService(remainders=remainders_of(store, settings.kafka.properties))
+            lags, site = _lags(settings, service, lag_service), _dashboard(settings, lag_service, renewed)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site, renewed)
             for part in (tracing, lags, metrics, site, kafka, gateway):
                 if part is not None:
@@ -328,7 +327,7 @@ def log_dead_thread(died: threading.ExceptHookArgs) -> None:
     log.critical("thread %s crashed, which is a bug; restart this instance", name, exc_info=error)
 
 
-def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> LagSampler | None:
+def _lags(settings: Settings, service: CoordinatorService, lag_service: LagService) -> LagSampler | None:
     if not settings.serve.lag_metrics_groups:
         return None
     from kafka_coord.monitor.lag_metrics import LagSampler
@@ -339,7 +338,7 @@ def _lags(settings: Settings, service: CoordinatorService, rings: LagRings) -> L
         lambda: service.leads,
         most=settings.serve.lag_metrics_groups,
         interval_s=settings.serve.lag_metrics_interval_ms / 1000,
-        rings=rings,
+        service=lag_service,
     )
 
 
@@ -375,7 +374,7 @@ def _metrics(
     return server
 
 
-def _dashboard(settings: Settings, rings: LagRings, renewed: _Renewed) -> Site | None:
+def _dashboard(settings: Settings, lag_service: LagService, renewed: _Renewed) -> Site | None:
     if settings.serve.listen_http is None or not settings.serve.http_dashboard:
         return None
     from kafka_coord.cli.dashboard import live_documents
@@ -388,7 +387,7 @@ def _dashboard(settings: Settings, rings: LagRings, renewed: _Renewed) -> Site |
 
         logins = Logins(renewed.ones["operators"].newest)
         operating = Operating(logins, partial(open_store, settings), settings.kafka.properties)
-    return Site(live_documents(settings, rings), operating)
+    return Site(live_documents(settings, lag_service), operating)
 
 
 def _gateway(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,6 @@ from kafka_coord.groups.group import (
     GroupRow,
     LogRanges,
     MemberRow,
-    OnOffsets,
     Unowned,
 )
 from kafka_coord.groups.instances import (
@@ -42,7 +41,7 @@ from kafka_coord.groups.log import about_group, decisions, entry_of, owned_by, r
 from kafka_coord.groups.offsets import Committed, all_partitions, rows_of
 from kafka_coord.groups.requests import Acting, OnProgress, record
 from kafka_coord.groups.reset import Resettable
-from kafka_coord.groups.verbs import Convertible, GroupVerbs, ListedGroups
+from kafka_coord.groups.verbs import Contact, Convertible, GroupOffsets, GroupVerbs, ListedGroups, OnOffsets
 from kafka_coord.kafka.coordinators import Ask, committed_offsets, fetch_offsets, refused_offsets, unless_moving
 from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
@@ -143,11 +142,11 @@ class ClientGroups:
         return tuple(map(_row, self.groups))
 
 
-def list_client_groups(instances: AskedInstances) -> ClientGroups:
-    """Lists all client-assigned groups, sorted by name, without offsets. Queries all instances at once. If no instance
-    has ever served Kafka clients, there are no groups."""
+def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None = None) -> ClientGroups:
+    """Lists all client-assigned groups, or those ``wanted`` that exist, sorted by name, without offsets. Queries all
+    instances at once. If no instance has ever served Kafka clients, there are no groups."""
     directory = instances.directory()
-    responses, silent = instances.ask_each(directory.addresses, _list)
+    responses, silent = instances.ask_each(directory.addresses, partial(_list, wanted=wanted))
     found: dict[str, ClientGroup] = {}
     missing = []
     failed: dict[str, str] = {}
@@ -208,9 +207,11 @@ class _Listed(NamedTuple):
     failed: Mapping[str, str]
 
 
-async def _list(ask: Ask) -> _Listed:
-    listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
-    names = [group.group_id for group in listed.groups]
+async def _list(ask: Ask, wanted: Sequence[str] | None) -> _Listed:
+    names, error_code = wanted, 0
+    if names is None:
+        listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
+        names, error_code = [group.group_id for group in listed.groups], listed.error_code
     groups: list[Any] = []
     for part in parts(names, _IN_ONE_REQUEST):
         request = message("DescribeGroupsRequest")(groups=tuple(part))
@@ -222,7 +223,7 @@ async def _list(ask: Ask) -> _Listed:
             failed[one.group_id] = named(one.error_code)
     # a group that is dead by now was deleted after it was listed
     described = [one for one in groups if not one.error_code and one.group_state in _STATES]
-    return _Listed(listed.error_code, described, failed)
+    return _Listed(error_code, described, failed)
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
@@ -312,6 +313,11 @@ def described(
     return tuple(descriptions)
 
 
+def _sampled(found: GroupDescription) -> GroupOffsets:
+    members = {one.consumer: Contact(one.host or "", one.client or "") for one in found.members}
+    return GroupOffsets(found.group, found.offsets, 0, members)
+
+
 def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:
     is_consumer = described.protocol_type == CONSUMER  # only consumers' metadata can be decoded
     subscribed = [subscription(one.member_metadata) if is_consumer else None for one in described.members]
@@ -378,8 +384,19 @@ class ClientAssignedVerbs(GroupVerbs):
         readable = (one.lag_note for one, group in zip(descriptions, groups, strict=True) if not group.problem)
         if on_offsets is not None:
             for one in descriptions:
-                on_offsets(one.group, one.offsets, 0)
+                on_offsets(_sampled(one))
         return ListedGroups(rows, next(readable, ""), (*listed.missing, *offsets_unknown(groups)))
+
+    def offsets(
+        self, groups: Sequence[str], cluster: Cluster, log_ranges: LogRanges, resting: Collection[str] = ()
+    ) -> tuple[Sequence[GroupOffsets], Sequence[str]]:
+        del resting
+        listed = list_client_groups(self.instances, groups) if groups else ClientGroups()
+        found = with_offsets(self.instances, listed.groups)
+        return [_sampled(one) for one in described(found, cluster.topics, log_ranges)], (
+            *listed.missing,
+            *offsets_unknown(found),
+        )
 
     def describe(
         self,

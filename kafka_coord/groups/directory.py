@@ -20,7 +20,6 @@ from kafka_coord.groups.group import (
     GroupRow,
     LagTotal,
     LogRanges,
-    OnOffsets,
     WaitingCommand,
 )
 from kafka_coord.groups.instances import AskedInstances, Presences
@@ -28,7 +27,7 @@ from kafka_coord.groups.managed import ManagedVerbs, describe_snapshots, group_r
 from kafka_coord.groups.requests import Acting, ask
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.state import read_groups, read_waiting
-from kafka_coord.groups.verbs import GroupVerbs
+from kafka_coord.groups.verbs import GroupOffsets, GroupVerbs, OnOffsets
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
@@ -197,6 +196,18 @@ class GroupDirectory:
         rows = sorted((row for one in listed for row in one.rows), key=_largest_first)
         notes = (one.lag_note for one in listed if one.lag_note)
         return AllGroups(cluster, tuple(rows), next(notes, ""), tuple(text for one in listed for text in one.missing))
+
+    def offsets(
+        self, kinds: Mapping[str, GroupKind], cluster: Cluster, log_ranges: LogRanges, resting: Collection[str] = ()
+    ) -> tuple[Sequence[GroupOffsets], Sequence[str]]:
+        """Reads what is sampled of the groups in ``kinds``, like :meth:`GroupVerbs.offsets`."""
+        found: list[GroupOffsets] = []
+        notes: list[str] = []
+        for kind, names in grouped(kinds, kinds.__getitem__).items():
+            theirs, unknown = self.of(kind).offsets(names, cluster, log_ranges, resting)
+            found += theirs
+            notes += unknown
+        return found, notes
 
     def describe(
         self,

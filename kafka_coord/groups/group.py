@@ -127,7 +127,7 @@ class OffsetRow:
     owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group has members, but none subscribes
     to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
     for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
-    read (:mod:`kafka_coord.monitor.remainders`). ``unresolved`` is the reason why the partition has no position yet,
+    read (:mod:`kafka_coord.groups.lag`). ``unresolved`` is the reason why the partition has no position yet,
     although a consumer was told to start it at its end.
     """
 
@@ -288,10 +288,6 @@ class GroupDescription:
     @property
     def lag(self) -> LagTotal:
         return LagTotal.of_rows(self.offsets)
-
-
-OnOffsets = Callable[[str, Sequence[OffsetRow], int], None]
-"""Receives a group's name, its partitions, and the time of its last rebalance (ms since 1970; 0 if unknown)."""
 
 
 @dataclass(frozen=True, slots=True)

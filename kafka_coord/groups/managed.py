@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kafka_coord.coordinator.image import read_targets
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
@@ -21,7 +22,6 @@ from kafka_coord.groups.group import (
     LogRanges,
     MemberRow,
     OffsetRow,
-    OnOffsets,
     WaitingCommand,
     paused_by,
 )
@@ -34,6 +34,7 @@ from kafka_coord.groups.offsets import (
     partitions_of,
     read_all_committed,
     read_committed,
+    rows_of,
 )
 from kafka_coord.groups.requests import Acting, OnProgress, ask, pause, pause_of, resume, settled, submit, wait_until
 from kafka_coord.groups.reset import Resettable
@@ -47,7 +48,7 @@ from kafka_coord.groups.state import (
     waits,
     without_member,
 )
-from kafka_coord.groups.verbs import Convertible, GroupVerbs, ListedGroups
+from kafka_coord.groups.verbs import Contact, Convertible, GroupOffsets, GroupVerbs, ListedGroups, OnOffsets
 from kafka_coord.model import (
     NO_PARTITIONS,
     Action,
@@ -271,6 +272,20 @@ def _with_awaited(rows: Iterable[OffsetRow], awaited: Mapping[TopicPartition, st
     )
 
 
+def offsets_of(snapshot: GroupSnapshot, committed: Committed, logs: Mapping[TopicPartition, LogRange]) -> GroupOffsets:
+    """Returns what is sampled of a group that has already been read."""
+    seen = snapshot.observation
+    members = {name: Contact(one.host or "", one.client or "") for name, one in seen.members.items()}
+    rows = offset_rows(seen, committed, logs)
+    return GroupOffsets(snapshot.group, rows, seen.decided_ms, members, seen.pause is not None)
+
+
+def _has_others(target: Mapping[str, PartitionSet], committed: Committed) -> bool:
+    """Returns whether a group with members has offsets of topics that its target does not name."""
+    named = {topic for share in target.values() for topic in share.topics}
+    return bool(target) and not named.issuperset(tp.topic for tp in committed.offsets)
+
+
 def group_row(
     snapshot: GroupSnapshot, cluster: Cluster, also_unreadable: int = 0, lag: LagTotal | None = None
 ) -> GroupRow:
@@ -363,15 +378,38 @@ class ManagedVerbs(GroupVerbs):
         logs, note = _logs(snapshots, committed, log_ranges)
         rows = []
         for group, snapshot in sorted(snapshots.items()):
-            seen, lag = snapshot.observation, None
+            lag = None
             if log_ranges is not None:
-                offsets = offset_rows(seen, committed[group], logs)
-                lag = LagTotal.of_rows(offsets)
+                found = offsets_of(snapshot, committed[group], logs)
+                lag = LagTotal.of_rows(found.rows)
                 if on_offsets is not None:
-                    on_offsets(group, offsets, seen.decided_ms)
+                    on_offsets(found)
             unreadable = len(committed[group].unreadable) + commands[group]
             rows.append(group_row(snapshot, cluster, also_unreadable=unreadable, lag=lag))
         return ListedGroups(tuple(rows), note)
+
+    def offsets(
+        self, groups: Sequence[str], cluster: Cluster, log_ranges: LogRanges, resting: Collection[str] = ()
+    ) -> tuple[Sequence[GroupOffsets], Sequence[str]]:
+        """The target of a group at rest lists its partitions and members, so only the target and the offsets are read,
+        unless some of the offsets are of other topics: which of these count only the subscriptions tell."""
+        committed = read_all_committed(self.store, groups, cluster.topics)
+        targets = {
+            name: target.members if target is not None else {}
+            for name, target in read_targets(self.store, [name for name in groups if name in resting]).items()
+        }
+        targets = {name: target for name, target in targets.items() if not _has_others(target, committed[name])}
+        snapshots = read_groups(self.store, [name for name in groups if name not in targets], cluster)
+        owned = {name: PartitionSet.union(target.values()) for name, target in targets.items()}
+        at_rest = {name: owned[name] | PartitionSet.of(committed[name].offsets) for name in targets}
+        wanted = [partitions_of(one.observation, committed[name]) for name, one in snapshots.items()]
+        logs, note = log_ranges(PartitionSet.union((*at_rest.values(), *wanted)))
+        found = [offsets_of(one, committed[name], logs) for name, one in snapshots.items()]
+        for name, target in targets.items():
+            held = {tp: (consumer, "owned") for consumer, theirs in target.items() for tp in theirs}
+            rows = rows_of(at_rest[name], held, committed[name], logs)
+            found.append(GroupOffsets(name, rows, 0, dict.fromkeys(target, Contact())))
+        return found, [note] if note else []
 
     def describe(
         self,

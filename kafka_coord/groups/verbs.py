@@ -6,13 +6,13 @@ A verb without options is one entry in :data:`VERBS`: the command line and the H
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.cluster import Cluster
-from kafka_coord.groups.group import AnswerDocument, GroupDescription, GroupRow, LogRanges, OnOffsets
+from kafka_coord.groups.group import AnswerDocument, GroupDescription, GroupRow, LogRanges, OffsetRow
 from kafka_coord.groups.instances import AskedInstances, Presences
 from kafka_coord.groups.requests import Acting, OnProgress
 from kafka_coord.groups.reset import Resettable
@@ -28,6 +28,28 @@ class ListedGroups:
     rows: tuple[GroupRow, ...]
     lag_note: str = ""
     missing: tuple[str, ...] = ()
+
+
+class Contact(NamedTuple):
+    """Where a member runs, and the client id that it gave. Each is "" if it is unknown."""
+
+    host: str = ""
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """What is sampled of one group: its partitions, the time of its last rebalance (ms since 1970; 0 if unknown), and
+    its live members."""
+
+    group: str
+    rows: tuple[OffsetRow, ...]
+    decided_ms: int
+    members: Mapping[str, Contact]
+    paused: bool = False
+
+
+OnOffsets = Callable[[GroupOffsets], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,14 @@ class GroupVerbs(ABC):
     def list(self, cluster: Cluster, log_ranges: LogRanges | None, on_offsets: OnOffsets | None) -> ListedGroups:
         """Lists all groups. If ``log_ranges`` is given, calls it once, adds the lags, and passes each group's
         partitions to ``on_offsets``."""
+
+    @abstractmethod
+    def offsets(
+        self, groups: Sequence[str], cluster: Cluster, log_ranges: LogRanges, resting: Collection[str] = ()
+    ) -> tuple[Sequence[GroupOffsets], Sequence[str]]:
+        """Reads what is sampled of the groups, and calls ``log_ranges`` once. Leaves out groups that do not exist. Of
+        ``resting`` groups, which are at rest, may read less; their members may then be without contact. Also returns
+        messages about what is unknown."""
 
     @abstractmethod
     def describe(

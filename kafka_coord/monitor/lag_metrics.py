@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -13,12 +13,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.group import GroupRow, LagTotal, OffsetRow
+from kafka_coord.groups.group import GroupRow, LagTotal
 from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.monitor.exposition import gauge, labelled
-from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Sample:
 class LagSampler:
     """Measures the lag on a thread and a ZooKeeper session of its own, so that the coordinator's requests are not held
     up. Measures only while ``leads`` returns true, so that only one instance reports the lag. Reports at most ``most``
-    groups, to limit the number of series, and adds their samples to ``rings`` for the dashboard."""
+    groups, to limit the number of series, and adds their samples to ``service`` for the dashboard."""
 
     def __init__(
         self,
@@ -50,14 +51,14 @@ class LagSampler:
         *,
         most: int,
         interval_s: float,
-        rings: LagRings | None = None,
+        service: LagService | None = None,
     ) -> None:
         self._open_store = open_store
         self._properties = properties
         self._leads = leads
         self._most = most
         self._interval_s = interval_s
-        self._rings = rings
+        self._service = service
         self._sample: Sample | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lag-sampler", daemon=True)
@@ -123,7 +124,7 @@ class LagSampler:
             if leads:
                 try:
                     store = store or self._open_store()
-                    self._sample = measure_lags(store, self._properties, most=self._most, rings=self._rings)
+                    self._sample = measure_lags(store, self._properties, most=self._most, service=self._service)
                 except KafkaCoordError as error:
                     self._unmeasured()
                     log.warning("cannot measure the lag of the groups: %s", error, extra={"event": "lag_unmeasured"})
@@ -142,33 +143,38 @@ class LagSampler:
         self._sample = replace(last, rows=(), left_out=0, incomplete=True)
 
 
-def measure_lags(store: Store, properties: Mapping[str, str], *, most: int, rings: LagRings | None = None) -> Sample:
+def measure_lags(
+    store: Store, properties: Mapping[str, str], *, most: int, service: LagService | None = None
+) -> Sample:
     """Measures and returns the lag of all groups. Adds a sample of the ``most`` groups with the largest lag to
-    ``rings``. Raises :class:`KafkaCoordError`."""
+    ``service``. Raises :class:`KafkaCoordError`."""
     began = time.monotonic()
     now_ms = round(store.clock.time() * 1000)
-    offsets: dict[str, tuple[Sequence[OffsetRow], int]] = {}
+    offsets: dict[str, GroupOffsets] = {}
 
-    def keep(group: str, found: Sequence[OffsetRow], decided_ms: int) -> None:
-        if rings is not None and group not in offsets:
-            offsets[group] = rings.judged(group, found, now_ms), decided_ms
+    def keep(found: GroupOffsets) -> None:
+        if service is not None and found.group not in offsets:
+            offsets[found.group] = replace(found, rows=service.judged(found.group, found.rows, now_ms))
 
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
     try:
-        listed = GroupDirectory(AskedInstances(store, properties)).list(reader.ranges, None if rings is None else keep)
+        listed = GroupDirectory(AskedInstances(store, properties)).list(
+            reader.ranges, None if service is None else keep
+        )
     finally:
         reader.close()
     rows = listed.rows
-    if rings is not None:
+    if service is not None:
         rows = tuple(_judged(row, offsets) for row in rows)
-        for row in reversed(rows[:most]):  # the rings drop the groups with the largest lag last
+        for row in reversed(rows[:most]):  # the service drop the groups with the largest lag last
             if row.group in offsets:
-                rings.add(row.group, now_ms, *offsets[row.group])
+                found = offsets[row.group]
+                service.add(row.group, now_ms, found.rows, found.decided_ms)
     now = time.monotonic()
     return Sample(now, now - began, rows[:most], max(0, len(rows) - most), bool(listed.missing))
 
 
-def _judged(row: GroupRow, offsets: Mapping[str, tuple[Sequence[OffsetRow], int]]) -> GroupRow:
+def _judged(row: GroupRow, offsets: Mapping[str, GroupOffsets]) -> GroupRow:
     if row.group not in offsets:
         return row
-    return replace(row, lag=LagTotal.of_rows(offsets[row.group][0]))
+    return replace(row, lag=LagTotal.of_rows(offsets[row.group].rows))

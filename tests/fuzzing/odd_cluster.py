@@ -15,11 +15,11 @@ import msgspec
 
 from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFound, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.groups.lag import LagService
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
 from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.monitor.lag_metrics import measure_lags
-from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 from tests.cli.running import run
@@ -177,14 +177,16 @@ class OddCluster:
 
     def sources(self, wake: Callable[..., None] = lambda *_: None) -> Sources:
         """What the dashboard's server reads. The caller closes it."""
-        return Sources(self.connected(), _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=wake, rings=LagRings())
+        return Sources(
+            self.connected(), _HOSTS, {}, session_timeout_ms=10_000, tls=False, wake=wake, service=LagService()
+        )
 
     def pages(self) -> Iterator[tuple[str, str]]:
         """Yields each document of the dashboard, and the sample of ``/metrics``, with its fault or ``""``."""
         store, sources = self.connected(), self.sources()
         names = {"topic": "flights", "partition": "0"}
         try:
-            yield "/metrics", _fault(lambda: str(measure_lags(store, {}, most=10, rings=LagRings())))
+            yield "/metrics", _fault(lambda: str(measure_lags(store, {}, most=10, service=LagService())))
             for task in TASKS.values():
                 yield task.path, _fault(lambda task=task: task.read(sources))
             for route in ROUTES:

@@ -17,6 +17,7 @@ from kafka_coord.errors import BrokerError, MalformedValue, NoAuth, NoNode, Stor
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.groups.group import OffsetRow, Verdict
 from kafka_coord.groups.instances import InstanceDirectory
+from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.model import Action, Broker, GroupKind, Listener, PartitionSet, Pause, TopicPartition, Unreadable
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
@@ -34,7 +35,6 @@ from kafka_coord.monitor.doctor import (
 )
 from kafka_coord.monitor.doctor.findings import Finding
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
-from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration
 from kafka_coord.zk.store import GetChildren, Node, Read, Stat

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow, Verdict
+from kafka_coord.groups.lag import KEPT_MS, LagService
+from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.model import Action, TopicPartition
 from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
-from kafka_coord.monitor.lag_rings import KEPT_MS, LagRings
-from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 
 NOW_MS = 1_800_000_000_000
 EARLIER_MS = NOW_MS - 12 * 60_000
@@ -99,25 +99,25 @@ def test_records_that_were_deleted_unread_are_a_finding_of_their_own() -> None:
 
 
 def test_a_group_is_not_keeping_up_while_a_partition_is_unknown() -> None:
-    rings = LagRings()
+    service = LagService()
     for at in range(13):
         seen = [row(0, lag=0), row(1, lag=None), row(2, lag=None)]
-        rings.add("delays", NOW_MS + at * 10_000, seen)
-    trends = rings.trends("delays")
+        service.add("delays", NOW_MS + at * 10_000, seen)
+    trends = service.trends("delays")
     assert (trends.verdict, trends.unknown) == (Verdict.UNKNOWN, 2)
-    assert rings.verdict("delays") is Verdict.UNKNOWN
+    assert service.verdict("delays") is Verdict.UNKNOWN
 
     nobody_subscribes = [replace(one, holding=NOT_SUBSCRIBED) for one in seen[1:]]
-    rings.add("delays", NOW_MS + 200_000, [seen[0], *nobody_subscribes])
-    assert (rings.verdict("delays"), rings.trends("delays").unknown) == (Verdict.KEEPING_UP, 0)
+    service.add("delays", NOW_MS + 200_000, [seen[0], *nobody_subscribes])
+    assert (service.verdict("delays"), service.trends("delays").unknown) == (Verdict.KEEPING_UP, 0)
 
 
 def test_a_partition_that_nobody_subscribes_to_is_never_hot() -> None:
-    rings = LagRings()
+    service = LagService()
     for at in range(13):
         busy = replace(row(0, lag=1_000 * at), holding=NOT_SUBSCRIBED)
-        rings.add("delays", NOW_MS + at * 10_000, [busy, replace(row(1, lag=0), holding=NOT_SUBSCRIBED)])
-    assert rings.trends("delays").hot == []
+        service.add("delays", NOW_MS + at * 10_000, [busy, replace(row(1, lag=0), holding=NOT_SUBSCRIBED)])
+    assert service.trends("delays").hot == []
 
 
 def test_the_finding_about_a_hot_partition_does_not_recommend_more_consumers() -> None:
@@ -148,34 +148,36 @@ def test_offsets_that_an_operator_set_are_reported_for_a_day() -> None:
 
 
 def test_the_first_sample_shows_by_the_time_of_the_commit_that_a_consumer_hangs() -> None:
-    rings = LagRings()
-    rings.add("delays", NOW_MS, [row(0, committed_ms=EARLIER_MS)])
-    assert rings.trends("delays").of("flights", 0) == Trend(Verdict.STALLED, EARLIER_MS)
-    rings.add("fresh", NOW_MS, [row(0, committed_ms=EARLIER_MS)], decided_ms=NOW_MS - 5_000)
-    assert rings.trends("fresh").verdict is Verdict.UNKNOWN, "its owner got the partition only a moment ago"
+    service = LagService()
+    service.add("delays", NOW_MS, [row(0, committed_ms=EARLIER_MS)])
+    assert service.trends("delays").of("flights", 0) == Trend(Verdict.STALLED, EARLIER_MS)
+    service.add("fresh", NOW_MS, [row(0, committed_ms=EARLIER_MS)], decided_ms=NOW_MS - 5_000)
+    assert service.trends("fresh").verdict is Verdict.UNKNOWN, "its owner got the partition only a moment ago"
 
 
 def test_samples_are_kept_for_an_hour_and_the_least_recent_group_is_forgotten() -> None:
-    rings = LagRings(most_samples=65)
+    service = LagService(most_samples=65)
     for minute in range(100):
-        rings.add("delays", minute * 60_000, [row(0)])
-    taken = rings.samples("delays", TopicPartition("flights", 0))
+        service.add("delays", minute * 60_000, [row(0)])
+    taken = service.samples("delays", TopicPartition("flights", 0))
     assert len(taken) == 61
     assert taken[0].at_ms == 99 * 60_000 - KEPT_MS
-    rings.add("orders", NOW_MS, [row(0), row(1)])
-    assert rings.totals("delays") == []
-    assert rings.totals("orders") == [(NOW_MS, 1_800, 0, 0)]
-    rings.add("orders", NOW_MS + 1, [row(1)])
-    assert rings.samples("orders", TopicPartition("flights", 0)) == [], "samples of a missing partition must be removed"
+    service.add("orders", NOW_MS, [row(0), row(1)])
+    assert service.totals("delays") == []
+    assert service.totals("orders") == [(NOW_MS, 1_800, 0, 0)]
+    service.add("orders", NOW_MS + 1, [row(1)])
+    assert service.samples("orders", TopicPartition("flights", 0)) == [], (
+        "samples of a missing partition must be removed"
+    )
 
 
 def test_samples_of_two_writers_that_arrive_out_of_order_show_no_rewind() -> None:
-    rings = LagRings()
-    rings.add("delays", NOW_MS, [row(0, committed_ms=NOW_MS + 800)])
-    rings.add("delays", NOW_MS + 500, [row(0, lag=950, committed_ms=NOW_MS + 300)])  # read before the first sample
-    rings.add("delays", NOW_MS - 500, [row(0, committed_ms=NOW_MS + 900)])  # began before the other samples
-    assert [one.at_ms for one in rings.samples("delays", TopicPartition("flights", 0))] == [NOW_MS]
-    assert [at for at, *_ in rings.totals("delays")] == [NOW_MS, NOW_MS + 500]
+    service = LagService()
+    service.add("delays", NOW_MS, [row(0, committed_ms=NOW_MS + 800)])
+    service.add("delays", NOW_MS + 500, [row(0, lag=950, committed_ms=NOW_MS + 300)])  # read before the first sample
+    service.add("delays", NOW_MS - 500, [row(0, committed_ms=NOW_MS + 900)])  # began before the other samples
+    assert [one.at_ms for one in service.samples("delays", TopicPartition("flights", 0))] == [NOW_MS]
+    assert [at for at, *_ in service.totals("delays")] == [NOW_MS, NOW_MS + 500]
 
 
 def test_the_finding_about_a_rewound_offset_has_the_time_and_a_command() -> None:

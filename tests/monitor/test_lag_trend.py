@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.groups.group import Verdict
-from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.lag_trend import (
+from kafka_coord.groups.lag_trend import (
     WINDOW_MS,
     LagSample,
     Trend,
@@ -16,6 +15,7 @@ from kafka_coord.monitor.lag_trend import (
     verdict,
     verdict_of_group,
 )
+from kafka_coord.model import TopicPartition
 
 
 def samples(offsets: list[int | None], lags: list[int | None], owned: str = "") -> list[LagSample]:

@@ -10,10 +10,10 @@ import pytest
 
 from kafka_coord.cli.groups import show
 from kafka_coord.groups.group import NOT_SUBSCRIBED, LagTotal
+from kafka_coord.groups.lag import LagService
 from kafka_coord.groups.offsets import Committed, offset_rows
 from kafka_coord.model import Member, Observation, Subscription, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.model.lag import LogRange
-from kafka_coord.monitor.lag_rings import LagRings
 
 TOPICS = {name: TopicInfo(name, frozenset({0}), "4711") for name in ("flights", "fares")}
 OFFSETS = Committed({TopicPartition("flights", 0): 90, TopicPartition("fares", 0): 0, TopicPartition("gone", 0): 0})
@@ -36,15 +36,15 @@ def test_topics_that_nobody_subscribes_to_are_marked_and_not_counted() -> None:
 
 
 def test_a_busy_topic_that_nobody_subscribes_to_is_not_hot() -> None:
-    rings = LagRings()
+    service = LagService()
     topics = {name: TopicInfo(name, frozenset({0, 1}), "4711") for name in ("flights", "fares")}
     seen = replace(group(Subscription.to(["flights"])), topics=topics)
     offsets = Committed({TopicPartition(topic, number): 0 for topic in topics for number in (0, 1)})
     for minute in range(10):
         ends = {TopicPartition(topic, number): 10_000 * minute * (1 - number) for topic in topics for number in (0, 1)}
         logs = {tp: LogRange(0, end) for tp, end in ends.items()}
-        rings.add("delays", 60_000 * minute, offset_rows(seen, offsets, logs))
-    assert {hot.partition.topic for hot in rings.trends("delays").hot} == {"flights"}
+        service.add("delays", 60_000 * minute, offset_rows(seen, offsets, logs))
+    assert {hot.partition.topic for hot in service.trends("delays").hot} == {"flights"}
 
 
 def test_the_total_of_a_description_names_the_partitions_that_it_counts() -> None:

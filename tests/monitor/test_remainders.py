@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kafka_coord.groups.group import OffsetRow, Verdict
+from kafka_coord.groups.lag import STILL_MS, LagService, Next, Remainders
+from kafka_coord.groups.lag_trend import WINDOW_MS
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.doctor.lag import Lags, check_lag
-from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.lag_trend import WINDOW_MS
-from kafka_coord.monitor.remainders import STILL_MS, Next, Remainders
 
 TP = TopicPartition("t", 0)
 OLD_MS = 10 * WINDOW_MS
@@ -39,11 +38,11 @@ class Log:
 
 def judged_as(log: Log, found: OffsetRow) -> tuple[OffsetRow, Verdict, list[str]]:
     """The row, the verdict, and the doctor's sentences."""
-    rings = LagRings(remainders=Remainders(log))
-    (seen,) = rings.judged("g", [found], NOW_MS)
-    rings.add("g", NOW_MS, [seen])
-    findings = [one.what + one.todo for one in check_lag(Lags("g", [seen], rings.trends("g"), {"c1": ""}), NOW_MS)]
-    return seen, rings.verdict("g"), findings
+    service = LagService(remainders=Remainders(log))
+    (seen,) = service.judged("g", [found], NOW_MS)
+    service.add("g", NOW_MS, [seen])
+    findings = [one.what + one.todo for one in check_lag(Lags("g", [seen], service.trends("g"), {"c1": ""}), NOW_MS)]
+    return seen, service.verdict("g"), findings
 
 
 def test_a_remainder_of_markers_is_no_lag():

@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.groups.lag import Next, Probe, probe_with
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.remainders import Next, Probe, probe_with
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka

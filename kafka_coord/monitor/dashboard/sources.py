@@ -39,6 +39,8 @@ from kafka_coord.groups.group import (
     lag_fields,
 )
 from kafka_coord.groups.instances import AskedInstances, Presence, read_presences
+from kafka_coord.groups.lag import LagRound, LagService
+from kafka_coord.groups.lag_trend import trend
 from kafka_coord.groups.managed import describe_groups
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.kafka.offsets import LogRangeCache
@@ -58,7 +60,6 @@ from kafka_coord.monitor.dashboard.documents import (
     UnassignedDocument,
     UnassignedGroupDocument,
 )
-from kafka_coord.monitor.dashboard.group_lags import GroupLags
 from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRows
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
@@ -67,8 +68,6 @@ from kafka_coord.monitor.doctor.findings import FindingDocument, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.lag_rings import LagRings
-from kafka_coord.monitor.lag_trend import trend
 from kafka_coord.zk.store import Store
 
 MAX_ROWS = 100
@@ -120,7 +119,7 @@ class NotReadYet(Exception):
 
 class Sources:
     """Reads documents for all open pages. ``store`` was opened with ``hosts``, ``session_timeout_ms`` and ``tls``.
-    ``properties`` are librdkafka settings. Calls ``wake``, which must be thread-safe, when a group changes. ``rings``
+    ``properties`` are librdkafka settings. Calls ``wake``, which must be thread-safe, when a group changes. ``service``
     outlive the session."""
 
     def __init__(
@@ -132,10 +131,10 @@ class Sources:
         session_timeout_ms: int,
         tls: bool,
         wake: Callable[[], None],
-        rings: LagRings,
+        service: LagService,
     ) -> None:
         self.store = store
-        self._rings = rings
+        self._service = service
         self._hosts, self._tls, self._session_timeout_ms = hosts, tls, session_timeout_ms
         self._properties = properties
         self._instances = AskedInstances(store, properties)
@@ -148,7 +147,7 @@ class Sources:
         self._clients: ClientGroups | None = None
         """``None`` before the first read."""
         self._client_rows: dict[str, GroupRow] = {}
-        self.lags = GroupLags(store, self._logs.read, rings)
+        self.lags = LagRound(self._directory, self._logs.read, service)
         self._states: _States | None = None
         self._heard: dict[str, tuple[float, Mapping[tuple[str, str], Presence]]] = {}
         self._servers: dict[str, ServerFacts] = {}
@@ -187,7 +186,7 @@ class Sources:
         behind."""
         names = None
         if self._has_many_groups:
-            names = [name for name, row in list(self.rows.rows.items()) if row.state not in {"Stable", "Empty"}]
+            names = [name for name, row in list(self._all_rows().items()) if row.state not in {"Stable", "Empty"}]
             names += [name for name in self.lags.furthest_behind if name not in names]
         found = examine(
             self.store,
@@ -197,15 +196,15 @@ class Sources:
             kafka=self._properties,
             groups=names,
             writes=False,
-            lag=LagSight(self._logs.read, self._rings),
+            lag=LagSight(self._logs.read, self._service),
             servers=self._servers,
             earlier=self._cluster,
             access_findings=self._access_findings,
         )
         shown = [FindingDocument.of(one) for one in found]
         if names is not None:
-            left_out = len(self.rows.rows) - len(names)
-            what = f"{left_out} of {len(self.rows.rows)} managed groups are at rest, and were not examined here"
+            several = len(self._all_rows())
+            what = f"{several - len(names)} of {several} groups are at rest, and were not examined here"
             shown.append(FindingDocument.of(info("groups", what, "kafka-coord doctor examines all groups")))
         return shown
 
@@ -265,7 +264,8 @@ class Sources:
         states = self._states
         if states is None or (states.version, states.clients) != (self.rows.version, self._client_rows):
             self._states = states = _States.of(self.rows, self._client_rows)
-        lagging = [row for name in self.lags.furthest_behind if (row := self.rows.rows.get(name)) is not None]
+        known = self._all_rows()
+        lagging = [row for name in self.lags.furthest_behind if (row := known.get(name)) is not None]
         minutes = Counter(at // 60_000 for at in list(self.rows.decided_ms) if at > now_ms - RECENT_MS)
         this_minute = now_ms // 60_000
         of_cluster = asdict(ClusterDocument.of(cluster))
@@ -276,18 +276,18 @@ class Sources:
             states=dict(states.counts),
             troubled=[self._with_lag(row) for row in states.troubled[:MAX_ROWS]],
             troubled_count=len(states.troubled),
-            lagging=[self._with_lag(row, verdict=self._rings.verdict(row.group)) for row in lagging],
+            lagging=[self._with_lag(row, verdict=self._service.verdict(row.group)) for row in lagging],
             lagging_count=self.lags.behind,
             lag_unknown=self.lags.unknown,
             lag_since=iso_time(self.lags.since_ms),
-            lag_unmeasured=max(0, len(self.rows.rows) - len(self.lags.measured)),
+            lag_unmeasured=max(0, len(known) - len(self.lags.measured)),
             rebalances=[(minute * 60_000, minutes[minute]) for minute in range(this_minute - 59, this_minute + 1)],
             missing=list(self._clients.missing if self._clients is not None else ()),
         )
 
     @property
     def _has_many_groups(self) -> bool:
-        return len(self.rows.rows) > MANY_GROUPS
+        return len(self.rows.rows) + len(self._client_rows) > MANY_GROUPS
 
     def groups(self, search: str = "", state: str = "", limit: str = "") -> list[GroupRowDocument]:
         """Returns the first matching groups, sorted by name. Raises :class:`NotReadYet`."""
@@ -342,10 +342,9 @@ class Sources:
         return True
 
     def read_lags(self) -> bool:
-        """Measures the lag of the next few managed groups. Returns whether any group was measured."""
-        rows, cluster = self.rows, self._seen()
+        """Measures the lag of the next few groups. Returns whether any group was measured."""
         # with many groups, the next sample comes too late for a trend
-        return self.lags.step(rows, cluster, sampled=not self._has_many_groups)
+        return self.lags.step(self._all_rows(), self._seen(), self.rows.is_at_rest if self._has_many_groups else None)
 
     # --- one group ---------------------------------------------------------------------------------------------------
 
@@ -384,11 +383,11 @@ class Sources:
     def group_findings(self, group: str) -> list[FindingDocument]:
         """Returns the doctor's findings about the group."""
         if self._directory.find(group).kind is GroupKind.MANAGED:
-            found = examine_group(self.store, group, LagSight(self._logs.read, self._rings), self._cluster)
+            found = examine_group(self.store, group, LagSight(self._logs.read, self._service), self._cluster)
             return [FindingDocument.of(one) for one in found if one.severity is not Severity.OK]
         seen = self._describe(group, self._logs.known)
         members = {one.consumer: one.host or "" for one in seen.members}
-        lags = Lags(group, counted(seen.offsets), self._rings.trends(group), members)
+        lags = Lags(group, counted(seen.offsets), self._service.trends(group), members)
         now_ms = self._now_ms()
         trail = self._trail(group)
         of_clients = [unreadable_finding(one) for one in trail.unreadable]
@@ -401,8 +400,8 @@ class Sources:
         found = self._describe(group, self._logs.read)
         with self._lock:
             self._memory(group).asked = True
-        self._rings.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
-        trends = self._rings.trends(group)
+        self._service.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
+        trends = self._service.trends(group)
         judged = [(row, trends.of(row.topic, row.partition)) for row in counted(found.offsets)]
         return LagDocument(
             group=group,
@@ -421,7 +420,7 @@ class Sources:
                 )
                 for row, one in judged
             ],
-            samples=self._rings.totals(group),
+            samples=self._service.totals(group),
         )
 
     def partition(self, group: str, topic: str, partition: str) -> PartitionDocument:
@@ -435,7 +434,7 @@ class Sources:
             memory = self._memory(group)
             self._observe(group, memory, found)
             spans = _spans(memory.timeline, tp) if memory.timeline is not None else []
-        samples = self._rings.samples(group, tp)
+        samples = self._service.samples(group, tp)
         judged = trend(samples)
         return PartitionDocument.of(
             rows[0],
@@ -466,7 +465,7 @@ class Sources:
 
     def _describe(self, group: str, log_ranges: LogRanges) -> GroupDescription:
         found = self._directory.find(group).describe(group, log_ranges, self._presences, self._seen())
-        return replace(found, offsets=self._rings.judged(group, found.offsets, self._now_ms()))
+        return replace(found, offsets=self._service.judged(group, found.offsets, self._now_ms()))
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
         """Returns what the instance knows about all its consumers. Queries it at most once every few seconds."""

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import LogRanges, counted
-from kafka_coord.groups.managed import read_actions
-from kafka_coord.groups.offsets import Committed, offset_rows, read_all_committed
+from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.managed import offsets_of, read_actions
+from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.groups.state import GroupSnapshot, read_groups, read_waiting
-from kafka_coord.model import PartitionSet, Unreadable
+from kafka_coord.groups.verbs import GroupOffsets
+from kafka_coord.model import GroupKind, PartitionSet, Unreadable
 from kafka_coord.monitor.doctor import access, brokers, certificates, channel, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor import groups as of_groups
 from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
 from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import CHECK as LAG
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
-from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
@@ -33,10 +36,10 @@ _MOMENT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LagSight:
-    """The input for the lag checks. ``rings`` contains the earlier samples, and the examination adds a new one."""
+    """The input for the lag checks. ``service`` contains the earlier samples, and the examination adds a new one."""
 
     log_ranges: LogRanges
-    rings: LagRings = field(default_factory=LagRings)
+    service: LagService = field(default_factory=LagService)
 
 
 def examine(
@@ -57,7 +60,7 @@ def examine(
     ``kafka`` holds the librdkafka settings for connections to the brokers.
 
     Writes and removes one ephemeral znode to check the clock, unless ``writes`` is false. If ``groups`` is given,
-    checks only the managed groups in it. If ``lag`` is ``None``, does not check the lag. ``servers`` holds what
+    checks only the groups in it. If ``lag`` is ``None``, does not check the lag. ``servers`` holds what
     ZooKeeper's servers reported to the previous examination, and is updated. ``earlier`` is an earlier view of the
     cluster, which saves listing the groups again if the list has not changed. ``access_findings`` replaces the ACL
     check. A check that cannot be completed is also reported as a finding.
@@ -80,6 +83,9 @@ def examine(
     yield from _check_topics(cluster)
     yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, kafka or {}))
     yield from _made("groups", lambda: _check_groups(store, cluster, groups, lag))
+    if lag is not None:
+        sight = lag
+        yield from _made(LAG, lambda: _check_client_groups(AskedInstances(store, kafka or {}), cluster, groups, sight))
 
 
 def examine_group(
@@ -113,7 +119,7 @@ def _check_groups(
     store: Store, cluster: Cluster, names: Sequence[str] | None, lag: LagSight | None
 ) -> Iterator[Finding]:
     now_ms = round(store.clock.time() * 1000)
-    snapshots = _seen_twice(store, cluster, cluster.groups if names is None else names)
+    snapshots = _seen_twice(store, cluster, [name for name in cluster.groups if names is None or name in names])
     yield from channel.check_channel(cluster, snapshots)
     queued, unreadable = read_requests(store)
     yield from of_groups.check_pause(cluster, now_ms)
@@ -129,29 +135,37 @@ def _check_each(
     yield from (of_groups.unreadable_finding(one) for one in (*waiting.unreadable, *unreadable))
     committed = read_all_committed(store, snapshots, cluster.topics)
     for group, one in committed.items():
-        known = lag.rings.last_offsets(group) if lag is not None and one.unreadable else {}
+        known = lag.service.last_offsets(group) if lag is not None and one.unreadable else {}
         known_at = {layout.offset(group, *tp): offset for tp, offset in known.items()}
         yield from (of_groups.unreadable_finding(unread, known_at.get(unread.path)) for unread in one.unreadable)
     if lag is not None:
-        yield from _check_lags(snapshots, committed, lag, now_ms)
+        # the brokers are asked only about partitions with a committed offset, because the others have no lag
+        partitions = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
+        logs, note = lag.log_ranges(partitions) if partitions else ({}, "")
+        if note:
+            yield info(LAG, note)
+        found = (offsets_of(one, committed[name], logs) for name, one in sorted(snapshots.items()))
+        yield from _check_lags(found, lag, now_ms)
     yield from check_actions(actions, now_ms)
     yield from of_groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
 
 
-def _check_lags(
-    snapshots: Mapping[str, GroupSnapshot], committed: Mapping[str, Committed], lag: LagSight, now_ms: int
+def _check_lags(groups: Iterable[GroupOffsets], lag: LagSight, now_ms: int) -> Iterator[Finding]:
+    for one in groups:
+        found = lag.service.sampled(replace(one, rows=tuple(counted(one.rows))), now_ms)
+        yield from check_lag(Lags.of(found, lag.service.trends(one.group)), now_ms)
+
+
+def _check_client_groups(
+    instances: AskedInstances, cluster: Cluster, names: Sequence[str] | None, lag: LagSight
 ) -> Iterator[Finding]:
-    """Checks the lag. Queries the brokers only about partitions with a committed offset; the others have no lag."""
-    partitions = PartitionSet.union(PartitionSet.of(one.offsets) for one in committed.values())
-    logs, note = lag.log_ranges(partitions) if partitions else ({}, "")
-    if note:
-        yield info(LAG, note)
-    for group, snapshot in sorted(snapshots.items()):
-        seen = snapshot.observation
-        rows = lag.rings.judged(group, counted(offset_rows(seen, committed[group], logs)), now_ms)
-        lag.rings.add(group, now_ms, rows, seen.decided_ms)
-        members = {name: member.host or "" for name, member in seen.members.items()}
-        yield from check_lag(Lags(group, rows, lag.rings.trends(group), members, paused=seen.pause is not None), now_ms)
+    """Checks the lag of client-assigned groups. A managed group hides one of the same name."""
+    clients, hidden = GroupDirectory(instances).of(GroupKind.CLIENT_ASSIGNED), set(cluster.groups)
+    listed, _ = clients.names() if names is None else (names, ())  # others report what cannot be listed
+    now_ms = round(instances.store.clock.time() * 1000)
+    found, notes = clients.offsets([name for name in listed if name not in hidden], cluster, lag.log_ranges)
+    yield from (info(LAG, note) for note in notes)
+    yield from _check_lags(found, lag, now_ms)
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
 from kafka_coord.groups.group import OffsetRow, Verdict, ago, lasting
+from kafka_coord.groups.lag_trend import Hot, Trend, Trends
+from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import Action, PartitionSet
 from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
-from kafka_coord.monitor.lag_trend import Hot, Trend, Trends
 
 CHECK = "lag"
 NEWS_MS = 3_600_000
@@ -37,6 +38,11 @@ class Lags:
     trends: Trends
     members: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
+
+    @classmethod
+    def of(cls, found: GroupOffsets, trends: Trends) -> Lags:
+        members = {name: contact.host for name, contact in found.members.items()}
+        return cls(found.group, found.rows, trends, members, found.paused)
 
 
 def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:

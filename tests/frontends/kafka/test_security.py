@@ -39,10 +39,10 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.tls import Certificate
+from kafka_coord.groups.lag import Next, probe_with
 from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.model import StartPoint
 from kafka_coord.model import TopicPartition as Partition
-from kafka_coord.monitor.remainders import Next, probe_with
 from kafka_coord.spark import fetching
 from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run

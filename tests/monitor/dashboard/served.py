@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 from jsonschema import Draft202012Validator
 
+from kafka_coord.groups.lag import LagService
 from kafka_coord.monitor.dashboard.live import Live
 from kafka_coord.monitor.dashboard.logins import Logins, OperatorsFile
 from kafka_coord.monitor.dashboard.operating import Operating
 from kafka_coord.monitor.dashboard.site import Site
 from kafka_coord.monitor.dashboard.sources import Sources
 from kafka_coord.monitor.exposition import Exposition
-from kafka_coord.monitor.lag_rings import LagRings
 from kafka_coord.zk.session import connect
 
 OPENAPI = json.loads((resources.files("kafka_coord.monitor.dashboard") / "assets" / "openapi.json").read_text())
@@ -110,11 +110,11 @@ def operators_file(folder: Path, **tokens: str) -> Path:
 
 @contextmanager
 def serving(hosts: str, operators: Path | None = None) -> Iterator[Served]:
-    rings = LagRings()
+    service = LagService()
 
     def opened(wake: Any) -> Sources:
         store = connect(hosts, session_timeout_ms=10_000, connect_timeout_s=1.0)
-        return Sources(store, hosts, {}, session_timeout_ms=10_000, tls=False, wake=wake, rings=rings)
+        return Sources(store, hosts, {}, session_timeout_ms=10_000, tls=False, wake=wake, service=service)
 
     def for_an_action() -> closing[Any]:
         return closing(connect(hosts, session_timeout_ms=10_000, connect_timeout_s=1.0))

@@ -130,7 +130,7 @@ export function overview() {
           Object.entries(found.states).map(([name, many]) => figure(count(many), name, STATE[name])),
           figure(worst ? short(worst.lag) : found.lag_unmeasured ? "…" : found.lag_unknown ? "unknown" : "0",
             [worst ? ["worst lag known, of ", to(worst.group, "groups", worst.group)] : "worst lag",
-              found.lag_unknown > 0 && `, unknown for ${count(found.lag_unknown)} ${plural(found.lag_unknown, "partition")} of managed groups`]),
+              found.lag_unknown > 0 && `, unknown for ${count(found.lag_unknown)} ${plural(found.lag_unknown, "partition")}`]),
           figure(count(total), `${plural(total, "rebalance")} in the last hour`)),
         found.groups_unread > 0 && h("p", { class: "soft" }, `still to be read: ${count(found.groups_unread)} ${plural(found.groups_unread, "group")}`),
         section("Needs attention", findings(known["/cluster/findings"])),

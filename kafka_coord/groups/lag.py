@@ -1,0 +1,342 @@
+"""The one lag service: samples the lag of groups of every kind, and keeps what trends and rates need.
+
+Metrics, dashboard and ``doctor`` ask it. It keeps a bounded number of samples, so that a trend is available at once.
+
+The end of a log may consist of offsets that hold no record: markers of transactions, aborted records, and gaps left by
+compaction. An application that commits the offset after each record never gets past them, so they look like lag. No
+request for offsets tells them apart from records, so :class:`Remainders` reads: from the committed offset on, as a
+consumer with ``read_committed``, until the first record or the end. It does so only in partitions whose offset stands
+still, and remembers what it has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import nsmallest
+from typing import NamedTuple
+
+from kafka_coord.errors import KafkaCoordError
+from kafka_coord.groups.cluster import Cluster
+from kafka_coord.groups.directory import GroupDirectory
+from kafka_coord.groups.group import GroupRow, LagTotal, LogRanges, OffsetRow, Verdict, counted
+from kafka_coord.groups.lag_trend import (
+    LagSample,
+    Trends,
+    hot_partitions,
+    total_trend,
+    trend,
+    verdict,
+    verdict_of_group,
+)
+from kafka_coord.groups.verbs import GroupOffsets
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.model import TopicPartition
+from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+STILL_MS = 5_000
+"""A partition is read once its committed offset has not moved for this long."""
+MOST_AT_ONCE = 200
+_MOST_REMEMBERED = 200_000
+_READ_S = 3.0
+"""The longest time, in seconds, that one call of :meth:`Remainders.judged` reads."""
+_REFUSED_MS = 60_000
+"""How long a refusal to read a partition is remembered."""
+_KEPT_MS = 300_000
+"""How long it is remembered what was found, because a topic may be recreated under its name."""
+
+
+class Next(NamedTuple):
+    """The first offset that holds a record or, if ``is_record`` is false, the end of what a consumer may read."""
+
+    offset: int
+    is_record: bool
+
+
+Probe = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, Next | None]]
+"""Reads from the given offsets. Returns what it has found, and ``None`` for partitions that it may not read. Leaves out
+partitions of which it learned nothing in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundRemainder:
+    """No record lies in [begin, next.offset), as of ``at_ms`` (ms since 1970)."""
+
+    begin: int
+    next: Next
+    at_ms: int
+
+
+class Remainders:
+    """Corrects the lag of partitions, with what ``probe`` finds. Thread-safe."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._found: dict[TopicPartition, _FoundRemainder] = {}
+        self._refused: dict[TopicPartition, int] = {}
+        """Until when (ms since 1970) a partition is not read again."""
+        self._since: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        """Maps a group's partition to its committed offset, and since when it has stood there (ms since 1970)."""
+
+    def judged(self, group: str, rows: Sequence[OffsetRow], now_ms: int) -> tuple[OffsetRow, ...]:
+        """Returns the rows with the lag counted from the first offset that holds a record. In a partition whose offset
+        stands still, and whose remainder could not be read, ``unread`` is set."""
+        self._forget(now_ms)
+        still = {row.tp for row in rows if row.lag and self._stands_still(group, row, now_ms)}
+        unknown = [row for row in rows if row.tp in still and not self._knows(row)]
+        wanted = {row.tp: row.first_left for row in unknown if self._refused.get(row.tp, 0) <= now_ms}
+        if wanted:
+            self._read(dict(list(wanted.items())[:MOST_AT_ONCE]), now_ms)
+        return tuple(self._corrected(row, row.tp in still) if row.lag else row for row in rows)
+
+    def _forget(self, now_ms: int) -> None:
+        for tp in [tp for tp, found in list(self._found.items()) if found.at_ms < now_ms - _KEPT_MS]:
+            self._found.pop(tp, None)
+        if len(self._since) > _MOST_REMEMBERED:
+            self._since.clear()
+
+    def _stands_still(self, group: str, row: OffsetRow, now_ms: int) -> bool:
+        committed = row.committed_offset or 0
+        at, since = self._since.get((group, row.tp), (-1, now_ms))
+        if at != committed:
+            since = now_ms if row.committed_ms is None else min(now_ms, row.committed_ms)
+            self._since[group, row.tp] = committed, since
+        return now_ms - since >= STILL_MS
+
+    def _applying(self, row: OffsetRow) -> _FoundRemainder | None:
+        found, end = self._found.get(row.tp), row.end_offset or 0
+        return found if found is not None and found.begin <= row.first_left <= found.next.offset <= end else None
+
+    def _knows(self, row: OffsetRow) -> bool:
+        """Returns whether it is known if a record lies between the committed offset and the end."""
+        found = self._applying(row)
+        return found is not None and (found.next.is_record or found.next.offset >= (row.end_offset or 0))
+
+    def _corrected(self, row: OffsetRow, still: bool) -> OffsetRow:
+        found = self._applying(row)
+        if found is None:
+            return replace(row, unread=still)
+        lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.first_left))
+        return replace(row, lag=lag, unread=still and not self._knows(row))
+
+    def _read(self, wanted: Mapping[TopicPartition, int], now_ms: int) -> None:
+        if not self._lock.acquire(blocking=False):
+            return  # another thread is reading
+        try:
+            for tp, found in self._probe(wanted).items():
+                if found is None:
+                    self._refused[tp] = now_ms + _REFUSED_MS
+                else:
+                    self._found[tp] = _FoundRemainder(wanted[tp], found, now_ms)
+        except KafkaCoordError as error:
+            log.debug("could not read the end of some logs: %s", error)
+        finally:
+            self._lock.release()
+
+
+def remainders_of(store: Store, properties: Mapping[str, str]) -> Remainders:
+    """Returns remainders that are read from the brokers registered in ``store``."""
+    return Remainders(probe_with(partial(bootstrap_servers, store, properties), properties))
+
+
+def probe_with(bootstrap: Callable[[], str], properties: Mapping[str, str]) -> Probe:
+    """Returns a probe that reads with a client of its own, which lives for one call. ``bootstrap`` returns the brokers'
+    addresses, and ``properties`` are librdkafka settings."""
+
+    def probe(wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Next | None]:
+        from kafka_coord.kafka.librdkafka import first_records
+
+        found = first_records(bootstrap(), properties, wanted, _READ_S)
+        return {tp: one and Next(*one) for tp, one in found.items()}
+
+    return probe
+
+
+KEPT_MS = 3_600_000
+MAX_SAMPLES = 200_000
+"""The maximum number of partition samples in all groups together (about 40 MB). If there are more, the group that was
+sampled least recently is dropped."""
+_OF_GROUP, _OF_PARTITION, _LEAST = 20_000, 720, 36
+_TRIMMED = 60
+"""How many old totals are removed at a time. In between, totals are only appended, so updates to pages stay small."""
+
+
+@dataclass(slots=True)
+class _Ring:
+    totals: list[tuple[int, int | None, int, int | None]] = field(default_factory=list)
+    samples: dict[TopicPartition, list[LagSample]] = field(default_factory=dict)
+    counts: frozenset[TopicPartition] = frozenset()
+    """The partitions of the last sample that count in totals."""
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of partitions whose lag is unknown in the last sample."""
+        return self.totals[-1][2] if self.totals else None
+
+    @property
+    def known_totals(self) -> list[tuple[int, int]]:
+        """The (ms since 1970, lag) of each sample that is comparable with the last one: both have the same number of
+        partitions with an unknown lag."""
+        return [(at, lag) for at, lag, unknown, _ in self.totals if lag is not None and unknown == self.unknown]
+
+    @property
+    def size(self) -> int:
+        """The size in samples. Each partition counts as two more samples, since its own entry takes that much
+        memory."""
+        return sum(2 + len(taken) for taken in self.samples.values())
+
+
+class LagService:
+    """The recent lag samples of every group. Thread-safe: several writers (an open page, the metrics) may sample the
+    same group. ``remainders`` finds out which offsets hold no record; without it, every offset counts as a record.
+    If a managed and a client-assigned group have the same name, only the managed group may be sampled."""
+
+    def __init__(self, most_samples: int = MAX_SAMPLES, remainders: Remainders | None = None) -> None:
+        self._remainders = remainders
+        self._lock = threading.Lock()
+        self._most = most_samples
+        self._size = 0
+        self._rings: OrderedDict[str, _Ring] = OrderedDict()
+
+    def judged(self, group: str, rows: Sequence[OffsetRow], now_ms: int) -> tuple[OffsetRow, ...]:
+        """Returns the group's rows with a lag that counts only from the next record on. May read from the brokers."""
+        return tuple(rows) if self._remainders is None else self._remainders.judged(group, rows, now_ms)
+
+    def sampled(self, found: GroupOffsets, now_ms: int) -> GroupOffsets:
+        """Adds a sample of the group, and returns the group as judged."""
+        rows = self.judged(found.group, found.rows, now_ms)
+        self.add(found.group, now_ms, rows, found.decided_ms)
+        return replace(found, rows=rows)
+
+    def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
+        """Adds a sample whose reading began at ``now_ms``, unless the last sample is at least as new. ``decided_ms`` is
+        the time of the group's last rebalance."""
+        total, counts = LagTotal.of_rows(rows), frozenset(row.tp for row in counted(rows))
+        most = max(_LEAST, min(_OF_PARTITION, _OF_GROUP // max(1, len(rows))))
+        with self._lock:
+            ring = self._rings.setdefault(group, _Ring())
+            self._rings.move_to_end(group)
+            before = ring.size
+            if ring.totals and now_ms <= ring.totals[-1][0]:
+                return
+            ring.totals.append((now_ms, total.lag, total.unknown, total.gone))
+            if len(ring.totals) > _OF_PARTITION + _TRIMMED or ring.totals[0][0] < now_ms - KEPT_MS - 300_000:
+                del ring.totals[:_TRIMMED]
+            kept: dict[TopicPartition, list[LagSample]] = {}
+            for row in rows:
+                tp = row.tp
+                kept[tp] = taken = ring.samples.get(tp, [])
+                still_ms = None if row.committed_ms is None else max(row.committed_ms, decided_ms)
+                if taken and still_ms is not None and still_ms < (taken[-1].still_ms or 0):
+                    continue  # another writer's sample began earlier, but read this partition later
+                owned = row.holding == "owned"
+                gone = row.gone or 0
+                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread, gone))
+                while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
+                    del taken[0]
+            ring.samples, ring.counts = kept, counts
+            self._size += ring.size - before
+            while self._size > self._most and len(self._rings) > 1:
+                self._size -= self._rings.popitem(last=False)[1].size
+
+    def totals(self, group: str) -> list[tuple[int, int | None, int, int | None]]:
+        """Returns one [ms since 1970, lag, number of partitions whose lag is unknown, number of unread records that are
+        gone] per sample, oldest first."""
+        with self._lock:
+            ring = self._rings.get(group)
+            return list(ring.totals) if ring is not None else []
+
+    def samples(self, group: str, tp: TopicPartition) -> list[LagSample]:
+        with self._lock:
+            ring = self._rings.get(group)
+            return list(ring.samples.get(tp, ())) if ring is not None else []
+
+    def last_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Returns the last known committed offset of each partition."""
+        with self._lock:
+            ring = self._rings.get(group) or _Ring()
+            known = ((tp, one.committed) for tp, taken in ring.samples.items() for one in taken)
+            return {tp: committed for tp, committed in known if committed is not None}
+
+    def trends(self, group: str) -> Trends:
+        """Returns the trends that the group's samples show."""
+        with self._lock:
+            ring = self._rings.get(group) or _Ring()
+            found = {tp: list(taken) for tp, taken in ring.samples.items()}
+            totals, counts = ring.known_totals, ring.counts
+        trends = {tp: trend(taken) for tp, taken in found.items()}
+        counted_samples = {tp: taken for tp, taken in found.items() if tp in counts}
+        return Trends(trends, total_trend(totals), hot_partitions(counted_samples), counts)
+
+    def verdict(self, group: str) -> Verdict:
+        """Returns the same verdict as :meth:`trends`, with less work."""
+        with self._lock:
+            ring = self._rings.get(group) or _Ring()
+            of_partitions = (verdict(ring.samples[tp]) for tp in ring.counts)
+            return verdict_of_group(of_partitions, total_trend(ring.known_totals))
+
+
+AT_ONCE = 20
+"""The number of groups measured in one step of a round."""
+MAX_LAGGING = 20
+
+
+class LagRound:
+    """Measures the lag of all groups in turn, a few at a time. Only one thread may call :meth:`step`.
+
+    In a large cluster, most managed groups are at rest. The target of such a group lists its partitions and members, so
+    only the target and the offsets are read, unless some of the offsets are of other topics.
+    """
+
+    def __init__(self, directory: GroupDirectory, log_ranges: LogRanges, service: LagService) -> None:
+        self.measured: dict[str, tuple[int, LagTotal]] = {}
+        """Group → the time when its lag was measured (ms since 1970), and the lag."""
+        self.consumers: dict[str, tuple[str, ...]] = {}
+        """The members of each measured group."""
+        self.furthest_behind: tuple[str, ...] = ()
+        self.behind = 0
+        """The number of groups with lag, or with unread records that are gone."""
+        self.since_ms: int | None = None
+        """The time when the oldest lag was measured (ms since 1970)."""
+        self._directory = directory
+        self._log_ranges = log_ranges
+        self._service = service
+        self._left: deque[str] = deque()
+
+    def step(self, rows: Mapping[str, GroupRow], cluster: Cluster, resting: Callable[[str], bool] | None) -> bool:
+        """Measures the next few groups of ``rows``. Adds a sample of each, unless ``resting`` is given, which says
+        which groups are at rest: less is then read of these. Returns whether any group was measured."""
+        if not self._left:
+            self.measured = {name: found for name, found in self.measured.items() if name in rows}
+            self.consumers = {name: found for name, found in self.consumers.items() if name in rows}
+            self._left.extend(sorted(rows, key=lambda name: self.measured.get(name, (0,))[0]))
+        taken = [self._left.popleft() for _ in range(min(AT_ONCE, len(self._left)))]
+        now_ms = round(self._directory.store.clock.time() * 1000)
+        at_rest = {name for name in taken if resting is not None and resting(name)}
+        wanted = {name: rows[name].kind for name in taken if name in rows}
+        measured, _ = self._directory.offsets(wanted, cluster, self._log_ranges, at_rest)
+        for one in measured:
+            found = self._service.sampled(one, now_ms) if resting is None else one
+            self.measured[one.group] = now_ms, LagTotal.of_rows(found.rows)
+            self.consumers[one.group] = tuple(sorted(one.members))
+        self.since_ms = min((at for at, _ in self.measured.values()), default=None)
+        behind = [(name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone]
+        self.behind = len(behind)
+        self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))
+        return bool(measured)
+
+    @property
+    def unknown(self) -> int:
+        """The number of partitions whose lag is unknown."""
+        return sum(found.unknown for _, found in list(self.measured.values()))
+
+
+def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, int, str]:
+    return -(found[1].lag or 0), -(found[1].gone or 0), found[0]
