@@ -88,12 +88,12 @@ class Renewed(Generic[T]):
 
 
 def _version(file: Path) -> object:
-    """Returns a value that changes whenever the file does."""
+    """Returns a value that changes whenever the file does, also if only its owner or its rights do."""
     try:
         stat = file.stat()
     except OSError as error:
         return str(error)
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev, stat.st_mode
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_dev
 
 
 def ends_at(certificate: Path | str) -> float:

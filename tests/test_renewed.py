@@ -62,6 +62,23 @@ def test_files_that_cannot_be_used_change_nothing_and_are_said_once(
     assert (renewed.newest(), renewed.problem, renewed.ends_at) == (8_888_888_888, "", 8_888_888_888.0)
 
 
+def test_a_file_that_could_not_be_read_is_read_again_once_its_owner_has_changed(tmp_path: Path) -> None:
+    file, may_read = tmp_path / "number", [True, False, True]
+
+    def read() -> int:
+        if not may_read.pop(0):
+            raise SettingsError("Permission denied")
+        return number(file)
+
+    file.write_text("1")
+    renewed = Renewed("number", (file,), read)
+    file.write_text("22")
+    assert (renewed.newest(), renewed.problem) == (1, "Permission denied")
+    time.sleep(0.05)  # the kernel's clock moves in steps
+    os.chmod(file, file.stat().st_mode)  # like chown, it changes neither content nor time of modification
+    assert (renewed.newest(), renewed.problem) == (22, "")
+
+
 def test_the_first_value_must_be_usable(tmp_path: Path) -> None:
     with pytest.raises(SettingsError):
         Renewed("number", (tmp_path / "gone",), lambda: number(tmp_path / "gone"))

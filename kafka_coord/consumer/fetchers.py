@@ -275,6 +275,19 @@ class KafkaFetchers:
         holdings = (holding for fetcher in self.streams for holding in fetcher.partitions.holdings())
         return frozenset(holding.partition for holding in holdings if not holding.stopping)
 
+    def seek_to_time(self, partition: TopicPartition, at_ms: int) -> None:
+        """Continues at the first record at or after a time in ms since 1970. If there is none, says so, and continues
+        at the end."""
+        self.held(partition)
+        offset = self.log_offsets.at_times({partition: at_ms})[partition]
+        if offset is None:
+            log.warning(
+                "no record of partition=%s is at or after %d ms since 1970: continuing at the end of its log",
+                *(partition, at_ms),
+                extra={"event": "consumer_time_beyond"},
+            )
+        self.seek(partition, OffsetReset.LATEST if offset is None else offset)
+
     def seek(self, partition: TopicPartition, target: int | OffsetReset) -> None:
         fetcher, holding = self.held(partition)
         if target is OffsetReset.EARLIEST:

@@ -248,20 +248,17 @@ class GroupMember(Generic[K, V]):
 
     def seek(self, partition: Partition, to: int | str | datetime) -> None:
         """Continues reading from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after a
-        time (from the end if there is no such record). Only after a seek may a commit lower the stored offset. For
-        ``"latest"`` and a time, the call sends a request to the brokers and waits for the response.
+        time (from the end, with a warning, if there is no such record). Only after a seek may a commit lower the stored
+        offset. For ``"latest"`` and a time, the call sends a request to the brokers and waits for the response.
 
         Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
         self._check()
         where = partition_of(partition)
         if isinstance(to, datetime):
-            self._fetchers.held(where)
-            offset = self._fetchers.log_offsets.at_times({where: _ms(to)})[where]
-            target: int | OffsetReset = OffsetReset.LATEST if offset is None else offset
+            self._fetchers.seek_to_time(where, _ms(to))
         else:
-            target = one_of("to", to, OffsetReset) if isinstance(to, str) else to
-        self._fetchers.seek(where, target)
+            self._fetchers.seek(where, one_of("to", to, OffsetReset) if isinstance(to, str) else to)
 
     def beginning_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0

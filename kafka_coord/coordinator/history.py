@@ -84,7 +84,10 @@ def actions_of(plan: Plan, at_ms: int) -> tuple[Action, ...]:
 
 
 def action_of(request: Request, at_ms: int) -> Action | None:
-    """Returns the operator action that a request carries out or records, or ``None`` if it only asks for a pass."""
+    """Returns the operator action that a request carries out or records, or ``None`` if it only asks for a pass, or is
+    not to be recorded."""
+    if request.unrecorded:
+        return None
     kind = request.action if request.type is RequestType.LOOK else str(request.type)
     return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
 

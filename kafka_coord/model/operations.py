@@ -120,6 +120,8 @@ class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", 
     change: str = ""
     """A description of the change, with the old and new values, for readers of the history. Truncated to
     :data:`~kafka_coord.model.action.MAX_CHANGE`."""
+    unrecorded: bool = False
+    """Whether no history records the request: a tool that commits all the time would fill it."""
     request_id: str = ""
     """The znode's name. Like ``znode_version``, it is not part of the stored value."""
     znode_version: int = 0

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from kafka_coord.consumer.fetch_errors import FetchErrors
+from kafka_coord.consumer.fetchers import KafkaFetchers
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import StreamPartitions
@@ -92,3 +93,19 @@ def test_an_application_that_had_not_come_so_far_goes_on_where_it_was(
     partitions.raise_failing()
     assert holding.position == 4
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_a_seek_beyond_the_time_of_the_last_record_says_that_it_ends_up_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sought: list[object] = []
+    fetchers: Any = SimpleNamespace(
+        held=lambda _partition: None,
+        log_offsets=SimpleNamespace(at_times=lambda times: {tp: 7 if at < 1_000 else None for tp, at in times.items()}),
+        seek=lambda _partition, target: sought.append(target),
+    )
+    KafkaFetchers.seek_to_time(fetchers, PARTITION, 999)
+    assert (sought, caplog.messages) == ([7], [])
+    KafkaFetchers.seek_to_time(fetchers, PARTITION, 1_000)
+    assert sought == [7, OffsetReset.LATEST]
+    assert "no record of partition=flights-0 is at or after 1000 ms" in caplog.messages[0]

@@ -563,6 +563,12 @@ GROUPS_LOG = [
         log(topic(min_insync_replicas="1")),
         log(topic((2, 2), min_insync_replicas="1"), live=2),
     ),
+    Case(
+        "min.insync.replicas=3, so one dead broker stops commits",
+        log(topic(min_insync_replicas="3")),
+        log(topic((5, 5), min_insync_replicas="3"), live=5),
+    ),
+    Case("min.insync.replicas=1", log(topic(min_insync_replicas="1")), log(topic(min_insync_replicas="9" * 5_000))),
     Case("has no partition 49", log(leaders=dict.fromkeys(range(49), 1)), log()),
     Case("only the first 50 are used", log(leaders=dict.fromkeys(range(51), 1)), log()),
     Case("no live leader for partition 7", log(leaders=ALL | {7: -1}), log()),

@@ -430,6 +430,8 @@ def _plain(offsets: Offsets) -> dict[TopicPartition, int]:
 
 Changes = Sequence[tuple[CommittedOffset | None, CommittedOffset]]
 """What was stored for each partition before, or ``None`` if nothing was, and what is stored now."""
+Moves = Sequence[tuple[int | None, int]]
+"""The same, of the offsets alone."""
 
 
 class ToolCommits:
@@ -461,15 +463,24 @@ class ToolCommits:
         consumers as members, or if the sender is no consumer that assigns partitions to itself: such consumers commit
         all the time, to groups that never have members.
         """
-        key = by.client.number, group.group_id
-        last = self._last.pop(key, -math.inf)
-        _remember(self._last, key, now)
+        is_repeated = self._is_repeated(by, group.group_id, now)
         changed = [(old, new) for old, new in offsets if old is None or old.offset != new.offset]
         had_members = group.generation_id > 0
         may_be_a_tools = group.protocol_type == CONSUMER if had_members else not self._is_consumers(by, group, changed)
-        if any(old is not None and new.offset < old.offset for old, new in changed):
-            return True
-        return bool(changed) and may_be_a_tools and now - last > QUIET_S
+        moves = [(None if old is None else old.offset, new.offset) for old, new in changed]
+        return _move_back(moves) or (bool(changed) and may_be_a_tools and not is_repeated)
+
+    def is_news_of_managed(self, by: By, group_id: str, moves: Moves, now: float) -> bool:
+        """Like :meth:`is_news`, for a managed group, to which only tools commit without being a member."""
+        is_repeated = self._is_repeated(by, group_id, now)
+        return _move_back(moves) or not is_repeated
+
+    def _is_repeated(self, by: By, group_id: str, now: float) -> bool:
+        """Returns whether the connection has committed to the group a short time ago, and notes that it does now."""
+        key = by.client.number, group_id
+        last = self._last.pop(key, -math.inf)
+        _remember(self._last, key, now)
+        return now - last <= QUIET_S
 
     def _is_consumers(self, by: By, group: GroupMetadata, offsets: Changes) -> bool:
         """Returns whether a consumer that assigns partitions to itself has probably sent the commit. When a group has
@@ -485,6 +496,10 @@ class ToolCommits:
             _remember(self._consumers, consumer)
             return True
         return False
+
+
+def _move_back(moves: Moves) -> bool:
+    return any(old is not None and new < old for old, new in moves)
 
 
 def _remember(remembered: OrderedDict[Any, Any], key: object, value: object = None) -> None:

@@ -130,12 +130,35 @@ class Commit(NamedTuple):
         return self.who.generation_id >= 0 or bool(self.who.member_id)
 
 
+_MOST_METADATA_BYTES = (1 << 15) - 1
+"""The size of the longest string in an OffsetFetch response before version 6, whatever the broker's setting allows."""
+
+
 def take_out_large(offsets: Offsets, most_chars: int) -> dict[Partition, Error]:
     """Removes the offsets whose metadata is too large and returns their errors."""
-    large = [where for where, one in offsets.items() if len(one.metadata) > most_chars]
+    large = [
+        where
+        for where, one in offsets.items()
+        if one.metadata and (len(one.metadata) > most_chars or len(one.metadata.encode()) > _MOST_METADATA_BYTES)
+    ]
     for where in large:
         del offsets[where]
     return dict.fromkeys(large, Error.OFFSET_METADATA_TOO_LARGE)
+
+
+def take_out_negative(offsets: Offsets) -> dict[Partition, Error]:
+    """Removes the offsets below 0 and returns their errors. Kafka stores them, but nobody could be told to start
+    there."""
+    negative = [where for where, one in offsets.items() if one.offset < 0]
+    for where in negative:
+        del offsets[where]
+    return dict.fromkeys(negative, Error.INVALID_REQUEST)
+
+
+def expires_at_ms(now_ms: int, retention_ms: int) -> int:
+    """Returns when an offset expires for which the client asks for a retention, or -1 if it does not ask for one
+    (``retention_ms`` < 0). Both are in ms. A time that does not fit in a record becomes the last one that does."""
+    return min(now_ms + retention_ms, (1 << 63) - 1) if retention_ms >= 0 else -1
 
 
 class DescribedMember(NamedTuple):

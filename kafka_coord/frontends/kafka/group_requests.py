@@ -44,6 +44,7 @@ from kafka_coord.frontends.kafka.group import (
     Partition,
     Who,
     Why,
+    expires_at_ms,
     refuse,
 )
 from kafka_coord.frontends.kafka.groups import Groups
@@ -280,8 +281,7 @@ class GroupCoordinator:
         offsets: Offsets = {}
         errors: dict[Partition, Error] = {}
         now_ms, topics = self._manager.now_ms(), self._manager.topics
-        retention_ms = getattr(request, "retention_time_ms", -1)
-        expires_at_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        expires_ms = expires_at_ms(now_ms, getattr(request, "retention_time_ms", -1))
         for topic in request.topics:
             name, count, topic_id = topic.name, self._instances.partitions_of(topic.name), topics.identity(topic.name)
             for part in topic.partitions:
@@ -291,7 +291,7 @@ class GroupCoordinator:
                 elif 0 <= part.partition_index < count:
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
                     offsets[where] = CommittedOffset(
-                        part.committed_offset, epoch, metadata, now_ms, topic_id, expires_at_ms
+                        part.committed_offset, epoch, metadata, now_ms, topic_id, expires_ms
                     )
                 else:
                     errors[where] = Error.UNKNOWN_TOPIC_OR_PARTITION

@@ -171,7 +171,9 @@ class Groups:
             if error is not Error.NONE or term is None:
                 return error or Error.NOT_COORDINATOR
             stored = current_offsets(self._manager.offsets(name), self._manager.topics)
-            offsets = {TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0])}
+            offsets = {
+                TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0]) and one.offset >= 0
+            }
             reason = f"taken over with the offsets of the client-assigned group: {why}"
             error = await self._managed.administration.adopt(name, offsets, reason, term.term)
             log.info(

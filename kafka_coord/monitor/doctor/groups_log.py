@@ -14,6 +14,7 @@ from kafka_coord.kafka.cluster import metadata_request
 from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.kafka.errors import RIGHTS
 from kafka_coord.model import Listener
+from kafka_coord.model.json_fields import decimal
 from kafka_coord.model.partitions import ranges
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
@@ -23,6 +24,7 @@ _DESCRIBE_CONFIGS, _METADATA, _OF_TOPIC = 1, 4, 2
 _UNKNOWN_ERROR = -1
 """The code for a response that describes nothing, or more than the topic."""
 _MOST_REPLICAS = 3
+_MOST_IN_SYNC = (1 << 31) - 1
 _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "unclean.leader.election.enable")
 
 
@@ -78,12 +80,10 @@ def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, addres
         what = f"{TOPIC} has partitions with only {counted(fewest, 'replica')}; {brokers} brokers can hold {needed}"
         todo = f"give each partition {needed} replicas with kafka-reassign-partitions.sh --bootstrap-server {address}"
         yield warning(CHECK, what, todo)
-    in_sync = topic.settings.get("min.insync.replicas", "1")
-    if fewest >= _MOST_REPLICAS and in_sync.isdigit() and int(in_sync) != _MOST_REPLICAS - 1:
+    in_sync = decimal(topic.settings.get("min.insync.replicas", "1"), _MOST_IN_SYNC)
+    if fewest >= _MOST_REPLICAS and in_sync is not None and not 2 <= in_sync < fewest:
         what = f"{TOPIC} has min.insync.replicas={in_sync}, so " + (
-            "a commit is acknowledged as soon as one broker has it"
-            if int(in_sync) < 2
-            else "one dead broker stops commits"
+            "a commit is acknowledged as soon as one broker has it" if in_sync < 2 else "one dead broker stops commits"
         )
         yield warning(CHECK, what, _set(address, "min.insync.replicas", "2"))
 

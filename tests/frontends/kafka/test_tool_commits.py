@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata
+from kafka_coord.coordinator.history import action_of
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.client_assigned import _MOST, QUIET_S, Changes, ToolCommits
-from kafka_coord.model import CommittedOffset
+from kafka_coord.frontends.kafka.managed.administration import Administration
+from kafka_coord.model import CommittedOffset, Request, TopicPartition
+from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.frames import RequestHeader
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.callers import OpenCaller
@@ -101,3 +107,31 @@ def test_what_is_remembered_is_limited() -> None:
         fetches(commits, connection, client_id=str(connection))
     for remembered in (commits._last, commits._tools, commits._consumers, commits._groups):
         assert len(remembered) == _MOST
+
+
+def test_a_program_that_copies_offsets_into_a_managed_group_is_recorded_once_unless_it_moves_one_back() -> None:
+    commits = ToolCommits()
+    news = [commits.is_news_of_managed(call(), "g", [(at, at + 5), (None, 1)], at) for at in range(0, 600, 60)]
+    assert news == [True] + 9 * [False]
+    assert commits.is_news_of_managed(call(), "g", [(9, 5)], 600)
+    assert commits.is_news_of_managed(call(2), "g", [(5, 9)], 601), "another program"
+    assert commits.is_news_of_managed(call(), "g", [(5, 9)], 601 + QUIET_S), "the next day, say"
+
+
+def test_many_offsets_of_a_tool_are_requests_that_the_coordinator_can_read() -> None:
+    class Asked(Administration):
+        requests: ClassVar[list[Request]] = []
+
+        async def _ask(self, request: Request, refused: Error) -> Error:
+            self.requests.append(request)
+            return Error.NONE
+
+    nothing: Any = None
+    many = {TopicPartition("t" * 249, number): CommittedOffset((1 << 62) + number) for number in range(50_000)}
+    assert asyncio.run(Asked(nothing, nothing).set_offsets("g", many, "tool", is_recorded=False)) is Error.NONE
+    assert {tp for one in Asked.requests for tp in one.offsets} == set(many)
+    for one in Asked.requests:
+        read = Request.from_json(fields.load(fields.dump(one.to_json()), "/r"), "/r")
+        assert read.offsets == one.offsets
+        assert action_of(read, 7) is None
+        assert action_of(replace(read, unrecorded=False), 7) is not None

@@ -132,11 +132,7 @@ class Administration:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.groups.add(group)
-        for some in parts(sorted(missing), _OFFSETS_AT_ONCE):
-            refusal = await self.set_offsets(group, {tp: offsets[tp] for tp in some}, "the conversion", why)
-            if refusal is not Error.NONE:
-                return refusal
-        return Error.NONE
+        return await self.set_offsets(group, {tp: offsets[tp] for tp in missing}, "the conversion", why)
 
     async def registered(self, group: str) -> RegisteredProtocols:
         """Returns the group's members, whatever protocol they use. Raises :class:`StoreError`."""
@@ -191,15 +187,23 @@ class Administration:
         by: str,
         reason: str = "",
         before: Mapping[TopicPartition, int] | None = None,
+        *,
+        is_recorded: bool = True,
     ) -> Error:
-        """Sets the offsets of partitions that no member holds. The group's history records ``by``, ``reason`` and, if
-        the offsets ``before`` are given, the change."""
-        values = {tp: one.offset for tp, one in offsets.items()}
-        change = offsets_change(before, values) if before is not None else ""
-        request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by, change=change)
-        error = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
+        """Sets the offsets of partitions that no member holds, by several requests if there are many. With
+        ``is_recorded``, the group's history records ``by``, ``reason`` and, if the offsets ``before`` are given, the
+        change."""
+        error = Error.NONE
+        for some in parts(sorted(offsets), _OFFSETS_AT_ONCE):
+            values = {tp: offsets[tp].offset for tp in some}
+            change = offsets_change(before, values) if before is not None else ""
+            request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by, change=change)
+            request = request if is_recorded else replace(request, unrecorded=True)
+            error = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
+            if error is not Error.NONE:
+                return error
         details = {tp: one for tp, one in offsets.items() if not one.is_bare}
-        if error is Error.NONE and details:
+        if details:
             try:
                 await asyncio.to_thread(write_details, self._store, group, details)
             except StoreError as failed:

@@ -20,6 +20,7 @@ from kafka_coord.classic_groups.events import NO_MEMBER, Join, Joined, Synced
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.errors import InvalidPattern, StoreError
+from kafka_coord.frontends.kafka.client_assigned import ToolCommits
 from kafka_coord.frontends.kafka.group import (
     Assignments,
     By,
@@ -33,6 +34,7 @@ from kafka_coord.frontends.kafka.group import (
     Who,
     refuse,
     take_out_large,
+    take_out_negative,
 )
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.administration import Administration
@@ -69,6 +71,7 @@ class ManagedGroups:
         self.terms, self.administration, self.manager = terms, administration, manager
         self.broker_id, self.limits = broker_id, limits
         self.groups, self.knows, self.members = terms.groups, terms.knows, terms.members
+        self.tool_commits = ToolCommits()
 
     def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
         return ManagedGroup(name, self, check)
@@ -271,11 +274,12 @@ class ManagedGroup:
     async def commit(self, commit: Commit, by: By) -> PartitionErrors:
         offsets = dict(commit.offsets)
         errors: dict[Partition, Error] = take_out_large(offsets, self._groups.limits.offset_metadata_chars)
+        errors |= take_out_negative(offsets)
         by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         who = commit.who
         if who.generation_id < 0 and not who.member_id:
             if offsets:
-                await self._commit_of_tool(by_partition, by.sender)
+                await self._commit_of_tool(by_partition, by)
             return errors
         if not commit.knows_epochs:
             protocols = {one.member_id: one.protocol for one in self._terms.heard_of(self.name)}
@@ -293,9 +297,10 @@ class ManagedGroup:
             return dict.fromkeys(commit.offsets, committed.error) | gone
         return errors | gone
 
-    async def _commit_of_tool(self, offsets: Mapping[TopicPartition, CommittedOffset], by: str) -> None:
-        """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does."""
-        administration = self._groups.administration
+    async def _commit_of_tool(self, offsets: Mapping[TopicPartition, CommittedOffset], by: By) -> None:
+        """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does. A tool that
+        commits all the time, as MirrorMaker does, does not fill the group's history."""
+        administration, commits = self._groups.administration, self._groups.tool_commits
         try:
             members = (await administration.registered(self.name)).protocols
         except StoreError as error:
@@ -303,7 +308,10 @@ class ManagedGroup:
             raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
         if members:
             raise GroupError(Error.UNKNOWN_MEMBER_ID)
-        refuse(await administration.set_offsets(self.name, offsets, by, before=await self._offsets_before()))
+        before = await self._offsets_before()
+        changes = [(before.get(tp), one.offset) for tp, one in offsets.items()]
+        is_news = commits.is_news_of_managed(by, self.name, changes, time.monotonic())
+        refuse(await administration.set_offsets(self.name, offsets, by.sender, before=before, is_recorded=is_news))
 
     async def _offsets_before(self) -> Mapping[TopicPartition, int]:
         """Returns the group's offsets, for the history. Returns none if they cannot be read."""
