@@ -50,7 +50,10 @@ def owners_of_offsets(store: Store, stored: Mapping[str, ReadResult]) -> dict[st
             [GetData(layout.BROKER_TOPICS), *(GetData(layout.broker_topic(name)) for name in names)] if names else []
         ) or (None,)
     except NoAuth:
-        return unknown
+        if len(names) <= 1:
+            return unknown
+        halves = names[: len(names) // 2], names[len(names) // 2 :]
+        return {n: one for half in halves for n, one in owners_of_offsets(store, {n: stored[n] for n in half}).items()}
     if not isinstance(parent, Node):
         return unknown
     return {name: _owner(name, stored[name], topic) for name, topic in zip(names, nodes, strict=True)}

@@ -51,10 +51,10 @@ def write_details(store: Store, group: str, details: OffsetDetails, registration
 
 def read_offsets(
     store: Store, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, CommittedOffset | None]:
+) -> dict[TopicPartition, CommittedOffset | MalformedValue | None]:
     """Returns the stored offset of each partition with its details, or ``None`` if there is no offset, or if it belongs
-    to an earlier topic of the same name. Ignores details that cannot be read. Raises :class:`StoreError`, and
-    :class:`MalformedValue` for an offset that cannot be read."""
+    to an earlier topic of the same name, or the error of an offset that cannot be decoded. Ignores details that cannot
+    be read. Raises :class:`StoreError`."""
     requested = list(partitions)
     paths = [layout.offset(group, *tp) for tp in requested]
     names = sorted({tp.topic for tp in requested})
@@ -62,17 +62,23 @@ def read_offsets(
     found = store.read_many([*identities, details_of_group, *(GetData(path) for path in paths)])
     listed, nodes = found[len(names)], found[len(names) + 1 :]
     replaced = replaced_topics(store, names, found[: len(names)])
-    offsets = {
-        tp: (CommittedOffset(decode_offset(node.data, path)), node.stat.mzxid)
-        if isinstance(node, Node) and tp.topic not in replaced
-        else None
-        for tp, path, node in zip(requested, paths, nodes, strict=True)
-    }
+    offsets: dict[TopicPartition, CommittedOffset | MalformedValue | None] = dict.fromkeys(requested)
+    written: dict[TopicPartition, int] = {}
+    for tp, path, node in zip(requested, paths, nodes, strict=True):
+        if isinstance(node, Node) and tp.topic not in replaced:
+            written[tp] = node.stat.mzxid
+            try:
+                offsets[tp] = CommittedOffset(decode_offset(node.data, path))
+            except MalformedValue as error:
+                offsets[tp] = error
     topics = frozenset(listed) if isinstance(listed, tuple) else frozenset()
-    detailed = [tp for tp in requested if tp.topic in topics and offsets[tp] is not None]
+    detailed = [tp for tp, one in offsets.items() if tp.topic in topics and isinstance(one, CommittedOffset)]
     details = store.read_many([GetData(layout.offset_details(group, *tp)) for tp in detailed]) if detailed else ()
-    details_of = dict(zip(detailed, details, strict=True))
-    return {tp: with_details(*one, details_of.get(tp)) if one is not None else None for tp, one in offsets.items()}
+    for tp, more in zip(detailed, details, strict=True):
+        bare = offsets[tp]
+        if isinstance(bare, CommittedOffset):
+            offsets[tp] = with_details(bare, written[tp], more)
+    return offsets
 
 
 def with_details(bare: CommittedOffset, written: int, node: object) -> CommittedOffset:

@@ -81,16 +81,32 @@ def ensure_group(store: Store, group: str) -> None:
 def stored_offsets(store: Store, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
     """Returns the stored offset of each partition, or ``None`` if there is none, or if it belongs to an earlier topic
     of the same name. Raises :class:`MalformedValue`."""
+    offsets = {}
+    for tp, found in _read_offsets(store, group, partitions).items():
+        if isinstance(found, MalformedValue):
+            raise found
+        offsets[tp] = found
+    return offsets
+
+
+def _read_offsets(
+    store: Store, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | MalformedValue | None]:
+    """Like :func:`stored_offsets`, but returns the error of each offset that cannot be decoded."""
     requested = list(partitions)
     topics = sorted({tp.topic for tp in requested})
     paths = [layout.offset(group, tp.topic, tp.partition) for tp in requested]
     found = store.read_many([*identity_reads(group, topics), *(GetData(path) for path in paths)])
     identities, nodes = found[: len(topics)], found[len(topics) :]
     replaced = replaced_topics(store, topics, identities)
-    return {
-        tp: decode_offset(node.data, path) if isinstance(node, Node) and tp.topic not in replaced else None
-        for tp, path, node in zip(requested, paths, nodes, strict=True)
-    }
+    offsets: dict[TopicPartition, int | MalformedValue | None] = dict.fromkeys(requested)
+    for tp, path, node in zip(requested, paths, nodes, strict=True):
+        if isinstance(node, Node) and tp.topic not in replaced:
+            try:
+                offsets[tp] = decode_offset(node.data, path)
+            except MalformedValue as error:
+                offsets[tp] = error
+    return offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +445,7 @@ class ConsumerChannel:
 
         def ops() -> Iterator[Op]:
             found = self._store.read_many([GetData(path) for path in paths.values()])
-            stored = stored_offsets(self._store, self.group, reasons)
+            stored = _read_offsets(self._store, self.group, reasons)
             for (tp, path), node in zip(paths.items(), found, strict=True):
                 value = write_reason(reasons[tp])
                 if stored[tp] is None and not isinstance(node, Node):
@@ -441,20 +457,21 @@ class ConsumerChannel:
 
     def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets:
         """Stores the first listed end of each partition, unless the group has an offset already. Returns the offsets
-        that the group has now. Leaves out partitions of deleted topics. Raises :class:`MembershipLost`."""
+        that the group has now. Leaves out partitions of deleted topics, and those whose offset cannot be decoded.
+        Raises :class:`MembershipLost`."""
         awaited = {tp: layout.awaited_end(self.group, tp.topic, tp.partition) for tp in ends}
         topics = sorted({tp.topic for tp in ends})
         kept: dict[TopicPartition, int] = {}
 
         def ops() -> Iterator[Op]:
             kept.clear()
-            stored = stored_offsets(self._store, self.group, ends)
+            stored = _read_offsets(self._store, self.group, ends)
             parents = [layout.topic_offsets(self.group, topic) for topic in topics]
             stats = self._store.exists_many([*awaited.values(), *parents])
             there = {topic for topic, stat in zip(topics, stats[len(awaited) :], strict=True) if stat is not None}
             for tp, stat in zip(awaited, stats, strict=False):
                 offset = stored[tp]
-                if tp.topic not in there:
+                if tp.topic not in there or isinstance(offset, MalformedValue):
                     continue
                 if offset is None:
                     yield offset_op(self.group, tp, ends[tp], exists=False)

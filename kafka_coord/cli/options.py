@@ -32,23 +32,24 @@ else:
 
 class Name(_NameType):
     """A click parameter type for names, with shell completion. A name that Kafka does not allow is rejected, with the
-    reason, before the command contacts a server. With ``any_characters``, any name is accepted, because Kafka itself
-    does not restrict group names."""
+    reason, before the command contacts a server, unless ``allows`` accepts it: Kafka itself restricts neither groups'
+    names nor members' ids."""
 
-    def __init__(self, kind: str, names: Names, *, any_characters: bool = False) -> None:
-        self.name, self._names, self._any_characters = kind, names, any_characters
+    def __init__(self, kind: str, names: Names, *, allows: Callable[[str], bool] = lambda _name: False) -> None:
+        self.name, self._names, self._allows = kind, names, allows
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         del param, ctx
-        return str(value) if value and self._any_characters else legal(self.name, value)
+        return str(value) if value and self._allows(str(value)) else legal(self.name, value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in offering(self._names)(ctx, param, incomplete)]
 
 
 GROUP = Name("group", candidates.managed_groups)
-ANY_GROUP = Name("group", candidates.all_groups, any_characters=True)
+ANY_GROUP = Name("group", candidates.all_groups, allows=bool)
 CONSUMER = Name("consumer", candidates.members)
+MEMBER = Name("consumer", candidates.members, allows=str.isprintable)
 TOPIC = Name("topic", candidates.topics)
 
 group_argument = click.argument("group", type=GROUP)

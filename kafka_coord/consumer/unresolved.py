@@ -7,12 +7,12 @@ that end first (the member, or the elected instance with its own rights) stores 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafka_coord.channel.interface import MemberChannel
 from kafka_coord.channel.operations import Registration
 from kafka_coord.consumer.fetcher_interface import Fetchers
-from kafka_coord.errors import MembershipLost, StoreError, StoreUnavailable
+from kafka_coord.errors import MalformedValue, MembershipLost, StoreError, StoreUnavailable
 from kafka_coord.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class UnresolvedPartitions:
         except StoreUnavailable as error:
             log.debug("got no response about unresolved partitions: %s", error)
             return now + _RETRY_S
-        except StoreError as error:
+        except (StoreError, MalformedValue) as error:
             self._complain(f"could not record what is unresolved: {error}")
         busy = self._awaited or self._refused or self._fetchers.refused() or self._fetchers.unresolved()
         return now + _RETRY_S if busy else float("inf")
@@ -86,9 +86,20 @@ class UnresolvedPartitions:
         if not self._awaited:
             self._look_at = now + LOOK_S
         elif now >= self._look_at:
-            stored = self._channel.committed(list(self._awaited))
-            self._start_at({tp: offset for tp, offset in stored.items() if offset is not None})
             self._look_at = now + LOOK_S
+            stored = self._committed(list(self._awaited))
+            self._start_at({tp: offset for tp, offset in stored.items() if offset is not None})
+
+    def _committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        """Returns the stored offsets. Whoever has written one that cannot be decoded must not delay the others."""
+        try:
+            return self._channel.committed(partitions)
+        except MalformedValue as error:
+            if len(partitions) == 1:
+                self._complain(f"holding {partitions[0]} without reading until its offset is repaired: {error}")
+                return {}
+        half = len(partitions) // 2
+        return {**self._committed(partitions[:half]), **self._committed(partitions[half:])}
 
     def _start_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:

@@ -12,6 +12,8 @@ import pytest
 
 from kafka_coord import errors
 from kafka_coord.cli.failures import EXIT_CODES
+from kafka_coord.cli.options import CONSUMER, MEMBER
+from kafka_coord.errors import InvalidName
 from tests.cli.running import PROGRAM, Run, environment, run, started
 from tests.monitor.written import Tree
 from tests.waiting import eventually
@@ -131,3 +133,9 @@ def test_a_reader_that_closes_the_pipe_causes_no_error_message(tree: Tree, zk_ho
     assert code == 141
     assert "Broken" not in err.read_text()
     assert "Traceback" not in err.read_text()
+
+
+def test_a_members_id_may_contain_whatever_a_client_id_may() -> None:
+    assert MEMBER.convert("my app/1-5e1c", None, None) == "my app/1-5e1c"
+    with pytest.raises(InvalidName):
+        CONSUMER.convert("my app/1-5e1c", None, None)

@@ -12,8 +12,8 @@ from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.opening import open_groups
 from kafka_coord.cli.options import (
     ANY_GROUP,
-    CONSUMER,
     GROUP,
+    MEMBER,
     acting,
     any_group_argument,
     asking_options,
@@ -27,7 +27,7 @@ from kafka_coord.cli.options import (
     timeout_option,
     who,
 )
-from kafka_coord.cli.output import Format, Section, columns, show
+from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
 from kafka_coord.groups.cluster import read_cluster
@@ -45,6 +45,7 @@ from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import Store
 
 _SETTINGS = columns("setting value origin=FROM")
+_UNSET = {"assignor": DEFAULT_ASSIGNOR}
 
 wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, for at most --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -88,7 +89,7 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 
 @click.command()
 @any_group_argument
-@click.argument("consumers", type=CONSUMER, nargs=-1, required=True, metavar="CONSUMER…")
+@click.argument("consumers", type=MEMBER, nargs=-1, required=True, metavar="CONSUMER…")
 @kind_option
 @reason_option
 @wait_option
@@ -224,15 +225,19 @@ def settings(
             effective = _stored_settings(store, group)
         path = layout.group(group)
         data = store.get(path).data
-        retention = read_retention(store)
+        try:
+            in_force_ms: int | None = read_retention(store).in_force_ms
+        except MalformedValue as error:  # the settings are changed already
+            in_force_ms = None
+            note(f"the brokers' retention is unknown, so no offsets expire by it: {error}")
     stored = fields.load(data, path) if data else {}
     values = structs.asdict(effective)
     origin = {name: "znode" if name in stored else "default" for name in values}
     if effective.offsets_retention_ms is None:
-        values["offsets_retention_ms"] = retention.in_force_ms
+        values["offsets_retention_ms"] = in_force_ms
         origin["offsets_retention_ms"] = "brokers"
     rows = [
-        {"setting": name, "value": DEFAULT_ASSIGNOR if value is None else value, "origin": origin[name]}
+        {"setting": name, "value": _UNSET.get(name) if value is None else value, "origin": origin[name]}
         for name, value in sorted(values.items())
     ]
     show(output, {"group": group, **values, "origin": origin}, [Section("settings", _SETTINGS, rows)])

@@ -262,7 +262,7 @@ def _verb(name: str, verb: Verb, asked: _Asked[ReasonBody]) -> _Begun:
 
 def _evict(asked: _Asked[EvictBody]) -> _Begun:
     def act(groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
-        consumers = _stripped(asked.body.consumers)
+        consumers = [one for one in asked.body.consumers if one.strip()]  # a member's id may begin with a blank
         if not consumers:
             raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
         return {"answers": [*groups.evict(asked.group, consumers, acting)]}

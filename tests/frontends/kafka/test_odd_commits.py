@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import ChainMap
+from typing import Any
+
 from kafka_coord.channel.operations import decode_offset, offset_op
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue
 from kafka_coord.frontends.kafka.group import expires_at_ms, take_out_large, take_out_negative
+from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.grouplog.records import OffsetEntry, offset_records, read_record
 from kafka_coord.model import CommittedOffset, TopicPartition
 
@@ -49,3 +54,19 @@ def test_metadata_that_no_response_could_carry_is_too_large_also_if_the_broker_w
     assert take_out_large(offsets, 1_000_000) == {("flights", 1): Error.OFFSET_METADATA_TOO_LARGE}
     assert read_back(longest) == longest
     assert take_out_large({FLIGHTS: longest}, 4096) == {FLIGHTS: Error.OFFSET_METADATA_TOO_LARGE}
+
+
+def test_a_damaged_offset_is_left_out_of_all_offsets_and_refused_to_whoever_asks_for_it() -> None:
+    found = {
+        TopicPartition("flights", 0): CommittedOffset(5),
+        TopicPartition("flights", 1): MalformedValue("/o", "12o"),
+    }
+    nothing: Any = None
+
+    async def fetched(*, is_lenient: bool) -> Any:
+        token = asyncio.get_running_loop().create_future()
+        ManagedTerms._fetched(nothing, token, ChainMap(), is_lenient, found)
+        return await token
+
+    assert asyncio.run(fetched(is_lenient=True)) == (Error.NONE, {TopicPartition("flights", 0): CommittedOffset(5)})
+    assert asyncio.run(fetched(is_lenient=False)) == (Error.COORDINATOR_LOAD_IN_PROGRESS, {})

@@ -320,7 +320,7 @@ class ManagedGroup:
 
     async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
         wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
-        error, stored = await self._terms.fetch(self.name, wanted, member)
+        error, stored = await self._terms.fetch(self.name, wanted, member, is_lenient=wanted is None)
         await self._prove()
         refuse(error)
         return stored

@@ -293,10 +293,16 @@ class ManagedTerms:
         return await self._ask(group, pass_on, MemberCommitted(None, Error.COORDINATOR_LOAD_IN_PROGRESS))
 
     async def fetch(
-        self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        member: tuple[str, int] | None,
+        *,
+        is_lenient: bool = False,
     ) -> tuple[Error, Offsets]:
         """Returns the stored offsets of ``partitions``, or of all partitions if that is ``None``. ``member`` is the
-        member id and the epoch, if the client sent them."""
+        member id and the epoch, if the client sent them. If ``is_lenient`` is set, offsets that cannot be decoded are
+        left out; otherwise they are an error, so that no client takes them for missing."""
 
         def pass_on(served: Served, token: asyncio.Future[tuple[Error, Offsets]]) -> None:
             error = Error.NONE
@@ -308,7 +314,8 @@ class ManagedTerms:
                 _resolve(token, (error, {}))
                 return
             wanted = (lambda: self._stored(group)) if partitions is None else (lambda: list(partitions))
-            served.committed.ask(group, wanted, partial(self._fetched, token, served.members.leader_epochs(group)))
+            known = served.members.leader_epochs(group)
+            served.committed.ask(group, wanted, partial(self._fetched, token, known, is_lenient))
 
         return await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
 
@@ -460,19 +467,27 @@ class ManagedTerms:
         self,
         token: asyncio.Future[Any],
         known: ChainMap[TopicPartition, CommittedOffset],
-        outcome: Mapping[TopicPartition, CommittedOffset | None] | StoreError | MalformedValue,
+        is_lenient: bool,
+        outcome: Mapping[TopicPartition, CommittedOffset | MalformedValue | None] | StoreError | MalformedValue,
     ) -> None:
+        odd: StoreError | MalformedValue | None = None
+        stored: dict[TopicPartition, CommittedOffset] = {}
         if isinstance(outcome, (StoreError, MalformedValue)):
-            log.warning("cannot read stored offsets: %s", outcome)
+            odd, is_lenient = outcome, False
+        else:
+            odd = next((one for one in outcome.values() if isinstance(one, MalformedValue)), None)
+            stored = {tp: _best(one, known.get(tp)) for tp, one in outcome.items() if isinstance(one, CommittedOffset)}
+        if odd is not None:
+            log.warning("cannot read stored offsets: %s", odd)
+        if odd is not None and not is_lenient:
             _resolve(token, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))  # librdkafka does not retry other errors
         else:
-            stored = {tp: _best(one, known.get(tp)) for tp, one in outcome.items() if one is not None}
             _resolve(token, (Error.NONE, stored))
 
 
 def _read_offsets(
     store: Store, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, CommittedOffset | None]:
+) -> dict[TopicPartition, CommittedOffset | MalformedValue | None]:
     """Like :func:`read_offsets`, but sees each topic that any client can have seen by now."""
     store.sync(layout.BROKER_TOPICS)
     return read_offsets(store, group, partitions)
