@@ -12,7 +12,7 @@ from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
 from kafka_coord.cli.options import asking_options, output_option, reason_option, show_answers, who
-from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, show
+from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
@@ -131,6 +131,7 @@ def history(last: int, output: Format) -> None:
         elections=[ElectionDocument.of(one) for one in cluster_history.elections[-last:]],
         actions=[ActionDocument.of(one) for one in cluster_history.actions[-last:]],
     )
+    note_earlier(last, elections=len(cluster_history.elections), actions=len(cluster_history.actions))
     sections = [
         Section("elections", _ELECTIONS, [one.row() for one in document.elections]),
         Section("actions", ACTIONS, [one.row() for one in document.actions]),

@@ -208,3 +208,10 @@ def duration(ms: int | None) -> str | None:
 def note(text: str) -> None:
     """Prints a remark on standard error, so that it never mixes with piped data."""
     click.echo(clean(text), err=True)
+
+
+def note_earlier(last: int, **found: int) -> None:
+    """Says how many earlier entries of each kind are not shown, if only the ``last`` ones of those found are."""
+    for what, count in found.items():
+        if count > last:
+            note(f"{count - last} earlier {what} are not shown; --last {count} shows all")

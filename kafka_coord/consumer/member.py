@@ -278,8 +278,10 @@ class GroupMember(Generic[K, V]):
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
         """Returns, for each held partition, how many offsets its end is ahead of :meth:`position`, or of the first
-        record if that was deleted. The records in between have not been handed out yet."""
-        beginnings = self.beginning_offsets(timeout_s=timeout_s)
+        record if that was deleted. The records in between have not been handed out yet. Leaves out the partitions that
+        cannot be read now (``stats.unresolved``)."""
+        readable = self._fetchers.assignment() - self._fetchers.troubles.current.keys()
+        beginnings = self.beginning_offsets(readable, timeout_s=timeout_s)
         ends = self.end_offsets(beginnings, timeout_s=timeout_s)
         lags = {}
         for partition, end in ends.items():

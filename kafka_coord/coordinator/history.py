@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
 from kafka_coord.coordinator.plan.operator_requests import DONE
+from kafka_coord.coordinator.plan.reasons import cut
 from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan, SetTarget, WriteLedgerAndCommands
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue, NoNode
@@ -29,13 +30,12 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import encoded_actions, newest
 from kafka_coord.model.histories import Trail
-from kafka_coord.model.operations import MAX_HISTORY
+from kafka_coord.model.operations import MAX_HISTORY, MAX_MOVES
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
 
-MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
@@ -58,7 +58,7 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
         moved += len(gained & held)
         if lost or gained:
             moves[consumer] = {
-                name: str(found)[:MAX_MOVE_TEXT] for name, found in (("gained", gained), ("lost", lost)) if found
+                name: cut(str(found), MAX_MOVE_TEXT) for name, found in (("gained", gained), ("lost", lost)) if found
             }
     return replace(
         _decision_of(target),

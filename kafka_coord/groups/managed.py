@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka_coord.coordinator.image import read_targets
 from kafka_coord.coordinator.plan.membership import membership_of
-from kafka_coord.coordinator.plan.reasons import plural
+from kafka_coord.coordinator.plan.reasons import first_of, plural
 from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.cluster import Cluster, Reading, group_of, plainly, read_cluster
@@ -257,8 +257,8 @@ def _cannot_read(snapshot: GroupSnapshot) -> Iterator[str]:
     """Says which topics members may not read, and which partitions have no position yet."""
     seen = snapshot.observation
     refusing = {consumer: topics for consumer in sorted(seen.members) if (topics := seen.refused(consumer))}
-    for consumer, topics in list(refusing.items())[:MAX_WAITS]:
-        yield f"{consumer} may not read {some(sorted(topics), 3)} ({next(iter(topics.values()))})"
+    told = [f"{one} may not read {some(sorted(of), 3)} ({next(iter(of.values()))})" for one, of in refusing.items()]
+    yield from first_of(told, MAX_WAITS, "consumers may not read some topics")
     if snapshot.awaited:
         reasons = sorted({reason for reason in snapshot.awaited.values() if reason})
         why = f" ({some(reasons, 2)})" if reasons else ""

@@ -254,6 +254,8 @@ class Decision(JsonObject, frozen=True):
 
 _CAUSES = tuple(Cause)
 MAX_HISTORY = 50
+MAX_MOVES = 20
+"""A decision records what at most this many consumers gained and lost."""
 
 
 def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:

@@ -183,11 +183,6 @@ def test_settings_are_changed_one_by_one_and_take_effect(elected: World, coord: 
     assert default["origin"]["rebalance_timeout_ms"] == "znode"
     assert coord("groups", "settings", "nobody", "--assignor", "range").code == 7
     assert coord("groups", "settings", "nobody", "--assignor", "range", "--create").code == 0
-    elected.store.ensure_path(layout.RETENTION)
-    elected.store.set(layout.RETENTION, b"seven days")
-    unknown = coord("groups", "settings", "delays", "--assignor", "range")
-    assert unknown.code == 0
-    assert "retention is unknown" in unknown.err
 
 
 def test_a_group_is_deleted_only_without_members_and_after_confirmation(elected: World, coord: Run) -> None:

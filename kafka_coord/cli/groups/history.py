@@ -8,8 +8,9 @@ from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.groups.show import report_unreadable
 from kafka_coord.cli.opening import open_groups
 from kafka_coord.cli.options import any_group_argument, kind_option, output_option
-from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, show
+from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, note_earlier, show
 from kafka_coord.groups.group import ActionDocument, DecisionDocument
+from kafka_coord.model.operations import MAX_MOVES
 
 _COLUMNS = columns(
     "#generation=GEN #epoch decided_at=DECIDED reason assignor #members #partitions #moved "
@@ -52,6 +53,9 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
         trail = directory.find(group, kind).history(group, note)
     report_unreadable(trail.unreadable)
     decisions, done = trail.decisions[-last:], [ActionDocument.of(one) for one in trail.actions[-last:]]
+    shows_actions = only_actions or output is Format.TABLE
+    note_earlier(last, actions=len(trail.actions) if shows_actions else 0)
+    note_earlier(last, decisions=0 if only_actions else len(trail.decisions))
     shown = Section("actions", ACTIONS, [one.row() for one in done])
     if only_actions:
         show(output, done, [shown])
@@ -75,4 +79,6 @@ def history(group: str, kind: str | None, last: int, verbose: bool, only_actions
             for consumer, moved in one.moves.items()
         ]
         sections.append(Section("moves", _MOVES, moves))
+        if cut := [str(one.generation) for one in decisions if len(one.moves) == MAX_MOVES]:
+            note(f"of {MAX_MOVES} consumers at most, the history has what they gained and lost: {', '.join(cut)}")
     show(output, documents, sections)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs
@@ -76,7 +76,8 @@ def reason_for_target(
     if stored is not None and stored.assignor != assignor and before and inputs.members:
         parts.append(f"assignor changed from {stored.assignor} to {assignor}")
         kinds.add(Cause.ASSIGNOR_CHANGED)
-    parts += [f"{consumer} may not read {names(topics)}" for consumer, topics in sorted(forbidden.items())[:2]]
+    refusing = [f"{consumer} may not read {names(topics)}" for consumer, topics in sorted(forbidden.items())]
+    parts += first_of(refusing, 2, "members may not read some topics")
     if not parts:
         parts.append("subscriptions, capacities or assignor changed")
         kinds.add(Cause.MEMBER_CHANGED)
@@ -133,6 +134,11 @@ def _topic_changes(
         gone = counts.keys() - inputs.topics.keys() - unread
         parts += [f"topic {topic} is gone" for topic in sorted(gone)]
     return [*parts[:3], f"{len(parts) - 3} more topics changed"] if len(parts) > 4 else parts
+
+
+def first_of(parts: Sequence[str], most: int, what: str) -> list[str]:
+    """Returns the first ``most`` parts and, if that is not all, how many more ``what`` there are."""
+    return [*parts[:most], f"{len(parts) - most} more {what}"] if len(parts) > most else [*parts]
 
 
 def names(consumers: Iterable[str], most: int = 4) -> str:

@@ -11,7 +11,7 @@ from kafka_coord.coordinator.plan.membership import (
     unreadable_commands,
     unreadable_offsets,
 )
-from kafka_coord.coordinator.plan.reasons import counted, cut, names, partitions_text, per_consumer
+from kafka_coord.coordinator.plan.reasons import counted, cut, first_of, names, partitions_text, per_consumer
 from kafka_coord.coordinator.plan.reconcile import Reconciliation
 from kafka_coord.coordinator.plan.target_decision import TargetDecision
 from kafka_coord.coordinator.remediation import what_to_do
@@ -51,7 +51,8 @@ def summary_of(
     parts = [decided.summary]
     if observation.pause is not None:
         parts.append(_paused(observation))
-    parts += [f"evicts {consumer}: {reason}" for consumer, reason in sorted(evictions.reasons.items())[:3]]
+    evicted = [f"evicts {consumer}: {reason}" for consumer, reason in sorted(evictions.reasons.items())]
+    parts += first_of(evicted, 3, "evictions")
     released = {consumer: held for consumer, held in forgotten.items() if held}
     if released:
         shown = ", ".join(f"{partitions_text(released[c])} of {c}" for c in sorted(released)[:3])
@@ -60,11 +61,12 @@ def summary_of(
     deaf = unreadable_commands(observation)
     stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
     unnamed = [consumer for consumer, partitions in stopping.items() if not partitions]
-    parts += [
+    odd = [
         f"waiting for {consumer} to acknowledge {_stops(observation, consumer)}, "
         "although its ledger has no stopping partitions"
-        for consumer in unnamed[:3]
+        for consumer in unnamed
     ]
+    parts += first_of(odd, 3, "such consumers")
     stopping = {consumer: partitions for consumer, partitions in stopping.items() if partitions}
     if stopping:
         parts.append(f"waiting for {per_consumer('stop', stopping)}")
@@ -125,9 +127,14 @@ def _warnings(
     if membership.registration_unreadable:
         who = names(membership.registration_unreadable)
         warnings.append(f"the registration of {who} cannot be read, so its partitions stay held; evict it")
-    for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
-        warnings.append(f"{consumer} cannot read its command {name}, so it has stopped carrying out commands; evict it")
-    warnings += decided.complaints + reconciled.complaints[:3]
+    deaf = [
+        f"{consumer} cannot read its command {name}, so it has stopped carrying out commands; evict it"
+        for consumer, name in sorted(unreadable_commands(observation).items())
+    ]
+    warnings += first_of(deaf, 3, "consumers cannot read a command")
+    warnings += decided.complaints + first_of(
+        reconciled.complaints, 3, "members have too large a ledger or registration"
+    )
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:
         warnings.append(f"ignoring znodes in the channel of {names(strays)} that are not commands")
