@@ -83,7 +83,7 @@ def live_documents(settings: Settings, lag_service: LagService | None = None) ->
 
 
 def _open_sources(settings: Settings, lag_service: LagService | None, wake: Callable[[], None]) -> Sources:
-    from kafka_coord.groups.lag import LagService, remainders_of
+    from kafka_coord.groups.lag import LagService, next_records_of
     from kafka_coord.monitor.dashboard.sources import Sources
 
     zookeeper = settings.zookeeper
@@ -95,5 +95,5 @@ def _open_sources(settings: Settings, lag_service: LagService | None, wake: Call
         session_timeout_ms=zookeeper.session_timeout_ms,
         tls=zookeeper.tls,
         wake=wake,
-        service=lag_service or LagService(remainders=remainders_of(store, settings.kafka.properties)),
+        service=lag_service or LagService(next_records=next_records_of(store, settings.kafka.properties)),
     )

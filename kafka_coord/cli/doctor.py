@@ -10,7 +10,7 @@ from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
-from kafka_coord.groups.lag import LagService, remainders_of
+from kafka_coord.groups.lag import LagService, next_records_of
 from kafka_coord.monitor.doctor import LagSight, Severity, examine
 from kafka_coord.monitor.doctor.findings import FindingDocument
 
@@ -46,7 +46,8 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
                 tls=zookeeper.tls,
                 kafka=instances.properties,
                 lag=LagSight(
-                    brokers.known_ranges, LagService(remainders=remainders_of(instances.store, instances.properties))
+                    brokers.known_ranges,
+                    LagService(next_records=next_records_of(instances.store, instances.properties)),
                 ),
             )
         )

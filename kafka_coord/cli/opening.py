@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.cli.output import note
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import LagService, next_records_of
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import Unreadable
 
@@ -31,6 +33,11 @@ def open_groups() -> Iterator[GroupDirectory]:
     """Opens a ZooKeeper session for a command about groups of any kind."""
     with open_instances() as instances:
         yield GroupDirectory(instances)
+
+
+def lag_service(instances: AskedInstances, **limits: Any) -> LagService:
+    """Returns a lag service for one command. It reads only timestamps: LAG counts offsets, as in Kafka's tools."""
+    return LagService(next_records=next_records_of(instances.store, instances.properties, corrects=False, **limits))
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.gateway import LeadershipView
-    from kafka_coord.groups.lag import LagService, remainders_of
+    from kafka_coord.groups.lag import LagService, next_records_of
     from kafka_coord.kafka.offsets import BrokerLog
 
     tracing = _tracing(settings.serve, broker_id)
@@ -216,7 +216,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             parts.callback(lister.close)
             leadership_view.service = service
             # shared by the lag sampler and the dashboard
-            lag_service = LagService(remainders=remainders_of(store, settings.kafka.properties))
+            lag_service = LagService(next_records=next_records_of(store, settings.kafka.properties))
             lags, site = _lags(settings, service, lag_service), _dashboard(settings, lag_service, renewed)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site, renewed)
             for part in (tracing, lags, metrics, site, kafka, gateway):

@@ -14,7 +14,7 @@ import click
 from msgspec import json, to_builtins
 
 from kafka_coord.cli.connection import connection_options
-from kafka_coord.cli.opening import open_cluster
+from kafka_coord.cli.opening import lag_service, open_cluster
 from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import (
     Format,
@@ -35,6 +35,8 @@ from kafka_coord.groups.group import (
     Document,
     Gone,
     GroupRowDocument,
+    LagSeconds,
+    LagSecondsBy,
     LagSum,
     LagTotal,
     LagUnknown,
@@ -46,6 +48,7 @@ from kafka_coord.groups.group import (
     lag_fields,
 )
 from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import LagService
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -58,6 +61,8 @@ class WatchedGroupDocument(GroupRowDocument, kw_only=True, frozen=True):
     worst_lag: WorstLag
     lag_unknown: int | None  # type: ignore[assignment]
     gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
 
 
 class OwnerDocument(Document, frozen=True):
@@ -73,6 +78,8 @@ class OwnerDocument(Document, frozen=True):
     worst_lag: WorstLag
     lag_unknown: LagUnknown
     gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
 
     @classmethod
     def of(cls, row: OwnerRow) -> Self:
@@ -116,8 +123,8 @@ class WatchDocument(Document, frozen=True):
         )
 
 
-_GROUPS = columns("group state #generation=GEN #members #partitions #pending #lag #gone")
-_OWNERS = columns("group consumer owned stopping #pending #lag #gone")
+_GROUPS = columns("group state #generation=GEN #members #partitions #pending #lag #lag_s lag_s_by=BY #gone")
+_OWNERS = columns("group consumer owned stopping #pending #lag #lag_s lag_s_by=BY #gone")
 _COMMANDS = columns("group consumer command waits_for=WAITS partitions")
 
 
@@ -150,7 +157,7 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
         for group in groups:
             directory.find(group).require(group)
         log_ranges = None if no_lag else brokers.known_ranges
-        frames = _frames(instances, groups, log_ranges, interval, count)
+        frames = _frames(instances, groups, log_ranges, lag_service(instances), interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
         else:
@@ -159,14 +166,19 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 
 
 def _frames(
-    instances: AskedInstances, groups: tuple[str, ...], log_ranges: LogRanges | None, interval: float, count: int | None
+    instances: AskedInstances,
+    groups: tuple[str, ...],
+    log_ranges: LogRanges | None,
+    service: LagService,
+    interval: float,
+    count: int | None,
 ) -> Iterator[Overview | str]:
     """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():
         if number:
             time.sleep(interval)
         try:
-            yield read_overview(instances, groups, log_ranges)
+            yield read_overview(instances, groups, log_ranges, service)
         except StoreUnavailable as error:
             yield f"ZooKeeper does not respond: {error}"
 
@@ -276,4 +288,4 @@ def _lag_cells(total: LagTotal | None) -> dict[str, Any]:
     if total is None:
         return {"lag": None, "gone": None}
     unknown = f"{total.lag} + {total.unknown} unknown" if total.lag is not None else "unknown"
-    return {"lag": unknown if total.unknown else total.lag, "gone": total.gone}
+    return lag_fields(total) | {"lag": unknown if total.unknown else total.lag}

@@ -315,7 +315,7 @@ def described(
 
 def _sampled(found: GroupDescription) -> GroupOffsets:
     members = {one.consumer: Contact(one.host or "", one.client or "") for one in found.members}
-    return GroupOffsets(found.group, found.offsets, 0, members)
+    return GroupOffsets(found.group, found.kind, found.offsets, 0, members)
 
 
 def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:

@@ -23,6 +23,7 @@ from kafka_coord.groups.group import (
     WaitingCommand,
 )
 from kafka_coord.groups.instances import AskedInstances, Presences
+from kafka_coord.groups.lag import LagService
 from kafka_coord.groups.managed import ManagedVerbs, describe_snapshots, group_row, snapshot_of
 from kafka_coord.groups.requests import Acting, ask
 from kafka_coord.groups.reset import Resettable
@@ -69,7 +70,9 @@ class Overview:
         return len(self.groups) - len(self.lags)
 
 
-def read_overview(instances: AskedInstances, names: Sequence[str], log_ranges: LogRanges | None) -> Overview:
+def read_overview(
+    instances: AskedInstances, names: Sequence[str], log_ranges: LogRanges | None, service: LagService
+) -> Overview:
     """Reads the groups in ``names``, or all groups if ``names`` is empty, and the busiest of them in detail. A named
     group need not exist yet."""
     store = instances.store
@@ -92,6 +95,8 @@ def read_overview(instances: AskedInstances, names: Sequence[str], log_ranges: L
         *described(theirs, cluster.topics, log_ranges),
     ]
     found.sort(key=lambda one: one.group)
+    if log_ranges is not None:
+        found = service.described(found, round(store.clock.time() * 1000), sampled=True)
     return Overview(
         cluster,
         tuple(sorted(rows, key=lambda row: row.group)),

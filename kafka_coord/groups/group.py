@@ -7,7 +7,7 @@ docs/operations.md. Does no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -120,6 +120,13 @@ class WaitingCommand:
 NOT_SUBSCRIBED = "not subscribed"
 
 
+class AgeBy(StrEnum):
+    """What an age follows from: the next record's timestamp, or the rate at which the partition's log grew."""
+
+    TIMESTAMP = "timestamp"
+    RATE = "rate"
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
     """One partition of a group. ``lag`` and ``gone`` are those of :func:`kafka_coord.model.lag.lag_of`, or ``None`` if
@@ -128,7 +135,8 @@ class OffsetRow:
     to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
     for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
     read (:mod:`kafka_coord.groups.lag`). ``unresolved`` is the reason why the partition has no position yet,
-    although a consumer was told to start it at its end.
+    although a consumer was told to start it at its end. ``lag_s`` is the age of the next record in seconds, or ``None``
+    if it is unknown, and ``lag_s_by`` what it follows from, unless the lag is 0.
     """
 
     topic: str
@@ -143,6 +151,8 @@ class OffsetRow:
     unresolved: str | None = None
     start_offset: int | None = None
     gone: int | None = None
+    lag_s: float | None = None
+    lag_s_by: AgeBy | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -158,17 +168,28 @@ class OffsetRow:
 class LagTotal:
     """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
     the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown. ``gone`` is the number of
-    records that were deleted before the group read them, as far as known."""
+    records that were deleted before the group read them, as far as known. ``lag_s`` is the largest age of any
+    partition's next record in seconds, or ``None`` while that of any with a known lag is unknown; ``lag_s_by`` is what
+    it follows from."""
 
     lag: int | None
     worst: int | None
     unknown: int
     gone: int | None = None
+    lag_s: float | None = None
+    lag_s_by: AgeBy | None = None
 
     @classmethod
     def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
         """Returns the total of the partitions that count (:func:`counted`)."""
-        return cls.of(None if row.lag is None else Lag(row.lag, row.gone or 0) for row in counted(rows))
+        rows = counted(rows)
+        total = cls.of(None if row.lag is None else Lag(row.lag, row.gone or 0) for row in rows)
+        ages = [(row.lag_s, row.lag_s_by) for row in rows if row.lag is not None]
+        known = [(age_s, by) for age_s, by in ages if age_s is not None]
+        if not known or len(known) < len(ages):
+            return total
+        age_s, by = max(known, key=lambda one: one[0])
+        return replace(total, lag_s=age_s, lag_s_by=by)
 
     @classmethod
     def of(cls, lags: Iterable[Lag | None]) -> LagTotal:
@@ -326,6 +347,8 @@ LagSum = Annotated[int | None, Meta(description="The sum of the known lags")]
 WorstLag = Annotated[int | None, Meta(description="The largest known lag of a partition")]
 LagUnknown = Annotated[int, Meta(description="The number of partitions whose lag is unknown")]
 Gone = Annotated[int | None, Meta(description="The number of records that were deleted before the group read them")]
+LagSeconds = Annotated[float | None, Meta(description="The age of the oldest waiting record in seconds")]
+LagSecondsBy = Annotated[AgeBy | None, Meta(description="What that age follows from")]
 
 
 class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -337,10 +360,22 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def lag_fields(total: LagTotal | None) -> dict[str, Any]:
-    """Returns the four fields about the lag. They are ``None`` if the brokers were not queried."""
+    """Returns the fields about the lag. They are ``None`` if the brokers were not queried."""
     if total is None:
-        return dict.fromkeys(("lag", "worst_lag", "lag_unknown", "gone"))
-    return {"lag": total.lag, "worst_lag": total.worst, "lag_unknown": total.unknown, "gone": total.gone}
+        return dict.fromkeys(("lag", "worst_lag", "lag_unknown", "gone", "lag_s", "lag_s_by"))
+    return {
+        "lag": total.lag,
+        "worst_lag": total.worst,
+        "lag_unknown": total.unknown,
+        "gone": total.gone,
+        "lag_s": rounded(total.lag_s),
+        "lag_s_by": total.lag_s_by,
+    }
+
+
+def rounded(age_s: float | None) -> float | None:
+    """Rounds an age to what is worth showing."""
+    return None if age_s is None else round(age_s, 1)
 
 
 class GroupRowDocument(Document, frozen=True):
@@ -368,6 +403,8 @@ class GroupRowDocument(Document, frozen=True):
     worst_lag: WorstLag | UnsetType = UNSET
     lag_unknown: LagUnknown | UnsetType = UNSET
     gone: Gone | UnsetType = UNSET
+    lag_s: LagSeconds | UnsetType = UNSET
+    lag_s_by: LagSecondsBy | UnsetType = UNSET
     verdict: Verdict | UnsetType = UNSET
 
     @classmethod
@@ -559,6 +596,8 @@ class OffsetDocument(Document, frozen=True):
     """The unread records that the log still holds."""
     gone: int | None
     """The unread records that were deleted."""
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
     unresolved: str | None
     """Why the partition has no position yet, although a consumer was told to start it at its end (ADR 40); the text is
     empty if no reason is known."""
@@ -576,6 +615,8 @@ class OffsetDocument(Document, frozen=True):
             end_offset=row.end_offset,
             lag=row.lag,
             gone=row.gone,
+            lag_s=rounded(row.lag_s),
+            lag_s_by=row.lag_s_by,
             unresolved=row.unresolved,
             **more,
         )
@@ -585,7 +626,7 @@ PARTS = {
     "state": "status decided_at reason coordinator log_partition assignor member_count pending rebalance_timeout_ms "
     "offsets_retention_ms paused requests",
     "members": "members",
-    "offsets": "offsets lag worst_lag lag_unknown gone lag_note",
+    "offsets": "offsets lag worst_lag lag_unknown gone lag_s lag_s_by lag_note",
 }
 """The fields that each option of ``groups describe`` selects. All others are always there."""
 
@@ -621,6 +662,8 @@ class GroupDocument(Document, frozen=True):
     worst_lag: WorstLag
     lag_unknown: LagUnknown
     gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
     lag_note: str | None
     """Why lags are unknown."""
     unreadable: list[UnreadableDocument]

@@ -4,29 +4,41 @@ Metrics, dashboard and ``doctor`` ask it. It keeps a bounded number of samples, 
 
 The end of a log may consist of offsets that hold no record: markers of transactions, aborted records, and gaps left by
 compaction. An application that commits the offset after each record never gets past them, so they look like lag. No
-request for offsets tells them apart from records, so :class:`Remainders` reads: from the committed offset on, as a
-consumer with ``read_committed``, until the first record or the end. It does so only in partitions whose offset stands
-still, and remembers what it has found.
+request for offsets tells them apart from records, so :class:`NextRecords` reads: from the committed offset on, as a
+consumer with ``read_committed``, until the first record or the end. That record's timestamp also says how old the lag
+is (ADR 48). It remembers what it has found.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.cluster import Cluster
-from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.group import GroupRow, LagTotal, LogRanges, OffsetRow, Verdict, counted
+from kafka_coord.groups.group import (
+    NOT_SUBSCRIBED,
+    AgeBy,
+    GroupDescription,
+    GroupRow,
+    LagTotal,
+    LogRanges,
+    OffsetRow,
+    Verdict,
+    counted,
+)
 from kafka_coord.groups.lag_trend import (
     LagSample,
     Trends,
+    age_by_rate,
+    age_by_timestamp,
     hot_partitions,
     total_trend,
     trend,
@@ -38,14 +50,17 @@ from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk.store import Store
 
+if TYPE_CHECKING:
+    from kafka_coord.groups.directory import AllGroups, GroupDirectory
+
 log = logging.getLogger(__name__)
 
 STILL_MS = 5_000
-"""A partition is read once its committed offset has not moved for this long."""
+"""Offsets without a record are looked for once a partition's committed offset has not moved for this long."""
 MOST_AT_ONCE = 200
 _MOST_REMEMBERED = 200_000
 _READ_S = 3.0
-"""The longest time, in seconds, that one call of :meth:`Remainders.judged` reads."""
+"""The longest time, in seconds, that one call of :meth:`NextRecords.read` reads."""
 _REFUSED_MS = 60_000
 """How long a refusal to read a partition is remembered."""
 _KEPT_MS = 300_000
@@ -53,19 +68,21 @@ _KEPT_MS = 300_000
 
 
 class Next(NamedTuple):
-    """The first offset that holds a record or, if ``is_record`` is false, the end of what a consumer may read."""
+    """The first offset that holds a record or, if ``is_record`` is false, the end of what a consumer may read.
+    ``timestamp_ms`` is the record's, as someone has written it, or ``None``."""
 
     offset: int
     is_record: bool
+    timestamp_ms: int | None = None
 
 
-Probe = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, Next | None]]
-"""Reads from the given offsets. Returns what it has found, and ``None`` for partitions that it may not read. Leaves out
-partitions of which it learned nothing in time."""
+Probe = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, Next | None]]
+"""Reads from the given offsets, for so many seconds at most. Returns what it has found, and ``None`` for partitions
+that it may not read. Leaves out partitions of which it learned nothing in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundRemainder:
+class _FoundNext:
     """No record lies in [begin, next.offset), as of ``at_ms`` (ms since 1970)."""
 
     begin: int
@@ -73,36 +90,60 @@ class _FoundRemainder:
     at_ms: int
 
 
-class Remainders:
-    """Corrects the lag of partitions, with what ``probe`` finds. Thread-safe."""
+def _waits(row: OffsetRow) -> bool:
+    """Returns whether records of the partition may wait for a group that reads it."""
+    return bool(row.lag) and row.holding != NOT_SUBSCRIBED
 
-    def __init__(self, probe: Probe) -> None:
-        self._probe = probe
+
+class NextRecords:
+    """The next record that each group has not read, with what ``probe`` finds. Thread-safe. ``corrects`` says whether
+    the lag counts only from that record on. One call reads ``most`` partitions for ``within_s`` seconds at most."""
+
+    def __init__(
+        self, probe: Probe, *, corrects: bool = True, most: int = MOST_AT_ONCE, within_s: float = _READ_S
+    ) -> None:
+        self._probe, self._corrects = probe, corrects
+        self._most, self._within_s = most, within_s
         self._lock = threading.Lock()
-        self._found: dict[TopicPartition, _FoundRemainder] = {}
+        self._found: dict[TopicPartition, list[_FoundNext]] = {}
         self._refused: dict[TopicPartition, int] = {}
         """Until when (ms since 1970) a partition is not read again."""
         self._since: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
         """Maps a group's partition to its committed offset, and since when it has stood there (ms since 1970)."""
 
-    def judged(self, group: str, rows: Sequence[OffsetRow], now_ms: int) -> tuple[OffsetRow, ...]:
-        """Returns the rows with the lag counted from the first offset that holds a record. In a partition whose offset
+    def read(self, groups: Iterable[tuple[str, Sequence[OffsetRow]]], now_ms: int) -> list[tuple[OffsetRow, ...]]:
+        """Reads the next records of the groups' partitions that lag, those with the largest lag first, and returns the
+        rows with their age. Counts the lag from the first offset that holds a record. In a partition whose offset
         stands still, and whose remainder could not be read, ``unread`` is set."""
+        groups = list(groups)
         self._forget(now_ms)
-        still = {row.tp for row in rows if row.lag and self._stands_still(group, row, now_ms)}
-        unknown = [row for row in rows if row.tp in still and not self._knows(row)]
-        wanted = {row.tp: row.first_left for row in unknown if self._refused.get(row.tp, 0) <= now_ms}
-        if wanted:
-            self._read(dict(list(wanted.items())[:MOST_AT_ONCE]), now_ms)
-        return tuple(self._corrected(row, row.tp in still) if row.lag else row for row in rows)
+        still = {(group, row.tp) for group, rows in groups for row in rows if self._stands_still(group, row, now_ms)}
+        unknown = [
+            row
+            for _, rows in groups
+            for row in rows
+            if _waits(row) and self._refused.get(row.tp, 0) <= now_ms and not self._knows(row)
+        ]
+        unknown.sort(key=lambda row: -(row.lag or 0))
+        self._read(dict.fromkeys((row.tp, row.first_left) for row in unknown[: self._most]), now_ms)
+        return [
+            tuple(self._judged(row, (group, row.tp) in still, now_ms) if _waits(row) else row for row in rows)
+            for group, rows in groups
+        ]
 
     def _forget(self, now_ms: int) -> None:
-        for tp in [tp for tp, found in list(self._found.items()) if found.at_ms < now_ms - _KEPT_MS]:
-            self._found.pop(tp, None)
+        for tp, found in list(self._found.items()):
+            left = [one for one in found if one.at_ms >= now_ms - _KEPT_MS]
+            if left:
+                self._found[tp] = left
+            else:
+                self._found.pop(tp, None)
         if len(self._since) > _MOST_REMEMBERED:
             self._since.clear()
 
     def _stands_still(self, group: str, row: OffsetRow, now_ms: int) -> bool:
+        if not row.lag:
+            return False
         committed = row.committed_offset or 0
         at, since = self._since.get((group, row.tp), (-1, now_ms))
         if at != committed:
@@ -110,50 +151,65 @@ class Remainders:
             self._since[group, row.tp] = committed, since
         return now_ms - since >= STILL_MS
 
-    def _applying(self, row: OffsetRow) -> _FoundRemainder | None:
-        found, end = self._found.get(row.tp), row.end_offset or 0
-        return found if found is not None and found.begin <= row.first_left <= found.next.offset <= end else None
+    def _applying(self, row: OffsetRow) -> _FoundNext | None:
+        end, found = row.end_offset or 0, self._found.get(row.tp, ())
+        return next((one for one in found if one.begin <= row.first_left <= one.next.offset <= end), None)
 
     def _knows(self, row: OffsetRow) -> bool:
         """Returns whether it is known if a record lies between the committed offset and the end."""
         found = self._applying(row)
         return found is not None and (found.next.is_record or found.next.offset >= (row.end_offset or 0))
 
-    def _corrected(self, row: OffsetRow, still: bool) -> OffsetRow:
+    def _judged(self, row: OffsetRow, still: bool, now_ms: int) -> OffsetRow:
         found = self._applying(row)
         if found is None:
             return replace(row, unread=still)
         lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.first_left))
-        return replace(row, lag=lag, unread=still and not self._knows(row))
+        if lag:
+            age_s = age_by_timestamp(found.next.timestamp_ms, now_ms) if found.next.is_record else None
+            aged = replace(row, lag_s=age_s, lag_s_by=None if age_s is None else AgeBy.TIMESTAMP)
+        else:
+            aged = replace(row, lag_s=0.0)
+        if not self._corrects:
+            return aged
+        return replace(aged, lag=lag, unread=still and not self._knows(row))
 
-    def _read(self, wanted: Mapping[TopicPartition, int], now_ms: int) -> None:
-        if not self._lock.acquire(blocking=False):
+    def _read(self, wanted: Iterable[tuple[TopicPartition, int]], now_ms: int) -> None:
+        """Reads each partition from the offsets on. Several groups may wait at different offsets of one partition, and
+        a client reads it from one offset at a time."""
+        left = list(wanted)
+        if not left or not self._lock.acquire(blocking=False):
             return  # another thread is reading
         try:
-            for tp, found in self._probe(wanted).items():
-                if found is None:
-                    self._refused[tp] = now_ms + _REFUSED_MS
-                else:
-                    self._found[tp] = _FoundRemainder(wanted[tp], found, now_ms)
+            deadline = time.monotonic() + self._within_s
+            while left and (left_s := deadline - time.monotonic()) > 0:
+                once = dict(reversed(left))
+                for tp, found in self._probe(once, left_s).items():
+                    if found is None:
+                        self._refused[tp] = now_ms + _REFUSED_MS
+                    else:
+                        known = [one for one in self._found.get(tp, ()) if one.begin != once[tp]]
+                        self._found[tp] = [*known, _FoundNext(once[tp], found, now_ms)]
+                left = [(tp, at) for tp, at in left if once[tp] != at and tp not in self._refused]
         except KafkaCoordError as error:
             log.debug("could not read the end of some logs: %s", error)
         finally:
             self._lock.release()
 
 
-def remainders_of(store: Store, properties: Mapping[str, str]) -> Remainders:
-    """Returns remainders that are read from the brokers registered in ``store``."""
-    return Remainders(probe_with(partial(bootstrap_servers, store, properties), properties))
+def next_records_of(store: Store, properties: Mapping[str, str], **limits: Any) -> NextRecords:
+    """Returns next records that are read from the brokers registered in ``store``."""
+    return NextRecords(probe_with(partial(bootstrap_servers, store, properties), properties), **limits)
 
 
 def probe_with(bootstrap: Callable[[], str], properties: Mapping[str, str]) -> Probe:
     """Returns a probe that reads with a client of its own, which lives for one call. ``bootstrap`` returns the brokers'
     addresses, and ``properties`` are librdkafka settings."""
 
-    def probe(wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Next | None]:
+    def probe(wanted: Mapping[TopicPartition, int], within_s: float) -> Mapping[TopicPartition, Next | None]:
         from kafka_coord.kafka.librdkafka import first_records
 
-        found = first_records(bootstrap(), properties, wanted, _READ_S)
+        found = first_records(bootstrap(), properties, wanted, within_s)
         return {tp: one and Next(*one) for tp, one in found.items()}
 
     return probe
@@ -195,25 +251,69 @@ class _Ring:
 
 class LagService:
     """The recent lag samples of every group. Thread-safe: several writers (an open page, the metrics) may sample the
-    same group. ``remainders`` finds out which offsets hold no record; without it, every offset counts as a record.
+    same group. ``next_records`` finds out which offsets hold no record; without it, every offset counts as a record.
     If a managed and a client-assigned group have the same name, only the managed group may be sampled."""
 
-    def __init__(self, most_samples: int = MAX_SAMPLES, remainders: Remainders | None = None) -> None:
-        self._remainders = remainders
+    def __init__(self, most_samples: int = MAX_SAMPLES, next_records: NextRecords | None = None) -> None:
+        self._next_records = next_records
         self._lock = threading.Lock()
         self._most = most_samples
         self._size = 0
         self._rings: OrderedDict[str, _Ring] = OrderedDict()
 
-    def judged(self, group: str, rows: Sequence[OffsetRow], now_ms: int) -> tuple[OffsetRow, ...]:
-        """Returns the group's rows with a lag that counts only from the next record on. May read from the brokers."""
-        return tuple(rows) if self._remainders is None else self._remainders.judged(group, rows, now_ms)
+    def judged(self, groups: Sequence[GroupOffsets], now_ms: int) -> list[GroupOffsets]:
+        """Returns the groups with a lag that counts only from the next record on, and with its age. May read from the
+        brokers."""
+        rows: Iterable[tuple[OffsetRow, ...]] = (one.rows for one in groups)
+        if self._next_records is not None:
+            rows = self._next_records.read([(one.group, one.rows) for one in groups], now_ms)
+        return [
+            replace(one, rows=tuple(self._aged(one.group, row, now_ms) for row in theirs))
+            for one, theirs in zip(groups, rows, strict=True)
+        ]
 
-    def sampled(self, found: GroupOffsets, now_ms: int) -> GroupOffsets:
-        """Adds a sample of the group, and returns the group as judged."""
-        rows = self.judged(found.group, found.rows, now_ms)
-        self.add(found.group, now_ms, rows, found.decided_ms)
-        return replace(found, rows=rows)
+    def _aged(self, group: str, row: OffsetRow, now_ms: int) -> OffsetRow:
+        """Returns the row with the age of its lag: by the rate, unless the next record's timestamp tells it."""
+        if row.lag is None or row.end_offset is None or row.lag_s is not None:
+            return row
+        if not row.lag:
+            return replace(row, lag_s=0.0)
+        with self._lock:
+            ring = self._rings.get(group)
+            ends = [(one.at_ms, one.end) for one in ring.samples.get(row.tp, ())] if ring is not None else []
+        known = [(at, end) for at, end in ends if end is not None and at < now_ms]
+        age_s = age_by_rate([*known, (now_ms, row.end_offset)], row.end_offset - row.lag, now_ms)
+        return replace(row, lag_s=age_s, lag_s_by=None if age_s is None else AgeBy.RATE)
+
+    def sampled(self, groups: Sequence[GroupOffsets], now_ms: int) -> list[GroupOffsets]:
+        """Adds a sample of each group, and returns the groups as judged."""
+        found = self.judged(groups, now_ms)
+        for one in found:
+            self.add(one.group, now_ms, one.rows, one.decided_ms)
+        return found
+
+    def described(
+        self, found: Sequence[GroupDescription], now_ms: int, *, sampled: bool = False
+    ) -> list[GroupDescription]:
+        """Returns the descriptions with the lags as judged. If ``sampled``, adds a sample of each group."""
+        offsets = [GroupOffsets(one.group, one.kind, one.offsets, one.decided_at_ms or 0, {}) for one in found]
+        rows = (self.sampled if sampled else self.judged)(offsets, now_ms)
+        return [replace(one, offsets=judged.rows) for one, judged in zip(found, rows, strict=True)]
+
+    def listed(
+        self, directory: GroupDirectory, log_ranges: LogRanges, *, most: int | None = None, sampled: bool = False
+    ) -> AllGroups:
+        """Lists all groups. The lags of the ``most`` groups with the largest lag (by default, of all) are as judged.
+        If ``sampled``, adds a sample of each of these. Raises :class:`KafkaCoordError`."""
+        now_ms = round(directory.store.clock.time() * 1000)
+        found: dict[str, GroupOffsets] = {}
+        listed = directory.list(log_ranges, lambda one: found.setdefault(one.group, one))
+        wanted = [row for row in listed.rows[:most] if row.group in found and found[row.group].kind is row.kind]
+        # the groups with the largest lag are sampled last, so that they are dropped last
+        judged = (self.sampled if sampled else self.judged)([found[row.group] for row in reversed(wanted)], now_ms)
+        lags = {(one.group, one.kind): LagTotal.of_rows(one.rows) for one in judged}
+        rows = tuple(replace(row, lag=lags.get((row.group, row.kind), row.lag)) for row in listed.rows)
+        return replace(listed, rows=rows)
 
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
         """Adds a sample whose reading began at ``now_ms``, unless the last sample is at least as new. ``decided_ms`` is
@@ -238,7 +338,9 @@ class LagService:
                     continue  # another writer's sample began earlier, but read this partition later
                 owned = row.holding == "owned"
                 gone = row.gone or 0
-                taken.append(LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread, gone))
+                taken.append(
+                    LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread, gone, row.end_offset)
+                )
                 while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
                     del taken[0]
             ring.samples, ring.counts = kept, counts
@@ -322,9 +424,9 @@ class LagRound:
         at_rest = {name for name in taken if resting is not None and resting(name)}
         wanted = {name: rows[name].kind for name in taken if name in rows}
         measured, _ = self._directory.offsets(wanted, cluster, self._log_ranges, at_rest)
-        for one in measured:
-            found = self._service.sampled(one, now_ms) if resting is None else one
-            self.measured[one.group] = now_ms, LagTotal.of_rows(found.rows)
+        judged = self._service.judged if resting is not None else self._service.sampled
+        for one in judged(measured, now_ms):
+            self.measured[one.group] = now_ms, LagTotal.of_rows(one.rows)
             self.consumers[one.group] = tuple(sorted(one.members))
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
         behind = [(name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone]

@@ -33,7 +33,7 @@ class LagSample:
     """One partition at one moment (ms since 1970). ``committed`` and ``lag`` are ``None`` if unknown. ``still_ms`` is
     the time of its last commit or of its group's last rebalance, whichever is later, or ``None`` if the time of the
     commit is unknown. ``unread`` is set if it is unknown whether the lag holds any record. ``gone`` counts the offsets
-    between the committed one and the start of the log."""
+    between the committed one and the start of the log. ``end`` is the log's end, or ``None`` if unknown."""
 
     at_ms: int
     committed: int | None
@@ -42,6 +42,7 @@ class LagSample:
     still_ms: int | None = None
     unread: bool = False
     gone: int = 0
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +259,39 @@ def verdict_of_group(partitions: Iterable[Verdict], total: Trend | None) -> Verd
     order = list(Verdict)
     verdicts = [*partitions, *((total.verdict,) if total is not None else ())]
     return max(verdicts, key=order.index, default=Verdict.UNKNOWN)
+
+
+OLDEST_MS = 1_293_840_000_000
+"""The beginning of 2011, when Kafka was published. No record is older, so a clock that says so is wrong."""
+CLOCKS_DIFFER_MS = 5_000
+"""A record whose timestamp lies this far in the future at most is new. If it lies further, its clock is wrong."""
+_MOST_TIMES = 1_000
+"""How many times the sampled time a rate is projected into the past."""
+
+
+def age_by_timestamp(timestamp_ms: int | None, now_ms: int) -> float | None:
+    """Returns how old a record is (s), or ``None`` if the timestamp cannot be right: -1, 1970, the future."""
+    if timestamp_ms is None or not OLDEST_MS <= timestamp_ms <= now_ms + CLOCKS_DIFFER_MS:
+        return None
+    return max(0, now_ms - timestamp_ms) / 1000
+
+
+def age_by_rate(ends: Sequence[tuple[int, int]], offset: int, now_ms: int) -> float | None:
+    """Returns how long ago (s) the record at ``offset`` was written, or ``None`` if the samples do not tell. ``ends``
+    are (ms since 1970, end of the log) in chronological order.
+
+    As in Kafka Lag Exporter, a time between two samples is interpolated. If all samples are newer than the record,
+    their mean rate is projected into the past, for a bounded time."""
+    newer: tuple[int, int] | None = None
+    for at, end in reversed(ends):
+        if end <= offset:
+            if newer is None:
+                return 0.0
+            written = at + (newer[0] - at) * (offset + 1 - end) / (newer[1] - end)
+            return max(0.0, now_ms - written) / 1000
+        newer = at, end
+    rate_s = _rate_s(ends)
+    if not rate_s or rate_s < 0:
+        return None
+    age_s = (now_ms - ends[0][0]) / 1000 + (ends[0][1] - offset) / rate_s
+    return age_s if 1000 * age_s <= _MOST_TIMES * (ends[-1][0] - ends[0][0]) else None

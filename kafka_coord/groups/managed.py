@@ -277,7 +277,7 @@ def offsets_of(snapshot: GroupSnapshot, committed: Committed, logs: Mapping[Topi
     seen = snapshot.observation
     members = {name: Contact(one.host or "", one.client or "") for name, one in seen.members.items()}
     rows = offset_rows(seen, committed, logs)
-    return GroupOffsets(snapshot.group, rows, seen.decided_ms, members, seen.pause is not None)
+    return GroupOffsets(snapshot.group, GroupKind.MANAGED, rows, seen.decided_ms, members, seen.pause is not None)
 
 
 def _has_others(target: Mapping[str, PartitionSet], committed: Committed) -> bool:
@@ -408,7 +408,7 @@ class ManagedVerbs(GroupVerbs):
         for name, target in targets.items():
             held = {tp: (consumer, "owned") for consumer, theirs in target.items() for tp in theirs}
             rows = rows_of(at_rest[name], held, committed[name], logs)
-            found.append(GroupOffsets(name, rows, 0, dict.fromkeys(target, Contact())))
+            found.append(GroupOffsets(name, self.kind, rows, 0, dict.fromkeys(target, Contact())))
         return found, [note] if note else []
 
     def describe(

@@ -43,13 +43,14 @@ class GroupOffsets:
     its live members."""
 
     group: str
+    kind: GroupKind
     rows: tuple[OffsetRow, ...]
     decided_ms: int
     members: Mapping[str, Contact]
     paused: bool = False
 
 
-OnOffsets = Callable[[GroupOffsets], None]
+OnOffsets = Callable[[GroupOffsets], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, OffsetSpec
 
@@ -297,10 +305,11 @@ def _list(logs: LogOffsets, partitions: Sequence[TopicPartition], timestamp: int
 
 def first_records(
     bootstrap: str, properties: Mapping[str, str], wanted: Mapping[TopicPartition, int], within_s: float
-) -> dict[TopicPartition, tuple[int, bool] | None]:
+) -> dict[TopicPartition, tuple[int, bool, int | None] | None]:
     """Reads each partition from the given offset on, as a consumer with ``read_committed``, until the first record or
-    the end. Returns its offset, and whether it is a record; ``None`` for a partition that this client may not read.
-    Leaves out partitions of which it learned nothing in time. Raises :class:`BrokerError` for refused properties."""
+    the end. Returns its offset, whether it is a record, and its timestamp (ms since 1970; ``None`` if it has none);
+    ``None`` for a partition that this client may not read. Leaves out partitions of which it learned nothing in time.
+    Raises :class:`BrokerError` for refused properties."""
     settings: dict[str, Any] = {
         "client.id": "kafka-coord",
         "log_level": 0,
@@ -313,7 +322,9 @@ def first_records(
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 100,
-        "max.partition.fetch.bytes": 65_536,
+        "max.partition.fetch.bytes": 65_536,  # a broker sends one whole batch, however large
+        "fetch.max.bytes": 4_194_304,
+        "queued.min.messages": 1,
     }
     try:
         client = Consumer(settings)
@@ -333,9 +344,9 @@ def _close(client: Consumer) -> None:
 
 def _first_of_each(
     client: Consumer, wanted: Mapping[TopicPartition, int], within_s: float
-) -> dict[TopicPartition, tuple[int, bool] | None]:
+) -> dict[TopicPartition, tuple[int, bool, int | None] | None]:
     """Waits for the first record, the end, or a refusal of each partition."""
-    found: dict[TopicPartition, tuple[int, bool] | None] = {}
+    found: dict[TopicPartition, tuple[int, bool, int | None] | None] = {}
     deadline = time.monotonic() + within_s
     while len(found) < len(wanted) and (left_s := deadline - time.monotonic()) > 0:
         message = client.poll(min(left_s, 0.5))
@@ -345,9 +356,10 @@ def _first_of_each(
         if tp not in wanted or tp in found:
             continue
         if error is None:
-            found[tp] = message.offset(), True
+            kind, timestamp_ms = message.timestamp()
+            found[tp] = message.offset(), True, timestamp_ms if kind != TIMESTAMP_NOT_AVAILABLE else None
         elif error.code() == KafkaError._PARTITION_EOF:
-            found[tp] = message.offset(), False
+            found[tp] = message.offset(), False, None
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             found[tp] = None
         else:

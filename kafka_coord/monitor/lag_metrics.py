@@ -13,10 +13,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.group import GroupRow, LagTotal
+from kafka_coord.groups.group import AgeBy, GroupRow
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.lag import LagService
-from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.monitor.exposition import gauge, labelled
@@ -92,6 +91,18 @@ class LagSampler:
         )
         yield labelled(
             GaugeMetricFamily,
+            "group_lag_seconds",
+            "Age of the oldest record that the group has not committed yet, for the same groups, by what it follows "
+            "from: the record's timestamp, or the rate at which the log grew. No series while it is unknown.",
+            "group kind by",
+            {
+                (*group, str(total.lag_s_by or AgeBy.TIMESTAMP)): total.lag_s
+                for group, total in found.items()
+                if total.lag_s is not None
+            },
+        )
+        yield labelled(
+            GaugeMetricFamily,
             "group_lag_unknown_partitions",
             "The group's partitions whose lag is unknown, because nothing is committed or the broker did not answer.",
             "group kind",
@@ -149,32 +160,11 @@ def measure_lags(
     """Measures and returns the lag of all groups. Adds a sample of the ``most`` groups with the largest lag to
     ``service``. Raises :class:`KafkaCoordError`."""
     began = time.monotonic()
-    now_ms = round(store.clock.time() * 1000)
-    offsets: dict[str, GroupOffsets] = {}
-
-    def keep(found: GroupOffsets) -> None:
-        if service is not None and found.group not in offsets:
-            offsets[found.group] = replace(found, rows=service.judged(found.group, found.rows, now_ms))
-
     reader = OffsetReader(bootstrap_servers(store, properties), properties)
+    directory = GroupDirectory(AskedInstances(store, properties))
     try:
-        listed = GroupDirectory(AskedInstances(store, properties)).list(
-            reader.ranges, None if service is None else keep
-        )
+        listed = (service or LagService()).listed(directory, reader.ranges, most=most, sampled=service is not None)
     finally:
         reader.close()
-    rows = listed.rows
-    if service is not None:
-        rows = tuple(_judged(row, offsets) for row in rows)
-        for row in reversed(rows[:most]):  # the service drop the groups with the largest lag last
-            if row.group in offsets:
-                found = offsets[row.group]
-                service.add(row.group, now_ms, found.rows, found.decided_ms)
-    now = time.monotonic()
+    now, rows = time.monotonic(), listed.rows
     return Sample(now, now - began, rows[:most], max(0, len(rows) - most), bool(listed.missing))
-
-
-def _judged(row: GroupRow, offsets: Mapping[str, GroupOffsets]) -> GroupRow:
-    if row.group not in offsets:
-        return row
-    return replace(row, lag=LagTotal.of_rows(offsets[row.group].rows))

@@ -48,6 +48,8 @@ GROUP = GroupDocument(
             end_offset=27423,
             lag=0,
             gone=0,
+            lag_s=0.0,
+            lag_s_by=None,
             unresolved=None,
         )
     ],
@@ -55,6 +57,8 @@ GROUP = GroupDocument(
     worst_lag=0,
     lag_unknown=0,
     gone=0,
+    lag_s=0.0,
+    lag_s_by=None,
     lag_note=None,
     unreadable=[],
 )

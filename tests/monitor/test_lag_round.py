@@ -82,7 +82,7 @@ def test_groups_of_every_kind_are_measured_in_turn_and_ranked_together() -> None
         asked.append(wanted)
         lags = {name: 900 if name == "c7" else int(name[1:]) for name in wanted}
         row = [OffsetRow("t", 0, None, "", 0, lag, lag) for lag in lags.values()]
-        return [GroupOffsets(name, (one,), 0, {}) for name, one in zip(lags, row, strict=True)], []
+        return [GroupOffsets(name, wanted[name], (one,), 0, {}) for name, one in zip(lags, row, strict=True)], []
 
     directory: Any = SimpleNamespace(store=SimpleNamespace(clock=time), offsets=offsets)
     service = LagService()

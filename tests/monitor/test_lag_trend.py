@@ -9,6 +9,7 @@ from kafka_coord.groups.lag_trend import (
     WINDOW_MS,
     LagSample,
     Trend,
+    age_by_rate,
     hot_partitions,
     total_trend,
     trend,
@@ -167,3 +168,35 @@ def test_the_end_of_a_log_does_not_move_back_when_retention_deletes_records() ->
     read = [LagSample(at * 10_000, at, 0, owned=True) for at in range(7)]
     (hot,) = hot_partitions({first: deleted, second: read})
     assert (hot.partition, round(hot.records_s)) == (first, 10)
+
+
+ENDS = [(0, 1_000), (60_000, 1_600), (120_000, 2_200)]
+"""A log that grew by 10 records a second for two minutes."""
+
+
+@pytest.mark.parametrize(
+    ("offset", "age_s"),
+    [
+        pytest.param(2_200, 0.0, id="not written yet"),
+        pytest.param(2_199, 0.0, id="the last record"),
+        pytest.param(1_899, 30.0, id="between two samples"),
+        pytest.param(1_599, 60.0, id="just before a sample"),
+        pytest.param(400, 180.0, id="older than all samples"),
+        pytest.param(-10_000_000, None, id="too far back to be projected"),
+    ],
+)
+def test_the_age_of_a_record_follows_from_the_rate_of_its_log(offset: int, age_s: float | None):
+    assert age_by_rate(ENDS, offset, 120_000) == age_s
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param([(0, 900)], id="one sample"),
+        pytest.param([(0, 900), (5_000, 1_000)], id="too short a time"),
+        pytest.param([(0, 900), (120_000, 900)], id="no new record"),
+        pytest.param([(0, 900), (120_000, 700)], id="a log that was made anew"),
+    ],
+)
+def test_the_age_is_unknown_while_the_log_shows_no_rate(ends: list[tuple[int, int]]):
+    assert age_by_rate(ends, 100, 120_000) is None

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.opening import open_cluster
+from kafka_coord.cli.opening import lag_service, open_cluster
 from kafka_coord.cli.options import ANY_GROUP, kind_option, output_option, partitions_option
 from kafka_coord.cli.output import Column, Format, Section, cell, columns, duration, note, show
 from kafka_coord.coordinator.plan.reasons import counted
@@ -42,10 +42,11 @@ from kafka_coord.zk.store import Store
 
 _LIST = columns("group state #generation #members #partitions assignor #pending #unreadable kind #coordinator")
 
-_LAG = columns("#lag #worst_lag #lag_unknown=UNKNOWN #gone")
+_LAG = columns("#lag #lag_s lag_s_by=BY #worst_lag #lag_unknown=UNKNOWN #gone")
 
 _OFFSETS = columns(
-    "topic #partition owner holding #committed_offset=COMMITTED #start_offset=START #end_offset=END #lag #gone"
+    "topic #partition owner holding #committed_offset=COMMITTED #start_offset=START #end_offset=END #lag #lag_s "
+    "lag_s_by=BY #gone"
 )
 
 _MEMBERS = columns("consumer host client channel #heard since owned stopping pending")
@@ -58,6 +59,9 @@ _MEMBERS_VERBOSE = columns(
 _FACTS = columns("fact value")
 
 _TOPICS = columns("topic #partitions")
+
+_ALL = {"most": 5_000, "within_s": 10.0}
+"""A command reads the next records of this many partitions, and for this many seconds, at most."""
 
 _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupState.EMPTY)
 """The states that a listed group can have. A dead group is not listed."""
@@ -86,7 +90,8 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
 
     LAG is the sum of the known lags, WORST-LAG is the largest lag of a partition, and UNKNOWN is the number of
     partitions whose lag is unknown, because nothing is committed or the broker did not respond. GONE is the number of
-    records that were deleted before the group read them.
+    records that were deleted before the group read them. LAG-S is how many seconds ago the oldest record that waits was
+    written, BY its timestamp, which needs READ on the topic, or by the rate at which the log grows.
 
     \b
     kafka-coord groups list
@@ -94,12 +99,13 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
     kafka-coord groups list --state Rebalancing -o tsv
     """
     with open_cluster() as (instances, brokers):
-        listing = GroupDirectory(instances).list(brokers.known_ranges if with_lag else None)
+        directory = GroupDirectory(instances)
+        service = lag_service(instances, **_ALL)
+        listing = service.listed(directory, brokers.known_ranges) if with_lag else directory.list()
     chosen = {state.lower() for state in states}
     documents = [GroupRowDocument.of(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
-    show(
-        output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, [one.row() for one in documents])]
-    )
+    rows = [one.row() for one in documents]
+    show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, rows)])
     if listing.lag_note:
         note(listing.lag_note)
     if not listing.cluster.initialised:
@@ -165,6 +171,9 @@ def describe(
             brokers.known_ranges if chosen["offsets"] else None,
             cache(read_presences) if chosen["members"] else None,
         )
+        if chosen["offsets"]:
+            now_ms = round(instances.store.clock.time() * 1000)
+            found = lag_service(instances, **_ALL).described(found, now_ms)
         requests = _waiting_requests(instances.store) if chosen["state"] else {}
     if not groups:
         for sentence in absent:
@@ -243,7 +252,8 @@ def _total(found: Sequence[GroupDescription]) -> str:
     total, partitions = LagTotal.of_rows(rows), counted(len(rows), "partition")
     unknown = f"; unknown for {total.unknown}" if total.unknown else ""
     gone = f"; {gone_text(total.gone)}" if total.gone else ""
-    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}{gone}"
+    age = f"; {duration(round(1000 * total.lag_s))} behind, by the {total.lag_s_by}" if total.lag_s else ""
+    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}{age}{gone}"
 
 
 def _sections(

@@ -16,6 +16,8 @@ from kafka_coord.groups.group import (
     Document,
     Gone,
     GroupRowDocument,
+    LagSeconds,
+    LagSecondsBy,
     LagSum,
     LagUnknown,
     OffsetDocument,
@@ -143,6 +145,8 @@ class PartitionLagDocument(Document, frozen=True):
     partition: int
     lag: int | None
     gone: int | None
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
     verdict: Verdict
     since: Time | None
     """Since when the verdict has been true."""
@@ -159,6 +163,8 @@ class LagDocument(Document, frozen=True):
     worst_lag: WorstLag
     lag_unknown: LagUnknown
     gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
     partitions: list[PartitionLagDocument]
     samples: list[tuple[int, int | None, int, int | None]]
     """[ms since 1970, lag, number of partitions with unknown lag, number of unread records that are gone]."""

@@ -37,6 +37,7 @@ from kafka_coord.groups.group import (
     counted,
     iso_time,
     lag_fields,
+    rounded,
 )
 from kafka_coord.groups.instances import AskedInstances, Presence, read_presences
 from kafka_coord.groups.lag import LagRound, LagService
@@ -415,6 +416,8 @@ class Sources:
                     partition=row.partition,
                     lag=row.lag,
                     gone=row.gone,
+                    lag_s=rounded(row.lag_s),
+                    lag_s_by=row.lag_s_by,
                     verdict=one.verdict,
                     since=iso_time(one.since_ms),
                 )
@@ -465,7 +468,7 @@ class Sources:
 
     def _describe(self, group: str, log_ranges: LogRanges) -> GroupDescription:
         found = self._directory.find(group).describe(group, log_ranges, self._presences, self._seen())
-        return replace(found, offsets=self._service.judged(group, found.offsets, self._now_ms()))
+        return self._service.described([found], self._now_ms())[0]
 
     def _presences(self, url: str) -> Mapping[tuple[str, str], Presence]:
         """Returns what the instance knows about all its consumers. Queries it at most once every few seconds."""

@@ -151,9 +151,9 @@ def _check_each(
 
 
 def _check_lags(groups: Iterable[GroupOffsets], lag: LagSight, now_ms: int) -> Iterator[Finding]:
-    for one in groups:
-        found = lag.service.sampled(replace(one, rows=tuple(counted(one.rows))), now_ms)
-        yield from check_lag(Lags.of(found, lag.service.trends(one.group)), now_ms)
+    wanted = [replace(one, rows=tuple(counted(one.rows))) for one in groups]
+    for found in lag.service.sampled(wanted, now_ms):
+        yield from check_lag(Lags.of(found, lag.service.trends(found.group)), now_ms)
 
 
 def _check_client_groups(

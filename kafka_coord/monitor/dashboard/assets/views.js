@@ -59,6 +59,10 @@ const LEFT = "not subscribed";
 /** The known lag, and how many partitions it leaves out. */
 const lagOf = (row) => (row.lag !== null && row.lag_unknown ? `${short(row.lag)}, and ${row.lag_unknown} unknown` : short(row.lag));
 
+/** How old the oldest record that waits is: "~" marks an age by the rate of the log, not by the record's timestamp. */
+const ageOf = (row) => (row.lag_s === null || row.lag_s === undefined ? null
+  : h("span", { title: row.lag_s_by ? `by the ${row.lag_s_by}` : null }, `${row.lag_s_by === "rate" ? "~" : ""}${duration(1000 * row.lag_s)}`));
+
 /** The number of records that were deleted unread, if there are any. */
 const goneOf = (gone) => gone > 0 && figure(short(gone), `unread ${plural(gone, "record")} ${gone === 1 ? "is" : "are"} gone`, "warn");
 
@@ -69,6 +73,7 @@ const groupColumns = [
   ["Members", (row) => count(row.members), "number"],
   ["Partitions", (row) => count(row.partitions), "number"],
   ["Lag", (row) => (row.lag === undefined ? null : lagOf(row)), "number"],
+  ["Behind", ageOf, "number"],
   ["Gone", (row) => count(row.gone) || null, "number"],
   ["Pending", (row) => count(row.pending) || null, "number"],
   ["Unreadable", (row) => count(row.unreadable) || null, "number"],
@@ -275,6 +280,7 @@ export function group(name) {
           figure(count(found.member_count), plural(found.member_count, "member")),
           figure(count(found.offsets.length), `${plural(found.offsets.length, "partition")}${unowned ? `, ${unowned} without an owner` : ""}`, unowned && found.member_count ? "bad" : ""),
           figure(short(found.lag), found.lag_unknown ? `records behind, unknown for ${found.lag_unknown} partitions` : "records behind"),
+          figure(ageOf(found) ?? "unknown", `behind in time${found.lag_s_by ? `, by the ${found.lag_s_by}` : ""}`),
           figure(short(found.worst_lag), `behind in the worst partition${found.lag_unknown ? " known" : ""}`),
           goneOf(found.gone),
           figure(count(found.pending), `pending ${plural(found.pending, "command")}${found.pending ? `, the oldest for ${duration(oldest, 0)}` : ""}`, found.pending ? "warn" : "")),
@@ -291,6 +297,7 @@ export function group(name) {
           ["Start", (row) => count(row.start_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
           ["Lag", (row) => row.lag === null ? null : [row.lag > 0 && row.holding !== LEFT && h("meter", { min: 0, max: most, value: row.lag, "aria-hidden": "true" }), short(row.lag)], "number lag"],
+          ["Behind", ageOf, "number"],
           ["Gone", (row) => count(row.gone) || null, "number"],
           ["Trend", (row) => {
             const trend = trends.get(`${row.topic} ${row.partition}`);
@@ -342,6 +349,7 @@ export function partition(name, topic, number) {
           figure(count(found.start_offset) ?? "unknown", "start offset"),
           figure(count(found.end_offset) ?? "unknown", "end offset"),
           figure(short(found.lag), "records behind"),
+          figure(ageOf(found) ?? "unknown", `behind in time${found.lag_s_by ? `, by the ${found.lag_s_by}` : ""}`),
           goneOf(found.gone)),
         section("Owners", h("owner-lanes", { data: {
           lanes: [{ label: `${topic} ${number}`, href: path("groups", name), spans: found.spans }],
