@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, Timeout
@@ -85,7 +86,7 @@ def read_overview(
     }
     rows = [group_row(snapshot, cluster) for snapshot in snapshots.values()]
     rows += [row for row in listed.rows if row.group in clients]
-    ranked = sorted(rows, key=lambda row: (_BUSIEST_FIRST.index(row.state), row.group))
+    ranked = selected(rows, sort="state")
     detailed = [row.group for row in ranked[:DETAILED]]
     managed = {group: snapshots[group] for group in detailed if group in snapshots}
     waiting = read_waiting(store, snapshots)
@@ -255,3 +256,28 @@ class GroupDirectory:
 def _largest_first(row: GroupRow) -> tuple[int, int, str, str]:
     lag = row.lag or LagTotal.of(())
     return -(lag.lag or 0), -(lag.gone or 0), row.group, row.kind
+
+
+def _oldest_first(row: GroupRow) -> tuple[bool, bool, float, str]:
+    """An unknown age comes before none."""
+    age_s = row.lag.lag_s if row.lag is not None else None
+    return age_s == 0, age_s is None, -(age_s or 0), row.group
+
+
+SORTS: Mapping[str, Callable[[GroupRow], Any]] = {
+    "lag": _largest_first,
+    "lag-s": _oldest_first,
+    "state": lambda row: (_BUSIEST_FIRST.index(row.state), row.group),
+    "members": lambda row: (-row.members, row.group),
+    "name": lambda row: (row.group, row.kind),
+}
+"""The orders of a list of groups: the worst, the busiest and the largest first."""
+
+
+def selected(
+    rows: Iterable[GroupRow], name: str = "", states: Collection[str] = (), sort: str = "name"
+) -> list[GroupRow]:
+    """Returns the groups whose names contain ``name`` and that are in one of the ``states``, whatever the case."""
+    text, wanted = name.lower(), {state.lower() for state in states}
+    found = (row for row in rows if text in row.group.lower() and (not wanted or row.state.lower() in wanted))
+    return sorted(found, key=SORTS.get(sort, SORTS["name"]))

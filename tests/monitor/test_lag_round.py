@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.groups import managed
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.group import LagTotal, OffsetRow
+from kafka_coord.groups.directory import SORTS, GroupDirectory, selected
+from kafka_coord.groups.group import GroupRow, LagTotal, OffsetRow
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.lag import LagRound, LagService
 from kafka_coord.groups.verbs import GroupOffsets
@@ -94,3 +95,25 @@ def test_groups_of_every_kind_are_measured_in_turn_and_ranked_together() -> None
     assert [len(wanted) for wanted in asked] == [20, 20, 10], "a few at a time"
     assert lags.furthest_behind[:3] == ("c7", "c24", "m24")
     assert service.totals("c7")[0][1] == 900, "a client-assigned group has a trend, too"
+
+
+def test_a_list_is_sorted_by_what_is_worst_and_an_unknown_age_is_not_good() -> None:
+    def row(name: str, state: GroupState, members: int, lag: int | None, lag_s: float | None) -> GroupRow:
+        total = LagTotal(lag, lag, 0, 0, lag_s)
+        return GroupRow(name, GroupKind.MANAGED, state, members, 1, "sticky", 1, lag=total)
+
+    rows = [
+        row("etl-read", GroupState.STABLE, 9, 0, 0.0),
+        row("etl-late", GroupState.EMPTY, 0, 4, 7_200.0),
+        row("etl-odd", GroupState.REBALANCING, 1, 90, None),
+        row("web", GroupState.STABLE, 2, 50_000, 2.0),
+    ]
+    orders = {sort: [one.group for one in selected(rows, sort=sort)] for sort in SORTS}
+    assert orders == {
+        "lag": ["web", "etl-odd", "etl-late", "etl-read"],
+        "lag-s": ["etl-late", "web", "etl-odd", "etl-read"],
+        "state": ["etl-odd", "etl-read", "web", "etl-late"],
+        "members": ["etl-read", "web", "etl-odd", "etl-late"],
+        "name": ["etl-late", "etl-odd", "etl-read", "web"],
+    }
+    assert [one.group for one in selected(rows, "TL-", ["stable"])] == ["etl-read"]

@@ -17,7 +17,7 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.groups.cluster import Cluster, read_cluster
-from kafka_coord.groups.directory import GroupDirectory
+from kafka_coord.groups.directory import SORTS, GroupDirectory, selected
 from kafka_coord.groups.group import (
     GroupDescription,
     GroupDocument,
@@ -76,9 +76,13 @@ _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupSt
     help="Show only groups in this state; repeatable.",
 )
 @click.option("--lag", "with_lag", is_flag=True, help="Query the brokers, and show each group's lag, largest first.")
+@click.option("--name", default="", metavar="TEXT", help="Show only groups whose name contains the text.")
+@click.option(
+    "--sort", type=click.Choice(list(SORTS)), help="The order; lag and lag-s imply --lag. [default: lag, then name]"
+)
 @output_option
 @connection_options
-def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> None:
+def list_command(states: tuple[str, ...], with_lag: bool, name: str, sort: str | None, output: Format) -> None:
     """List all groups with their state. KIND is managed if the coordinator assigns the partitions, and client-assigned
     if stock Kafka clients do. COORDINATOR is the broker id of the instance that coordinates the group.
 
@@ -95,15 +99,15 @@ def list_command(states: tuple[str, ...], with_lag: bool, output: Format) -> Non
 
     \b
     kafka-coord groups list
-    kafka-coord groups list --lag
+    kafka-coord groups list --sort lag-s --name etl-
     kafka-coord groups list --state Rebalancing -o tsv
     """
     with open_cluster() as (instances, brokers):
         directory = GroupDirectory(instances)
+        with_lag = with_lag or sort in {"lag", "lag-s"}
         service = lag_service(instances, **_ALL)
         listing = service.listed(directory, brokers.known_ranges) if with_lag else directory.list()
-    chosen = {state.lower() for state in states}
-    documents = [GroupRowDocument.of(row) for row in listing.rows if not chosen or row.state.lower() in chosen]
+    documents = [GroupRowDocument.of(row) for row in selected(listing.rows, name, states, sort or "lag")]
     rows = [one.row() for one in documents]
     show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, rows)])
     if listing.lag_note:

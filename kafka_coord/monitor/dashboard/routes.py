@@ -97,10 +97,10 @@ ROUTES = (
     Route(
         "/groups",
         Sources.groups,
-        "The first matching groups by name (100, or limit)",
-        query=("search", "state", "limit"),
+        "Matching groups (100, or limit) after those to skip, sorted by name, state, members, lag or lag-s",
+        query=("search", "state", "sort", "skip", "limit"),
         every_s=2.0,
-        also=("/cluster", ROWS, CLIENTS),
+        also=("/cluster", ROWS, LAGS, CLIENTS),
         of_rows=True,
     ),
     Route(

@@ -21,7 +21,7 @@ from kafka_coord.groups.client_assigned import (
     with_offsets,
 )
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
-from kafka_coord.groups.directory import GroupDirectory
+from kafka_coord.groups.directory import GroupDirectory, selected
 from kafka_coord.groups.group import (
     ActionDocument,
     ClusterHistoryDocument,
@@ -290,17 +290,15 @@ class Sources:
     def _has_many_groups(self) -> bool:
         return len(self.rows.rows) + len(self._client_rows) > MANY_GROUPS
 
-    def groups(self, search: str = "", state: str = "", limit: str = "") -> list[GroupRowDocument]:
-        """Returns the first matching groups, sorted by name. Raises :class:`NotReadYet`."""
+    def groups(
+        self, search: str = "", state: str = "", sort: str = "", skip: str = "", limit: str = ""
+    ) -> list[GroupRowDocument]:
+        """Returns matching groups, without the first ``skip``. Raises :class:`NotReadYet`."""
         if not self.rows.complete or self._clients is None:
             raise NotReadYet
-        rows = [
-            row
-            for row in self._all_rows().values()
-            if search.lower() in row.group.lower() and state.lower() in {"", str(row.state).lower()}
-        ]
-        most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 9 else MAX_ROWS
-        return [self._with_lag(row) for row in sorted(rows, key=lambda row: row.group)[:most]]
+        rows = selected(map(self._measured, self._all_rows().values()), search, [state] if state else (), sort)
+        first = _count(skip, 0)
+        return [GroupRowDocument.of(row) for row in rows[first : first + _count(limit, MAX_ROWS)]]
 
     def search(self, search: str = "") -> SearchDocument:
         """Returns the first groups, consumers and topics whose names contain ``search``."""
@@ -324,9 +322,12 @@ class Sources:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
         return {**self._client_rows, **self.rows.rows}
 
-    def _with_lag(self, row: GroupRow, **more: Any) -> GroupRowDocument:
+    def _measured(self, row: GroupRow) -> GroupRow:
         measured = self.lags.measured.get(row.group)
-        return GroupRowDocument.of(replace(row, lag=measured[1]) if measured is not None else row, **more)
+        return replace(row, lag=measured[1]) if measured is not None else row
+
+    def _with_lag(self, row: GroupRow, **more: Any) -> GroupRowDocument:
+        return GroupRowDocument.of(self._measured(row), **more)
 
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
@@ -487,6 +488,10 @@ class Sources:
 
     def _now_ms(self) -> int:
         return round(self.store.clock.time() * 1000)
+
+
+def _count(written: str, default: int) -> int:
+    return int(written) if written.isascii() and written.isdigit() and len(written) < 9 else default
 
 
 def _spans(timeline: Timeline, tp: TopicPartition) -> list[SpanDocument]:

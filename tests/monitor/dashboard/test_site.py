@@ -46,6 +46,8 @@ def test_every_paths_document_matches_the_api_description(world: World, served: 
     (row,) = served.document("/groups?search=LAY&state=stable")
     assert (row["group"], row["members"], row["partitions"]) == ("delays", 1, 4)
     assert served.document("/groups?search=nothing") == []
+    assert served.document("/groups?sort=lag-s&skip=1") == []
+    assert [row["group"] for row in served.document("/groups?sort=lag-s&skip=odd&limit=1")] == ["delays"]
     assert served.document("/search?search=flig")["topics"] == ["flights"]
     assert [one["by"] for one in served.document(f"{GROUP}/actions")] == ["alice@here"]
 

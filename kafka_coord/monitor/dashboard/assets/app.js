@@ -32,7 +32,7 @@ function said(state) {
 
 function go() {
   leave();
-  const address = location.hash.replace(/^#\/?/, "");
+  const address = location.hash.replace(/^#\/?/, "").split("?")[0];
   const [pattern, view] = VIEWS.find(([one]) => one.test(address)) ?? VIEWS[0];
   let names;
   try {

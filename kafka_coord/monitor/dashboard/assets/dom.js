@@ -42,6 +42,7 @@ function morph(old, made) {
   for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   old.onclick = made.onclick;
   old.oninput = made.oninput;
+  old.onsubmit = made.onsubmit;
   show(old, [...made.childNodes]);
   return true;
 }

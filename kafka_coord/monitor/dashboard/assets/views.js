@@ -157,27 +157,37 @@ export function overview() {
   };
 }
 
-let wanted = { search: "", state: "" };
+const AT_ONCE = 100;
+const SORTS = { name: "Name", state: "State", members: "Members", lag: "Lag", "lag-s": "Behind" };
 
+/** The list of groups. What it shows stands in the address: #/groups?search=etl&state=Stable&sort=lag-s&skip=100 */
 export function groups() {
-  const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value)).toString();
-  const here = query ? `/groups?${query}` : "/groups";
-  const again = (change) => {
-    wanted = { ...wanted, ...change };
-    dispatchEvent(new HashChangeEvent("hashchange"));
-  };
+  const given = new URLSearchParams(location.hash.split("?")[1] ?? "");
+  const wanted = Object.fromEntries(["search", "state", "sort", "skip"].map((name) => [name, given.get(name) ?? ""]));
+  const written = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString();
+  const here = `/groups?${written({ ...wanted, limit: String(AT_ONCE + 1) })}`; // one more tells whether there are more
+  const address = (change) => `#/groups?${written({ ...wanted, skip: "", ...change })}`;
+  const first = Number(wanted.skip) || 0;
+  const choice = (title, names, name) => h("div", { class: "ranges", role: "group", "aria-label": title }, names.map(([value, text]) =>
+    h("button", { type: "button", "aria-pressed": String(wanted[name] === value), onclick: () => { location.hash = address({ [name]: value }); } }, text)));
   return {
     title: "Groups",
     paths: [here, "/cluster"],
     render(known) {
       const found = known[here];
+      const more = found?.length > AT_ONCE;
       return [
         paused(known["/cluster"]?.paused),
-        h("div", { class: "ranges", role: "group", "aria-label": "State" },
-          ["", ...Object.keys(STATE)].map((name) =>
-            h("button", { type: "button", "aria-pressed": String(wanted.state === name), onclick: () => again({ state: name }) }, name || "All"))),
-        section("Groups", found ? table("Groups", groupColumns, found, "no such group") : "Reading…",
-          found?.length === 100 && h("p", { class: "soft" }, "These are the first 100 groups; use the search above to find others.")),
+        choice("State", ["", ...Object.keys(STATE)].map((name) => [name, name || "All"]), "state"),
+        choice("Order", Object.entries(SORTS).map(([name, text]) => [name === "name" ? "" : name, text]), "sort"),
+        h("form", { role: "search", onsubmit: (event) => {
+          event.preventDefault();
+          location.hash = address({ search: event.target.elements.filter.value.trim() });
+        } }, h("input", { type: "search", name: "filter", value: wanted.search, placeholder: "Name contains", "aria-label": "Filter by name" })),
+        section("Groups", found ? table("Groups", groupColumns, found.slice(0, AT_ONCE), "no such group") : "Reading…",
+          found && (first > 0 || more) && h("p", { class: "soft" }, `${count(first + 1)} to ${count(first + Math.min(found.length, AT_ONCE))} `,
+            first > 0 && h("a", { href: address({ skip: first > AT_ONCE ? String(first - AT_ONCE) : "" }) }, "previous"), " ",
+            more && h("a", { href: address({ skip: String(first + AT_ONCE) }) }, "next"))),
       ];
     },
   };
