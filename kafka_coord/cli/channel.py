@@ -10,7 +10,7 @@ from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_opti
 from kafka_coord.cli.output import Column, Format, Section, columns, duration, show
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.group import CommandDocument
+from kafka_coord.groups.group import WaitingCommand
 from kafka_coord.groups.managed import snapshot_of
 from kafka_coord.groups.state import Waiting, read_groups, read_waiting
 
@@ -18,7 +18,7 @@ _LIST = columns("group consumer command waits_for=WAITS for_live=LIVE partitions
 _SHOW = columns("consumer command waits_for=WAITS generation epoch incarnation for_live=LIVE partitions reason")
 
 
-class WaitingCommandDocument(CommandDocument, frozen=True):
+class ListedCommand(WaitingCommand, kw_only=True, frozen=True):
     """``kafka-coord channel list -o json``"""
 
     age_ms: int
@@ -81,10 +81,7 @@ def show_command(group: str, consumer: str | None, output: Format) -> None:
 
 
 def _show(output: Format, waiting: Waiting, now_ms: int, columns: tuple[Column, ...]) -> None:
-    documents = [WaitingCommandDocument.of(one, age_ms=one.age_ms(now_ms)) for one in waiting.commands]
-    rows = [
-        document.row(waits_for=duration(document.age_ms), partitions=str(one.partitions))
-        for document, one in zip(documents, waiting.commands, strict=True)
-    ]
+    documents = [ListedCommand(**one.fields(), age_ms=one.waited_ms(now_ms)) for one in waiting.commands]
+    rows = [one.row(waits_for=duration(one.age_ms), partitions=str(one.partitions)) for one in documents]
     show(output, documents, [Section("commands", columns, rows, empty="no unacknowledged commands")])
     report_unreadable(waiting.unreadable)

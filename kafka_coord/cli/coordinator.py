@@ -21,7 +21,7 @@ from kafka_coord.groups.group import (
     AnswerDocument,
     ClusterHistoryDocument,
     ElectionDocument,
-    RequestDocument,
+    QueuedRequest,
     paused_by,
 )
 from kafka_coord.groups.requests import ask, await_successor, read_requests, withdraw
@@ -35,7 +35,7 @@ _REQUESTS = columns("request type group consumer by since age result reason")
 _UNKNOWN = "an instance is elected, but its znode cannot be read"
 
 
-class QueuedRequestDocument(RequestDocument, frozen=True):
+class ListedRequest(QueuedRequest, kw_only=True, frozen=True):
     """``kafka-coord coordinator requests -o json``"""
 
     age_ms: int
@@ -154,9 +154,9 @@ def requests(answered_too: bool, output: Format) -> None:
         queued, unreadable = read_requests(store)
         now_ms = round(store.clock.time() * 1000)
     documents = [
-        QueuedRequestDocument.of(one, age_ms=max(0, now_ms - one.since_ms))
+        ListedRequest(**one.fields(), age_ms=one.waited_ms(now_ms))
         for one in queued
-        if answered_too or not one.request.answered
+        if answered_too or not one.answered
     ]
     rows = [one.row(age=duration(one.age_ms)) for one in documents]
     show(output, documents, [Section("requests", _REQUESTS, rows)])

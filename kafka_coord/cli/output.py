@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_JSON_FORM = methodcaller("to_json")
+"""Encodes sets of partitions and times."""
 Row = Mapping[str, Any]
 
 
@@ -65,11 +68,9 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
     """Prints a result to standard output: ``document`` as json or yaml, ``sections`` as a table or tsv. Tables are
     preceded by the lines of ``summary``."""
     if output is Format.JSON:
-        click.echo(json.format(json.encode(document), indent=2).decode())
+        click.echo(json.format(json.encode(document, enc_hook=_JSON_FORM), indent=2).decode())
     elif output is Format.YAML:
-        import yaml
-
-        click.echo(yaml.safe_dump(to_builtins(document), sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml_of(document), nl=False)
     elif output is Format.TSV:
         for line in tsv_lines(sections):
             click.echo(line)
@@ -84,6 +85,13 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
     else:
         for line in plain_lines(sections, summary):
             click.echo(line)
+
+
+def yaml_of(document: Any) -> str:
+    import yaml
+
+    builtins = to_builtins(document, enc_hook=_JSON_FORM)
+    return yaml.safe_dump(builtins, sort_keys=False, allow_unicode=True)
 
 
 def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import click
-from msgspec import json, to_builtins
 
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.opening import lag_service, open_cluster
@@ -26,26 +25,26 @@ from kafka_coord.cli.output import (
     rich_table,
     terminal,
     tsv_lines,
+    yaml_of,
 )
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.groups.directory import DETAILED, GroupDirectory, Overview, OwnerRow, read_overview
 from kafka_coord.groups.group import (
-    CommandDocument,
+    NOT_MEASURED,
     Document,
     Gone,
-    GroupRowDocument,
+    GroupRow,
     LagSeconds,
     LagSecondsBy,
     LagSum,
     LagTotal,
-    LagUnknown,
     LogRanges,
-    Partitions,
     Time,
+    WaitingCommand,
     WorstLag,
+    encode,
     iso_time,
-    lag_fields,
 )
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.lag import LagService
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
 
-class WatchedGroupDocument(GroupRowDocument, kw_only=True, frozen=True):
+class WatchedGroup(GroupRow, kw_only=True, frozen=True):
     """A group. The fields about the lag are ``null`` if the group was not read in detail"""
 
     lag: LagSum
@@ -64,33 +63,9 @@ class WatchedGroupDocument(GroupRowDocument, kw_only=True, frozen=True):
     lag_s: LagSeconds
     lag_s_by: LagSecondsBy
 
-
-class OwnerDocument(Document, frozen=True):
-    """What one consumer owns"""
-
-    group: str
-    consumer: str | None
-    """``null`` for partitions without an owner."""
-    owned: Partitions
-    stopping: Partitions
-    pending: int
-    lag: LagSum
-    worst_lag: WorstLag
-    lag_unknown: LagUnknown
-    gone: Gone
-    lag_s: LagSeconds
-    lag_s_by: LagSecondsBy
-
     @classmethod
-    def of(cls, row: OwnerRow) -> Self:
-        return cls(
-            group=row.group,
-            consumer=row.consumer,
-            owned=row.owned.to_json(),
-            stopping=row.stopping.to_json(),
-            pending=row.pending,
-            **lag_fields(row.lag),
-        )
+    def of(cls, row: GroupRow, total: LagTotal | None) -> Self:
+        return cls(**(row.fields() | (total.fields() if total is not None else NOT_MEASURED)))
 
 
 class WatchDocument(Document, frozen=True):
@@ -100,9 +75,9 @@ class WatchDocument(Document, frozen=True):
     coordinator: int | None
     epoch: int | None
     undecided: str | None
-    groups: list[WatchedGroupDocument]
-    owners: list[OwnerDocument]
-    commands: list[CommandDocument]
+    groups: list[WatchedGroup]
+    owners: list[OwnerRow]
+    commands: list[WaitingCommand]
     left_out: int
     """The number of groups that were not read in detail."""
     lag_note: str | None
@@ -111,13 +86,13 @@ class WatchDocument(Document, frozen=True):
     def of(cls, frame: Overview) -> Self:
         elected = frame.cluster.coordinator
         return cls(
-            at=iso_time(round(time.time() * 1000)),
+            at=Time.of(round(time.time() * 1000)),
             coordinator=elected.broker_id if elected else None,
             epoch=elected.epoch if elected else None,
             undecided=frame.cluster.undecided or None,
-            groups=[WatchedGroupDocument.of(row, **lag_fields(frame.lags.get(row.group))) for row in frame.groups],
-            owners=[OwnerDocument.of(row) for row in frame.owners],
-            commands=[CommandDocument.of(one) for one in frame.waiting],
+            groups=[WatchedGroup.of(row, frame.lags.get(row.group)) for row in frame.groups],
+            owners=list(frame.owners),
+            commands=list(frame.waiting),
             left_out=frame.left_out,
             lag_note=frame.note or None,
         )
@@ -225,11 +200,12 @@ def _fitting(frame: Overview, console: Console) -> Group:
 def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
     document = {"error": frame} if isinstance(frame, str) else WatchDocument.of(frame)
     if output is Format.JSON:
-        click.echo(json.encode(document).decode())
+        click.echo(encode(document).decode())
     elif output is Format.YAML:
-        import yaml
-
-        click.echo("---\n" + yaml.safe_dump(to_builtins(document), sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(
+            "---\n" + yaml_of(document),
+            nl=False,
+        )
     elif isinstance(frame, str):
         click.echo(f"# {frame}" if output is Format.TSV else frame)
     else:
@@ -260,7 +236,7 @@ def _sentence(frame: Overview) -> str:
 
 
 def _sections(frame: Overview) -> list[Section]:
-    groups = [GroupRowDocument.of(row).row(**_lag_cells(frame.lags.get(row.group))) for row in frame.groups]
+    groups = [row.row(**_lag_cells(frame.lags.get(row.group))) for row in frame.groups]
     owners = [
         {
             "group": row.group,
@@ -268,14 +244,13 @@ def _sections(frame: Overview) -> list[Section]:
             "owned": str(row.owned),
             "stopping": str(row.stopping) if row.stopping else None,
             "pending": row.pending,
-            **_lag_cells(row.lag),
+            **_lag_cells(row),
         }
         for row in frame.owners
     ]
     now_ms = round(time.time() * 1000)
     commands = [
-        CommandDocument.of(one).row(waits_for=duration(one.age_ms(now_ms)), partitions=str(one.partitions))
-        for one in frame.waiting
+        one.row(waits_for=duration(one.waited_ms(now_ms)), partitions=str(one.partitions)) for one in frame.waiting
     ]
     return [
         Section("groups", _GROUPS, groups),
@@ -284,8 +259,8 @@ def _sections(frame: Overview) -> list[Section]:
     ]
 
 
-def _lag_cells(total: LagTotal | None) -> dict[str, Any]:
+def _lag_cells(total: LagTotal | OwnerRow | None) -> dict[str, Any]:
     if total is None:
         return {"lag": None, "gone": None}
-    unknown = f"{total.lag} + {total.unknown} unknown" if total.lag is not None else "unknown"
-    return lag_fields(total) | {"lag": unknown if total.unknown else total.lag}
+    unknown = f"{total.lag} + {total.lag_unknown} unknown" if total.lag is not None else "unknown"
+    return total.row(lag=unknown if total.lag_unknown else total.lag)

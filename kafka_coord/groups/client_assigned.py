@@ -380,7 +380,7 @@ class ClientAssignedVerbs(GroupVerbs):
             return ListedGroups(listed.rows, "", listed.missing)
         groups = with_offsets(self.instances, listed.groups)
         descriptions = described(groups, cluster.topics, log_ranges)
-        rows = tuple(replace(row, lag=one.lag) for row, one in zip(listed.rows, descriptions, strict=True))
+        rows = tuple(row.with_lag(one.lag) for row, one in zip(listed.rows, descriptions, strict=True))
         readable = (one.lag_note for one, group in zip(descriptions, groups, strict=True) if not group.problem)
         if on_offsets is not None:
             for one in descriptions:

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.tolerant_reads import Decoding, read_each
 from kafka_coord.errors import MalformedValue, NoNode
-from kafka_coord.groups.group import Document, PauseDocument, Time, iso_time
+from kafka_coord.groups.group import Document, PauseDocument, Time
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import ClusterHistory
@@ -86,7 +86,7 @@ class InstanceDocument(Document, frozen=True):
             host=info.process.host if info.process else None,
             pid=info.process.pid if info.process else None,
             release=info.process.release if info.process else None,
-            started=iso_time(info.process.started_ms) if info.process else None,
+            started=Time.of(info.process.started_ms) if info.process else None,
             endpoints=dict(info.endpoints),
         )
 
@@ -115,7 +115,7 @@ class ClusterDocument(Document, frozen=True):
         return cls(
             coordinator=elected.broker_id if elected else None,
             epoch=elected.epoch if elected else None,
-            since=iso_time(cluster.since_ms),
+            since=Time.of(cluster.since_ms),
             endpoints=dict(elected.endpoints) if elected else {},
             instances=[InstanceDocument.of(cluster, *one) for one in cluster.instances.items()],
             brokers=list(cluster.brokers),

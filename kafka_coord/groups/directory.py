@@ -17,11 +17,19 @@ from kafka_coord.groups.client_assigned import (
 from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.group import (
     AnswerDocument,
+    Document,
+    Gone,
     GroupDescription,
     GroupRow,
+    LagSeconds,
+    LagSecondsBy,
+    LagSum,
     LagTotal,
+    LagUnknown,
     LogRanges,
+    Partitions,
     WaitingCommand,
+    WorstLag,
 )
 from kafka_coord.groups.instances import AskedInstances, Presences
 from kafka_coord.groups.lag import LagService
@@ -40,17 +48,22 @@ DETAILED = 20
 _BUSIEST_FIRST = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerRow:
-    """The partitions of a group that one consumer owns, and their lag. ``consumer`` is ``None`` for partitions without
-    an owner. ``pending`` counts the consumer's unacknowledged commands."""
+class OwnerRow(Document, frozen=True):
+    """What one consumer owns"""
 
     group: str
     consumer: str | None
-    owned: PartitionSet
-    stopping: PartitionSet
+    """``null`` for partitions without an owner."""
+    owned: Partitions
+    stopping: Partitions
     pending: int
-    lag: LagTotal
+    """The number of the consumer's unacknowledged commands."""
+    lag: LagSum
+    worst_lag: WorstLag
+    lag_unknown: LagUnknown
+    gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +129,14 @@ def _owners(found: GroupDescription) -> Iterator[OwnerRow]:
         rows = of_owner.get(consumer, [])
         stopping = PartitionSet.of(row.tp for row in rows if row.holding == "stopping")
         owned = PartitionSet.of(row.tp for row in rows) - stopping
-        lag = LagTotal.of_rows(rows)
-        yield OwnerRow(found.group, consumer, owned, stopping, pending.get(consumer, 0), lag)
+        yield OwnerRow(
+            group=found.group,
+            consumer=consumer,
+            owned=owned,
+            stopping=stopping,
+            pending=pending.get(consumer, 0),
+            **LagTotal.of_rows(rows).fields(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +273,12 @@ class GroupDirectory:
 
 
 def _largest_first(row: GroupRow) -> tuple[int, int, str, str]:
-    lag = row.lag or LagTotal.of(())
-    return -(lag.lag or 0), -(lag.gone or 0), row.group, row.kind
+    return -(row.lag or 0), -(row.gone or 0), row.group, row.kind
 
 
 def _oldest_first(row: GroupRow) -> tuple[bool, bool, float, str]:
     """An unknown age comes before none."""
-    age_s = row.lag.lag_s if row.lag is not None else None
+    age_s = row.lag_s if isinstance(row.lag_s, float) else None
     return age_s == 0, age_s is None, -(age_s or 0), row.group
 
 

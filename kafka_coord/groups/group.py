@@ -7,14 +7,15 @@ docs/operations.md. Does no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, field, json, structs, to_builtins
 
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     NO_PARTITIONS,
     Cause,
@@ -27,6 +28,8 @@ from kafka_coord.model import (
     TopicPartition,
     Unreadable,
 )
+from kafka_coord.model.codec import enc_hook
+from kafka_coord.model.command import CommandType
 from kafka_coord.model.lag import Lag, LogRange
 
 if TYPE_CHECKING:
@@ -84,6 +87,27 @@ def paused_by(pause: Pause) -> str:
     return f"by {pause.by or 'unknown'}{since}{why}"
 
 
+class Time(int):
+    """Milliseconds since 1970. It is encoded and printed as :func:`iso_time` formats it."""
+
+    @classmethod
+    def of(cls, ms: int | None) -> Self | None:
+        return cls(ms) if ms else None
+
+    def to_json(self) -> str | None:
+        return iso_time(self)
+
+    @classmethod
+    def from_json(cls, value: str, where: str) -> Self:
+        try:
+            return cls(round(datetime.fromisoformat(value).timestamp() * 1000))
+        except (TypeError, ValueError) as error:
+            raise MalformedValue(where, f"{value!r} is not a time") from error
+
+    def __str__(self) -> str:
+        return iso_time(self) or ""
+
+
 @dataclass(frozen=True, slots=True)
 class Unowned:
     """Partitions that have had no owner since at least ``since_ms`` (ms since 1970; ``None`` if unknown)."""
@@ -92,32 +116,22 @@ class Unowned:
     since_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingCommand:
-    """An unacknowledged command. ``since_ms`` is the time when it was written (ms since 1970, ZooKeeper's clock).
+class Verdict(StrEnum):
+    """The verdicts, in order of severity. The verdict on a group is the worst of those on its partitions and on its
+    total lag."""
 
-    ``for_live`` is false if the command is not for the registered incarnation. The consumer will drop such a command.
-    ``command`` is ``None`` if its znode cannot be decoded.
-    """
-
-    group: str
-    consumer: str
-    id: CommandId
-    since_ms: int
-    for_live: bool
-    command: Command | None
-
-    @property
-    def partitions(self) -> PartitionSet:
-        return self.command.partitions if self.command else PartitionSet()
-
-    def age_ms(self, now_ms: int) -> int:
-        """Returns how long the command has been outstanding. The result is never negative, even if the clocks
-        differ."""
-        return max(0, now_ms - self.since_ms)
-
-
-NOT_SUBSCRIBED = "not subscribed"
+    KEEPING_UP = "keeping up"
+    UNKNOWN = "unknown"
+    """There are too few samples, or the committed offset or the end offset is unknown, or the offset does not move and
+    it is unknown whether any record follows it. A group in which one partition is unknown is not keeping up."""
+    BEHIND = "behind"
+    """The committed offset moves, but the lag has never shrunk, or has grown overall."""
+    REWOUND = "rewound"
+    """The committed offset was moved back."""
+    STALLED = "stalled"
+    """The partition has an owner and lag, but its offset does not move."""
+    STOPPED = "stopped"
+    """The partition has lag, but no owner."""
 
 
 class AgeBy(StrEnum):
@@ -127,32 +141,64 @@ class AgeBy(StrEnum):
     RATE = "rate"
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRow:
-    """One partition of a group. ``lag`` and ``gone`` are those of :func:`kafka_coord.model.lag.lag_of`, or ``None`` if
-    nothing is committed, or if it is unknown where the log starts and ends. ``holding`` is ``owned``, ``stopping`` (its
-    owner has not acknowledged the stop-fetcher yet), :data:`NOT_SUBSCRIBED` (the group has members, but none subscribes
-    to the topic any more) or ``""``. ``committed_ms`` is the time of the last commit (ms since 1970), which is unknown
-    for client-assigned groups. ``unread`` is set if the lag may consist of offsets without a record, which could not be
-    read (:mod:`kafka_coord.groups.lag`). ``unresolved`` is the reason why the partition has no position yet,
-    although a consumer was told to start it at its end. ``lag_s`` is the age of the next record in seconds, or ``None``
-    if it is unknown, and ``lag_s_by`` what it follows from, unless the lag is 0.
-    """
+Partitions = Annotated[PartitionSet, Meta(description="Maps each topic to its partitions, such as 0-3,7")]
+LagSum = Annotated[int | None, Meta(description="The sum of the known lags")]
+WorstLag = Annotated[int | None, Meta(description="The largest known lag of a partition")]
+LagUnknown = Annotated[int, Meta(description="The number of partitions whose lag is unknown")]
+Gone = Annotated[int | None, Meta(description="The number of records that were deleted before the group read them")]
+LagSeconds = Annotated[float | None, Meta(description="The age of the oldest waiting record in seconds")]
+LagSecondsBy = Annotated[AgeBy | None, Meta(description="What that age follows from")]
+
+
+def encode(value: Any) -> bytes:
+    """Returns a document, or a structure of documents, as JSON."""
+    return json.encode(value, enc_hook=enc_hook)
+
+
+class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value that is encoded as a JSON object, by :func:`encode`. A field that is ``UNSET`` is left out."""
+
+    def row(self, **more: Any) -> dict[str, Any]:
+        """Returns the fields, and ``more``, as a row of a table."""
+        return to_builtins(self, enc_hook=enc_hook) | more  # type: ignore[no-any-return]
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields, by their names in the code."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+NOT_SUBSCRIBED = "not subscribed"
+
+
+class OffsetRow(Document, kw_only=True, frozen=True):
+    """One partition of a group"""
 
     topic: str
     partition: int
     owner: str | None
-    holding: str
+    """The consumer's name; ``null`` if the partition has no owner."""
+    holding: str | None
+    """``owned``, ``stopping``, ``not subscribed`` (the group has members, but none subscribes to the topic; the
+    partition is in no total) or ``null``."""
     committed_offset: int | None
-    end_offset: int | None
-    lag: int | None
-    committed_ms: int | None = None
-    unread: bool = False
-    unresolved: str | None = None
+    """``null`` if nothing is committed."""
+    committed_ms: Time | None = field(default=None, name="committed_at")
+    """Always ``null`` for a client-assigned group."""
     start_offset: int | None = None
+    """``null`` if unknown; ``lag_note`` gives the reason."""
+    end_offset: int | None = None
+    """``null`` if unknown; ``lag_note`` gives the reason."""
+    lag: int | None = None
+    """The unread records that the log still holds."""
     gone: int | None = None
-    lag_s: float | None = None
-    lag_s_by: AgeBy | None = None
+    """The unread records that were deleted."""
+    lag_s: LagSeconds = None
+    lag_s_by: LagSecondsBy = None
+    unresolved: str | None = None
+    """Why the partition has no position yet, although a consumer was told to start it at its end (ADR 40); the text is
+    empty if no reason is known."""
+    unread: bool | UnsetType = UNSET
+    """``true`` if the lag may consist of offsets without a record, which could not be read."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -164,20 +210,15 @@ class OffsetRow:
         return (self.committed_offset or 0) + (self.gone or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class LagTotal:
-    """The lag of several partitions. ``lag`` is the sum of the known lags, or ``None`` if none is known. ``worst`` is
-    the largest lag of any partition. ``unknown`` counts the partitions whose lag is unknown. ``gone`` is the number of
-    records that were deleted before the group read them, as far as known. ``lag_s`` is the largest age of any
-    partition's next record in seconds, or ``None`` while that of any with a known lag is unknown; ``lag_s_by`` is what
-    it follows from."""
+class LagTotal(Document, frozen=True):
+    """The lag of several partitions"""
 
-    lag: int | None
-    worst: int | None
-    unknown: int
-    gone: int | None = None
-    lag_s: float | None = None
-    lag_s_by: AgeBy | None = None
+    lag: LagSum
+    worst_lag: WorstLag
+    lag_unknown: LagUnknown
+    gone: Gone = None
+    lag_s: LagSeconds = None
+    lag_s_by: LagSecondsBy = None
 
     @classmethod
     def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
@@ -189,18 +230,28 @@ class LagTotal:
         if not known or len(known) < len(ages):
             return total
         age_s, by = max(known, key=lambda one: one[0])
-        return replace(total, lag_s=age_s, lag_s_by=by)
+        return structs.replace(total, lag_s=age_s, lag_s_by=by)
 
     @classmethod
     def of(cls, lags: Iterable[Lag | None]) -> LagTotal:
         """Returns the total of ``lags``, where ``None`` means unknown."""
         lags = list(lags)
         known = [one for one in lags if one is not None]
-        if not known:
-            return cls(None, None, len(lags))
         unknown = len(lags) - len(known)
+        if not known:
+            return LagTotal(lag=None, worst_lag=None, lag_unknown=unknown)
         lag = [one.lag for one in known]
-        return cls(sum(lag), max(lag), unknown, sum(one.gone for one in known))
+        gone = sum(one.gone for one in known)
+        return LagTotal(lag=sum(lag), worst_lag=max(lag), lag_unknown=unknown, gone=gone)
+
+
+NOT_MEASURED: dict[str, Any] = dict.fromkeys(LagTotal.__struct_fields__)
+"""The fields about the lag of a group whose partitions were not queried."""
+
+
+def rounded(age_s: float | None) -> float | None:
+    """Rounds an age to what is worth showing."""
+    return None if age_s is None else round(age_s, 1)
 
 
 def counted(rows: Iterable[OffsetRow]) -> list[OffsetRow]:
@@ -212,65 +263,154 @@ LogRanges = Callable[[PartitionSet], tuple[Mapping[TopicPartition, LogRange], st
 """Returns the known starts and ends of logs, and a message that says why the rest are unknown (or ``""``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One group in a list. ``pending`` counts the unacknowledged commands. ``coordinator`` is the broker id of the
-    instance that coordinates the group. ``log_partition`` is the partition of the groups log that holds the group, if
-    it is client-assigned.
-    """
+class GroupRow(Document, kw_only=True, frozen=True):
+    """``kafka-coord groups list --lag -o json``, with the lag only if it was measured, and the verdict only for the
+    groups that are furthest behind"""
 
     group: str
-    kind: GroupKind
     state: GroupState
+    generation: int | None = None
+    """``null`` for a client-assigned group."""
     members: int
     partitions: int
     assignor: str
-    coordinator: int | None
-    generation: int | None = None
     pending: int = 0
+    """The number of unacknowledged commands."""
     unreadable: int = 0
+    """The number of znodes of the group that cannot be decoded."""
+    kind: GroupKind
+    """``managed`` or ``client-assigned``."""
+    coordinator: int | None
+    """The broker id of the instance that coordinates the group."""
     log_partition: int | None = None
-    lag: LagTotal | None = None
-    """``None`` if the brokers were not queried."""
+    """The partition of ``__kafka_coord_groups`` that stores a client-assigned group."""
+    lag: LagSum | UnsetType = UNSET
+    worst_lag: WorstLag | UnsetType = UNSET
+    lag_unknown: LagUnknown | UnsetType = UNSET
+    gone: Gone | UnsetType = UNSET
+    lag_s: LagSeconds | UnsetType = UNSET
+    lag_s_by: LagSecondsBy | UnsetType = UNSET
+    verdict: Verdict | UnsetType = UNSET
+
+    def with_lag(self, total: LagTotal | None) -> Self:
+        return self if total is None else structs.replace(self, **total.fields())
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow:
-    """One member, live or gone. A member that is gone (``registered`` is false) still has a reserved place or
-    partitions.
+class WaitingCommand(Document, kw_only=True, frozen=True):
+    """An unacknowledged command, with the time when it was written. What its znode says is ``null`` if that cannot be
+    decoded"""
 
-    ``channel`` says how the member connects: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered
-    (ms since 1970), and ``target`` contains the partitions that it should own. For a member that an instance serves,
-    ``gateway`` is the instance's broker id, ``address`` is the member's address, and ``heard_ms_ago`` is the time since
-    the instance last heard from the member. ``software`` (the library), ``protocol`` (the group protocol), ``epoch``
-    (the member epoch) and ``held_ms`` (how long the instance has held the heartbeat) are set only for Kafka clients.
-    ``None`` means unknown. ``refused`` contains the topics that the member may not read, each with the reason.
-    """
+    group: str
+    consumer: str
+    command: str
+    type: CommandType
+    since_ms: Time | None = field(name="since")
+    generation: int | None = None
+    epoch: int | None = None
+    incarnation: int | None = None
+    for_live: bool
+    """``false`` if the command is for an earlier incarnation; the consumer will drop it."""
+    partitions: Partitions = field(default_factory=PartitionSet)
+    reason: str | None = None
+
+    @classmethod
+    def of(
+        cls, group: str, consumer: str, named: CommandId, since_ms: int, command: Command | None, *, for_live: bool
+    ) -> Self:
+        """Returns the command at the znode ``named``. ``command`` is ``None`` if that cannot be decoded."""
+        told = ("generation", "epoch", "incarnation", "partitions", "reason") if command is not None else ()
+        return cls(
+            group=group,
+            consumer=consumer,
+            command=named.name,
+            type=named.type,
+            since_ms=Time.of(since_ms),
+            for_live=for_live,
+            **{name: getattr(command, name) for name in told},
+        )
+
+    def waited_ms(self, now_ms: int) -> int:
+        """Returns how long the command has been outstanding. The result is never negative, even if the clocks
+        differ."""
+        return max(0, now_ms - (self.since_ms or 0))
+
+
+class MemberRow(Document, kw_only=True, frozen=True):
+    """One member, live or gone"""
 
     consumer: str
+    """For a stock Kafka client, its ``group.instance.id`` or its member id."""
     registered: bool
+    """``false`` if the consumer is gone, but its partitions have not been released yet, or its place is being kept
+    (``rejoin_grace_ms``)."""
     host: str | None
     client: str | None
     channel: str
+    """``zookeeper``; ``kafka`` for a stock Kafka client; or ``socket`` for a consumer without ZooKeeper."""
+    gateway: int | None = None
+    """For ``kafka`` and ``socket``: the broker id of the instance that registered the consumer."""
+    address: str | None = None
+    """The consumer's address, only for these two."""
+    heard_ms_ago: int | None = None
+    """How long ago the coordinator (for a Kafka client: the instance that serves its group) last heard from the
+    consumer; ``null`` unless that instance runs with ``--listen-http`` and responds."""
+    software: str | None = None
+    """The client's library; set only for Kafka clients, like the next three."""
+    protocol: str | None = None
+    """The group protocol."""
+    epoch: int | None = None
+    """The member epoch."""
+    held_ms: int | None = None
+    """How long the heartbeat has been held."""
+    incarnation: int = 0
+    since_ms: Time | None = field(default=None, name="since")
+    """``null`` in a client-assigned group."""
     subscription: str
     mode: str
-    rack: str | None
-    owned: PartitionSet
-    target: PartitionSet
-    stopping: PartitionSet = NO_PARTITIONS
-    pending: tuple[WaitingCommand, ...] = ()
-    gateway: int | None = None
-    address: str | None = None
-    incarnation: int = 0
-    since_ms: int | None = None
     capacity: int = 1
+    rack: str | None
     rejoin_grace_ms: int = 0
-    heard_ms_ago: int | None = None
-    software: str | None = None
-    protocol: str | None = None
-    epoch: int | None = None
-    held_ms: int | None = None
+    owned: Partitions
+    stopping: Partitions = field(default_factory=PartitionSet)
+    target: Partitions
+    pending: list[WaitingCommand] = []
+    """The commands that the consumer has not acknowledged yet, as in ``channel list``."""
     refused: Mapping[str, str] = field(default_factory=dict)
+    """The topics that the consumer is not allowed to read, each with the reason; the coordinator leaves the consumer
+    out for them."""
+
+
+class QueuedRequest(Document, kw_only=True, frozen=True):
+    """A request in the queue"""
+
+    request: str
+    type: RequestType
+    group: str | None
+    consumer: str | None
+    by: str | None
+    since_ms: Time | None = field(name="since")
+    result: str | None
+    message: str | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, request: Request, since_ms: int) -> Self:
+        """``since_ms`` is the time when it was created, by ZooKeeper's clock."""
+        texts = ("group", "consumer", "by", "result", "message", "reason")
+        return cls(
+            request=request.request_id,
+            type=request.type,
+            since_ms=Time.of(since_ms),
+            **{name: getattr(request, name) or None for name in texts},
+        )
+
+    @property
+    def answered(self) -> bool:
+        return self.result is not None
+
+    def waited_ms(self, now_ms: int) -> int:
+        """Returns how long ago the request was created. The result is never negative, even if the clocks differ."""
+        return max(0, now_ms - (self.since_ms or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,121 +451,6 @@ class GroupDescription:
         return LagTotal.of_rows(self.offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedRequest:
-    """A request in the queue. ``since_ms`` is the time when it was created, by ZooKeeper's clock."""
-
-    request: Request
-    since_ms: int
-
-
-class Verdict(StrEnum):
-    """The verdicts, in order of severity. The verdict on a group is the worst of those on its partitions and on its
-    total lag."""
-
-    KEEPING_UP = "keeping up"
-    UNKNOWN = "unknown"
-    """There are too few samples, or the committed offset or the end offset is unknown, or the offset does not move and
-    it is unknown whether any record follows it. A group in which one partition is unknown is not keeping up."""
-    BEHIND = "behind"
-    """The committed offset moves, but the lag has never shrunk, or has grown overall."""
-    REWOUND = "rewound"
-    """The committed offset was moved back."""
-    STALLED = "stalled"
-    """The partition has an owner and lag, but its offset does not move."""
-    STOPPED = "stopped"
-    """The partition has lag, but no owner."""
-
-
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-"""A time in UTC, as :func:`iso_time` formats it."""
-
-Partitions = Annotated[dict[str, str], Meta(description="Maps each topic to its partitions, such as 0-3,7")]
-
-
-LagSum = Annotated[int | None, Meta(description="The sum of the known lags")]
-WorstLag = Annotated[int | None, Meta(description="The largest known lag of a partition")]
-LagUnknown = Annotated[int, Meta(description="The number of partitions whose lag is unknown")]
-Gone = Annotated[int | None, Meta(description="The number of records that were deleted before the group read them")]
-LagSeconds = Annotated[float | None, Meta(description="The age of the oldest waiting record in seconds")]
-LagSecondsBy = Annotated[AgeBy | None, Meta(description="What that age follows from")]
-
-
-class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value that is encoded as a JSON object. A field that is ``UNSET`` is left out."""
-
-    def row(self, **more: Any) -> dict[str, Any]:
-        """Returns the fields, and ``more``, as a row of a table."""
-        return to_builtins(self) | more  # type: ignore[no-any-return]
-
-
-def lag_fields(total: LagTotal | None) -> dict[str, Any]:
-    """Returns the fields about the lag. They are ``None`` if the brokers were not queried."""
-    if total is None:
-        return dict.fromkeys(("lag", "worst_lag", "lag_unknown", "gone", "lag_s", "lag_s_by"))
-    return {
-        "lag": total.lag,
-        "worst_lag": total.worst,
-        "lag_unknown": total.unknown,
-        "gone": total.gone,
-        "lag_s": rounded(total.lag_s),
-        "lag_s_by": total.lag_s_by,
-    }
-
-
-def rounded(age_s: float | None) -> float | None:
-    """Rounds an age to what is worth showing."""
-    return None if age_s is None else round(age_s, 1)
-
-
-class GroupRowDocument(Document, frozen=True):
-    """``kafka-coord groups list --lag -o json``, with the lag only if it was measured, and the verdict only for the
-    groups that are furthest behind"""
-
-    group: str
-    state: GroupState
-    generation: int | None
-    """``null`` for a client-assigned group."""
-    members: int
-    partitions: int
-    assignor: str
-    pending: int
-    """The number of unacknowledged commands."""
-    unreadable: int
-    """The number of znodes of the group that cannot be decoded."""
-    kind: GroupKind
-    """``managed`` or ``client-assigned``."""
-    coordinator: int | None
-    """The broker id of the instance that coordinates the group."""
-    log_partition: int | None
-    """The partition of ``__kafka_coord_groups`` that stores a client-assigned group."""
-    lag: LagSum | UnsetType = UNSET
-    worst_lag: WorstLag | UnsetType = UNSET
-    lag_unknown: LagUnknown | UnsetType = UNSET
-    gone: Gone | UnsetType = UNSET
-    lag_s: LagSeconds | UnsetType = UNSET
-    lag_s_by: LagSecondsBy | UnsetType = UNSET
-    verdict: Verdict | UnsetType = UNSET
-
-    @classmethod
-    def of(cls, row: GroupRow, **more: Any) -> Self:
-        return cls(
-            group=row.group,
-            state=row.state,
-            generation=row.generation,
-            members=row.members,
-            partitions=row.partitions,
-            assignor=row.assignor,
-            pending=row.pending,
-            unreadable=row.unreadable,
-            kind=row.kind,
-            coordinator=row.coordinator,
-            log_partition=row.log_partition,
-            **(lag_fields(row.lag) if row.lag is not None else {}),
-            **more,
-        )
-
-
 class UnreadableDocument(Document, frozen=True):
     path: str
     reason: str
@@ -440,186 +465,7 @@ class PauseDocument(Document, frozen=True):
 
     @classmethod
     def of(cls, pause: Pause, everywhere: bool | UnsetType = UNSET) -> Self:
-        return cls(by=pause.by, reason=pause.reason, since=iso_time(pause.since_ms), everywhere=everywhere)
-
-
-class RequestDocument(Document, frozen=True):
-    request: str
-    type: RequestType
-    group: str | None
-    consumer: str | None
-    by: str | None
-    since: Time | None
-    result: str | None
-    message: str | None
-    reason: str | None
-
-    @classmethod
-    def of(cls, one: QueuedRequest, **more: Any) -> Self:
-        request = one.request
-        return cls(
-            request=request.request_id,
-            type=request.type,
-            group=request.group or None,
-            consumer=request.consumer or None,
-            by=request.by or None,
-            since=iso_time(one.since_ms),
-            result=request.result or None,
-            message=request.message or None,
-            reason=request.reason or None,
-            **more,
-        )
-
-
-class CommandDocument(Document, frozen=True):
-    group: str
-    consumer: str
-    command: str
-    type: str
-    since: Time | None
-    generation: int | None
-    epoch: int | None
-    incarnation: int | None
-    for_live: bool
-    """``false`` if the command is for an earlier incarnation; the consumer will drop it."""
-    partitions: Partitions
-    reason: str | None
-
-    @classmethod
-    def of(cls, waiting: WaitingCommand, **more: Any) -> Self:
-        command = waiting.command
-        return cls(
-            group=waiting.group,
-            consumer=waiting.consumer,
-            command=waiting.id.name,
-            type=waiting.id.type,
-            since=iso_time(waiting.since_ms),
-            generation=command.generation if command else None,
-            epoch=command.epoch if command else None,
-            incarnation=command.incarnation if command else None,
-            for_live=waiting.for_live,
-            partitions=waiting.partitions.to_json(),
-            reason=command.reason if command else None,
-            **more,
-        )
-
-
-class MemberDocument(Document, frozen=True):
-    consumer: str
-    """For a stock Kafka client, its ``group.instance.id`` or its member id."""
-    registered: bool
-    """``false`` if the consumer is gone, but its partitions have not been released yet, or its place is being kept
-    (``rejoin_grace_ms``)."""
-    host: str | None
-    client: str | None
-    channel: str
-    """``zookeeper``; ``kafka`` for a stock Kafka client; or ``socket`` for a consumer without ZooKeeper."""
-    gateway: int | None
-    """For ``kafka`` and ``socket``: the broker id of the instance that registered the consumer."""
-    address: str | None
-    """The consumer's address, only for these two."""
-    heard_ms_ago: int | None
-    """How long ago the coordinator (for a Kafka client: the instance that serves its group) last heard from the
-    consumer; ``null`` unless that instance runs with ``--listen-http`` and responds."""
-    software: str | None
-    """The client's library; set only for Kafka clients, like the next three."""
-    protocol: str | None
-    """The group protocol."""
-    epoch: int | None
-    """The member epoch."""
-    held_ms: int | None
-    """How long the heartbeat has been held."""
-    incarnation: int
-    since: Time | None
-    """``null`` in a client-assigned group."""
-    subscription: str
-    mode: str
-    capacity: int
-    rack: str | None
-    rejoin_grace_ms: int
-    owned: Partitions
-    stopping: Partitions
-    target: Partitions
-    pending: list[CommandDocument]
-    """The commands that the consumer has not acknowledged yet, as in ``channel list``."""
-    refused: dict[str, str]
-    """The topics that the consumer is not allowed to read, each with the reason; the coordinator leaves the consumer
-    out for them."""
-
-    @classmethod
-    def of(cls, member: MemberRow) -> Self:
-        return cls(
-            consumer=member.consumer,
-            registered=member.registered,
-            host=member.host,
-            client=member.client,
-            channel=member.channel,
-            gateway=member.gateway,
-            address=member.address,
-            heard_ms_ago=member.heard_ms_ago,
-            software=member.software,
-            protocol=member.protocol,
-            epoch=member.epoch,
-            held_ms=member.held_ms,
-            incarnation=member.incarnation,
-            since=iso_time(member.since_ms),
-            subscription=member.subscription,
-            mode=member.mode,
-            capacity=member.capacity,
-            rack=member.rack,
-            rejoin_grace_ms=member.rejoin_grace_ms,
-            owned=member.owned.to_json(),
-            stopping=member.stopping.to_json(),
-            target=member.target.to_json(),
-            pending=[CommandDocument.of(command) for command in member.pending],
-            refused=dict(member.refused),
-        )
-
-
-class OffsetDocument(Document, frozen=True):
-    topic: str
-    partition: int
-    owner: str | None
-    """The consumer's name; ``null`` if the partition has no owner."""
-    holding: str | None
-    """``owned``, ``stopping``, ``not subscribed`` (the group has members, but none subscribes to the topic; the
-    partition is in no total) or ``null``."""
-    committed_offset: int | None
-    """``null`` if nothing is committed."""
-    committed_at: Time | None
-    """Always ``null`` for a client-assigned group."""
-    start_offset: int | None
-    """``null`` if unknown; ``lag_note`` gives the reason."""
-    end_offset: int | None
-    """``null`` if unknown; ``lag_note`` gives the reason."""
-    lag: int | None
-    """The unread records that the log still holds."""
-    gone: int | None
-    """The unread records that were deleted."""
-    lag_s: LagSeconds
-    lag_s_by: LagSecondsBy
-    unresolved: str | None
-    """Why the partition has no position yet, although a consumer was told to start it at its end (ADR 40); the text is
-    empty if no reason is known."""
-
-    @classmethod
-    def of(cls, row: OffsetRow, **more: Any) -> Self:
-        return cls(
-            topic=row.topic,
-            partition=row.partition,
-            owner=row.owner,
-            holding=row.holding or None,
-            committed_offset=row.committed_offset,
-            committed_at=iso_time(row.committed_ms),
-            start_offset=row.start_offset,
-            end_offset=row.end_offset,
-            lag=row.lag,
-            gone=row.gone,
-            lag_s=rounded(row.lag_s),
-            lag_s_by=row.lag_s_by,
-            unresolved=row.unresolved,
-            **more,
-        )
+        return cls(by=pause.by, reason=pause.reason, since=Time.of(pause.since_ms), everywhere=everywhere)
 
 
 PARTS = {
@@ -654,10 +500,10 @@ class GroupDocument(Document, frozen=True):
     offsets_retention_ms: int | None
     """``null`` for a client-assigned group, and if the brokers' setting applies."""
     paused: PauseDocument | None
-    requests: list[RequestDocument]
+    requests: list[QueuedRequest]
     """The unanswered requests about the group."""
-    members: list[MemberDocument]
-    offsets: list[OffsetDocument]
+    members: list[MemberRow]
+    offsets: list[OffsetRow]
     lag: LagSum
     worst_lag: WorstLag
     lag_unknown: LagUnknown
@@ -676,7 +522,7 @@ class GroupDocument(Document, frozen=True):
             generation=found.generation,
             kind=found.kind,
             status=found.status,
-            decided_at=iso_time(found.decided_at_ms),
+            decided_at=Time.of(found.decided_at_ms),
             reason=found.reason,
             coordinator=found.coordinator,
             log_partition=found.log_partition,
@@ -686,10 +532,10 @@ class GroupDocument(Document, frozen=True):
             rebalance_timeout_ms=found.settings.rebalance_timeout_ms if found.settings else None,
             offsets_retention_ms=found.settings.offsets_retention_ms if found.settings else None,
             paused=PauseDocument.of(found.pause, found.paused_everywhere) if found.pause else None,
-            requests=[RequestDocument.of(one) for one in requests],
-            members=[MemberDocument.of(member) for member in found.members],
-            offsets=[OffsetDocument.of(row) for row in found.offsets],
-            **lag_fields(found.lag),
+            requests=list(requests),
+            members=list(found.members),
+            offsets=list(found.offsets),
+            **found.lag.fields(),
             lag_note=found.lag_note or None,
             unreadable=[UnreadableDocument(path=one.path, reason=one.reason) for one in found.unreadable],
         )
@@ -714,7 +560,7 @@ class ActionDocument(Document, frozen=True):
     @classmethod
     def of(cls, action: Action) -> Self:
         return cls(
-            at=iso_time(action.at_ms),
+            at=Time.of(action.at_ms),
             by=action.by or None,
             action=action.kind,
             reason=action.reason or None,
@@ -757,7 +603,7 @@ class DecisionDocument(Document, frozen=True):
     def of(cls, decision: Decision) -> Self:
         return cls(
             generation=decision.generation,
-            decided_at=iso_time(decision.decided_at_ms),
+            decided_at=Time.of(decision.decided_at_ms),
             epoch=decision.epoch,
             causes=list(decision.causes),
             reason=decision.reason,
@@ -791,8 +637,8 @@ class ElectionDocument(Document, frozen=True):
             epoch=one.epoch,
             broker_id=one.broker_id,
             host=one.host or None,
-            elected=iso_time(one.elected_ms),
-            ended=iso_time(one.ended_ms),
+            elected=Time.of(one.elected_ms),
+            ended=Time.of(one.ended_ms),
             why=one.why or None,
         )
 

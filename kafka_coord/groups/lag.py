@@ -21,6 +21,8 @@ from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import UNSET, structs
+
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import (
@@ -33,6 +35,7 @@ from kafka_coord.groups.group import (
     OffsetRow,
     Verdict,
     counted,
+    rounded,
 )
 from kafka_coord.groups.lag_trend import (
     LagSample,
@@ -163,16 +166,16 @@ class NextRecords:
     def _judged(self, row: OffsetRow, still: bool, now_ms: int) -> OffsetRow:
         found = self._applying(row)
         if found is None:
-            return replace(row, unread=still)
+            return structs.replace(row, unread=still or UNSET)
         lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.first_left))
         if lag:
             age_s = age_by_timestamp(found.next.timestamp_ms, now_ms) if found.next.is_record else None
-            aged = replace(row, lag_s=age_s, lag_s_by=None if age_s is None else AgeBy.TIMESTAMP)
+            aged = structs.replace(row, lag_s=rounded(age_s), lag_s_by=None if age_s is None else AgeBy.TIMESTAMP)
         else:
-            aged = replace(row, lag_s=0.0)
+            aged = structs.replace(row, lag_s=0.0)
         if not self._corrects:
             return aged
-        return replace(aged, lag=lag, unread=still and not self._knows(row))
+        return structs.replace(aged, lag=lag, unread=(still and not self._knows(row)) or UNSET)
 
     def _read(self, wanted: Iterable[tuple[TopicPartition, int]], now_ms: int) -> None:
         """Reads each partition from the offsets on. Several groups may wait at different offsets of one partition, and
@@ -277,13 +280,13 @@ class LagService:
         if row.lag is None or row.end_offset is None or row.lag_s is not None:
             return row
         if not row.lag:
-            return replace(row, lag_s=0.0)
+            return structs.replace(row, lag_s=0.0)
         with self._lock:
             ring = self._rings.get(group)
             ends = [(one.at_ms, one.end) for one in ring.samples.get(row.tp, ())] if ring is not None else []
         known = [(at, end) for at, end in ends if end is not None and at < now_ms]
         age_s = age_by_rate([*known, (now_ms, row.end_offset)], row.end_offset - row.lag, now_ms)
-        return replace(row, lag_s=age_s, lag_s_by=None if age_s is None else AgeBy.RATE)
+        return structs.replace(row, lag_s=rounded(age_s), lag_s_by=None if age_s is None else AgeBy.RATE)
 
     def sampled(self, groups: Sequence[GroupOffsets], now_ms: int) -> list[GroupOffsets]:
         """Adds a sample of each group, and returns the groups as judged."""
@@ -312,7 +315,7 @@ class LagService:
         # the groups with the largest lag are sampled last, so that they are dropped last
         judged = (self.sampled if sampled else self.judged)([found[row.group] for row in reversed(wanted)], now_ms)
         lags = {(one.group, one.kind): LagTotal.of_rows(one.rows) for one in judged}
-        rows = tuple(replace(row, lag=lags.get((row.group, row.kind), row.lag)) for row in listed.rows)
+        rows = tuple(row.with_lag(lags.get((row.group, row.kind))) for row in listed.rows)
         return replace(listed, rows=rows)
 
     def add(self, group: str, now_ms: int, rows: Sequence[OffsetRow], decided_ms: int = 0) -> None:
@@ -326,7 +329,7 @@ class LagService:
             before = ring.size
             if ring.totals and now_ms <= ring.totals[-1][0]:
                 return
-            ring.totals.append((now_ms, total.lag, total.unknown, total.gone))
+            ring.totals.append((now_ms, total.lag, total.lag_unknown, total.gone))
             if len(ring.totals) > _OF_PARTITION + _TRIMMED or ring.totals[0][0] < now_ms - KEPT_MS - 300_000:
                 del ring.totals[:_TRIMMED]
             kept: dict[TopicPartition, list[LagSample]] = {}
@@ -339,7 +342,9 @@ class LagService:
                 owned = row.holding == "owned"
                 gone = row.gone or 0
                 taken.append(
-                    LagSample(now_ms, row.committed_offset, row.lag, owned, still_ms, row.unread, gone, row.end_offset)
+                    LagSample(
+                        now_ms, row.committed_offset, row.lag, owned, still_ms, bool(row.unread), gone, row.end_offset
+                    )
                 )
                 while len(taken) > most or taken[0].at_ms < now_ms - KEPT_MS:
                     del taken[0]
@@ -437,7 +442,7 @@ class LagRound:
     @property
     def unknown(self) -> int:
         """The number of partitions whose lag is unknown."""
-        return sum(found.unknown for _, found in list(self.measured.values()))
+        return sum(found.lag_unknown for _, found in list(self.measured.values()))
 
 
 def _largest_first(found: tuple[str, LagTotal]) -> tuple[int, int, str]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from kafka_coord.coordinator.image import read_targets
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import first_of, plural
@@ -22,6 +24,7 @@ from kafka_coord.groups.group import (
     LogRanges,
     MemberRow,
     OffsetRow,
+    Time,
     WaitingCommand,
     paused_by,
 )
@@ -206,7 +209,7 @@ def _with_presence(
                 reason = f"the coordinator did not answer at {served_by.http_url}: {error}"
         notes[f"it is unknown when the coordinator last heard from consumers without ZooKeeper: {reason}"] = None
     rows = tuple(
-        replace(member, **known[member.consumer]._asdict())
+        structs.replace(member, **known[member.consumer]._asdict())
         if member.gateway is not None and member.consumer in known
         else member
         for member in members
@@ -235,7 +238,7 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 gateway=member.gateway,
                 address=member.address,
                 incarnation=member.incarnation,
-                since_ms=stat.ctime_ms if stat else None,
+                since_ms=Time.of(stat.ctime_ms) if stat else None,
                 subscription=_subscription(member.subscription),
                 mode=str(member.mode),
                 capacity=member.capacity,
@@ -244,7 +247,7 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 owned=ledger.owned,
                 stopping=ledger.stopping,
                 target=targets.get(consumer, NO_PARTITIONS),
-                pending=tuple(pending.get(consumer, ())),
+                pending=pending.get(consumer, []),
                 software=member.software,
                 protocol=member.protocol,
                 refused=seen.refused(consumer),
@@ -267,7 +270,7 @@ def _cannot_read(snapshot: GroupSnapshot) -> Iterator[str]:
 
 def _with_awaited(rows: Iterable[OffsetRow], awaited: Mapping[TopicPartition, str]) -> tuple[OffsetRow, ...]:
     return tuple(
-        replace(row, unresolved=awaited[row.tp]) if row.tp in awaited and row.committed_offset is None else row
+        structs.replace(row, unresolved=awaited[row.tp]) if row.tp in awaited and row.committed_offset is None else row
         for row in rows
     )
 
@@ -302,8 +305,7 @@ def group_row(
         pending=sum(map(len, snapshot.pending.values())),
         unreadable=len(seen.unreadable) + also_unreadable,
         coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
-        lag=lag,
-    )
+    ).with_lag(lag)
 
 
 def _assignor(snapshot: GroupSnapshot) -> str:

@@ -10,7 +10,7 @@ from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.start_offsets import unclaimed
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
 from kafka_coord.groups.cluster import Reading
-from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow
+from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow, Time
 from kafka_coord.model import (
     NO_PARTITIONS,
     Ledger,
@@ -199,20 +199,20 @@ def rows_of(
     lags = lags_of(partitions, committed.offsets, logs)
     for tp in partitions:
         is_left = subscribed_topics is not None and tp.topic not in subscribed_topics
-        owner, holding = held.get(tp, (None, NOT_SUBSCRIBED if is_left else ""))
+        owner, holding = held.get(tp, (None, NOT_SUBSCRIBED if is_left else None))
         offset, log = committed.offsets.get(tp), logs.get(tp)
         lag = lags[tp]
         rows.append(
             OffsetRow(
-                tp.topic,
-                tp.partition,
-                owner,
-                holding,
-                offset,
-                log.end if log is not None else None,
-                lag.lag if lag is not None else None,
-                committed.at_ms.get(tp),
+                topic=tp.topic,
+                partition=tp.partition,
+                owner=owner,
+                holding=holding,
+                committed_offset=offset,
+                committed_ms=Time.of(committed.at_ms.get(tp)),
                 start_offset=log.start if log is not None else None,
+                end_offset=log.end if log is not None else None,
+                lag=lag.lag if lag is not None else None,
                 gone=lag.gone if lag is not None else None,
             )
         )

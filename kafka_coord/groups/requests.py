@@ -164,7 +164,7 @@ def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unread
         path = layout.request(name)
         request = reading.decode(path, node, _request)
         if request is not None and isinstance(node, Node):
-            queued.append(QueuedRequest(request, node.stat.ctime_ms))
+            queued.append(QueuedRequest.of(request, node.stat.ctime_ms))
     return tuple(queued), tuple(reading.unreadable)
 
 

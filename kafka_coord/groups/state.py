@@ -104,7 +104,7 @@ def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waitin
             unreadable.append(Unreadable(fault.where, fault.reason))
         member = snapshots[group].observation.members.get(consumer)
         live = member is not None and command is not None and command.incarnation == member.incarnation
-        waiting.append(WaitingCommand(group, consumer, command_id, since_ms, live, command))
+        waiting.append(WaitingCommand.of(group, consumer, command_id, since_ms, command, for_live=live))
     return Waiting(tuple(waiting), tuple(unreadable))
 
 
@@ -158,12 +158,13 @@ def waits(
     seen = snapshot.observation
     of_consumer = grouped(waiting, lambda one: one.consumer)
     for consumer in sorted(of_consumer.keys() & snapshot.registrations.keys()):
-        command = min(of_consumer[consumer], key=lambda one: one.since_ms)
+        command = min(of_consumer[consumer], key=lambda one: one.since_ms or 0)
+        began_ms = command.since_ms or 0
         member = seen.members.get(consumer)
-        verb = "stop" if command.id.type is CommandType.STOP_FETCHER else "start"
-        task = f"to {verb} {partitions_text(command.partitions)}" if command.partitions else command.id.name
+        verb = "stop" if command.type is CommandType.STOP_FETCHER else "start"
+        task = f"to {verb} {partitions_text(command.partitions)}" if command.partitions else command.command
         host = f" on host {member.host}" if member is not None and member.host else ""
-        text = f"{consumer}{host} has not acknowledged its command {task} {lasting(command.since_ms, now_ms)}"
+        text = f"{consumer}{host} has not acknowledged its command {task} {lasting(began_ms, now_ms)}"
         if seen.pause is not None:
             messages[consumer] = f"{text}; it is not evicted while the group is paused"
             continue
@@ -171,10 +172,10 @@ def waits(
             messages[consumer] = f"{text}; it is not evicted while no coordinator makes decisions"
             continue
         left_ms = (
-            seen.settings.rebalance_timeout_for(member, command.id.type)
+            seen.settings.rebalance_timeout_for(member, command.type)
             if member is not None
             else seen.settings.rebalance_timeout_ms
-        ) - (now_ms - max(command.since_ms, elected_ms))
+        ) - (now_ms - max(began_ms, elected_ms))
         messages[consumer] = (
             f"{text}; the coordinator evicts it in {duration(left_ms)}"
             if left_ms > 0

@@ -36,7 +36,7 @@ class JsonObject(msgspec.Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON form, for :func:`~kafka_coord.model.json_fields.dump`."""
-        value: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_written)
+        value: dict[str, Any] = msgspec.to_builtins(self, enc_hook=enc_hook)
         for name in self.of_znode:
             value.pop(name, None)
         for name in self.by_partition:
@@ -50,7 +50,7 @@ class JsonObject(msgspec.Struct, frozen=True):
         :class:`MalformedValue`."""
         changed = {name: unnested(value[name], name, where) for name in cls.by_partition if name in value} | of_znode
         try:
-            return msgspec.convert({**value, **changed} if changed else value, cls, dec_hook=_read, str_keys=True)
+            return msgspec.convert({**value, **changed} if changed else value, cls, dec_hook=dec_hook, str_keys=True)
         except msgspec.ValidationError as error:
             raise _malformed(error, where, value) from None
 
@@ -62,12 +62,13 @@ def cut(value: JsonObject, **most: int) -> None:
             msgspec.structs.force_setattr(value, name, whole[:length])
 
 
-def _written(value: Any) -> Any:
+def enc_hook(value: Any) -> Any:
     """Encodes a type of this project that msgspec does not know, such as a set of partitions."""
     return value.to_json()
 
 
-def _read(wanted: Any, value: Any) -> Any:
+def dec_hook(wanted: Any, value: Any) -> Any:
+    """Decodes what :func:`enc_hook` encodes."""
     try:
         return wanted.from_json(value, "")
     except MalformedValue as error:

@@ -73,21 +73,25 @@ class LagSampler:
         sample = self._sample
         if sample is None or not self._leads():
             return
-        found = {(row.group, str(row.kind)): row.lag for row in sample.rows if row.lag is not None}
+
+        def known(field: str) -> dict[tuple[str, str], int]:
+            found = {(row.group, str(row.kind)): getattr(row, field) for row in sample.rows}
+            return {group: value for group, value in found.items() if isinstance(value, int)}
+
         yield labelled(
             GaugeMetricFamily,
             "group_lag_records",
             "Records in the logs that the group has not committed yet, for the groups with the largest lag "
             "(serve.lag_metrics_groups).",
             "group kind",
-            {group: total.lag for group, total in found.items() if total.lag is not None},
+            known("lag"),
         )
         yield labelled(
             GaugeMetricFamily,
             "group_gone_records",
             "Records that were deleted before the group read them, for the same groups.",
             "group kind",
-            {group: total.gone for group, total in found.items() if total.gone is not None},
+            known("gone"),
         )
         yield labelled(
             GaugeMetricFamily,
@@ -96,9 +100,9 @@ class LagSampler:
             "from: the record's timestamp, or the rate at which the log grew. No series while it is unknown.",
             "group kind by",
             {
-                (*group, str(total.lag_s_by or AgeBy.TIMESTAMP)): total.lag_s
-                for group, total in found.items()
-                if total.lag_s is not None
+                (row.group, str(row.kind), str(row.lag_s_by or AgeBy.TIMESTAMP)): row.lag_s
+                for row in sample.rows
+                if isinstance(row.lag_s, float)
             },
         )
         yield labelled(
@@ -106,7 +110,7 @@ class LagSampler:
             "group_lag_unknown_partitions",
             "The group's partitions whose lag is unknown, because nothing is committed or the broker did not answer.",
             "group kind",
-            {group: total.unknown for group, total in found.items()},
+            known("lag_unknown"),
         )
         yield gauge(
             "group_lag_left_out_groups", "Groups without a series, because other groups lag more.", sample.left_out

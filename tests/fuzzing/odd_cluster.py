@@ -15,8 +15,10 @@ import msgspec
 
 from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFound, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.groups.group import encode
 from kafka_coord.groups.lag import LagService
 from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model.codec import dec_hook
 from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
 from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.monitor.lag_metrics import measure_lags
@@ -204,8 +206,8 @@ class OddCluster:
 
 def _valid(route: Route, document: Any) -> bytes:
     """Encodes a document. Raises :class:`msgspec.ValidationError` if it is not as the API's description promises."""
-    encoded = msgspec.json.encode(document)
-    msgspec.json.decode(encoded, type=get_type_hints(route.read)["return"])
+    encoded = encode(document)
+    msgspec.json.decode(encoded, type=get_type_hints(route.read)["return"], dec_hook=dec_hook)
     return encoded
 
 

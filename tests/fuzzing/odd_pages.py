@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import inspect
 
+from kafka_coord.groups.group import Time
 from kafka_coord.monitor.dashboard.live import changes
 from kafka_coord.monitor.dashboard.routes import ROUTES
 from tests.fuzzing.odd_cluster import OddCluster
@@ -55,8 +56,9 @@ _DRAW = """async ([view, names, text]) => {
 def odd_value(form: inspect.Type, chance: Random) -> Any:
     """A value of this type, as JSON would carry it."""
     if isinstance(form, inspect.Metadata):
-        is_time = (form.extra_json_schema or {}).get("format") == "date-time"
-        return chance.choice(_TIMES) if is_time else odd_value(form.type, chance)
+        return odd_value(form.type, chance)
+    if isinstance(form, inspect.CustomType):
+        return chance.choice(_TIMES) if form.cls is Time else {chance.choice(_NAMES): chance.choice(TEXTS)}
     if isinstance(form, inspect.UnionType):
         return odd_value(chance.choice(form.types), chance)
     if isinstance(form, inspect.StructType):

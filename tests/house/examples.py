@@ -6,17 +6,18 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from kafka_coord.cli.channel import WaitingCommandDocument
+from kafka_coord.cli.channel import ListedCommand
 from kafka_coord.cli.groups.copying import CopyDocument
 from kafka_coord.cli.groups.log import LogEntryDocument
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.groups.group import Document, GroupDocument, GroupRowDocument, MemberDocument, OffsetDocument
+from kafka_coord.groups.group import Document, GroupDocument, GroupRow, MemberRow, OffsetRow, Time
 from kafka_coord.groups.log import EntryKind
-from kafka_coord.model import GroupKind
+from kafka_coord.model import GroupKind, PartitionSet
+from kafka_coord.model.command import CommandType
 from kafka_coord.monitor.audit.report import AuditDocument, AuditFindingDocument, AuditRule
 from kafka_coord.monitor.doctor.findings import FindingDocument, Severity
 
-NOON = "2026-01-31T12:00:00.000Z"
+NOON = Time(1_769_860_800_000)
 
 GROUP = GroupDocument(
     group="delays",
@@ -37,13 +38,13 @@ GROUP = GroupDocument(
     requests=[],
     members=[],
     offsets=[
-        OffsetDocument(
+        OffsetRow(
             topic="flights",
             partition=0,
             owner="c1",
             holding="owned",
             committed_offset=27423,
-            committed_at=NOON,
+            committed_ms=NOON,
             start_offset=0,
             end_offset=27423,
             lag=0,
@@ -63,7 +64,7 @@ GROUP = GroupDocument(
     unreadable=[],
 )
 
-MEMBER = MemberDocument(
+MEMBER = MemberRow(
     consumer="c1",
     registered=True,
     host="worker-3",
@@ -77,20 +78,19 @@ MEMBER = MemberDocument(
     epoch=None,
     held_ms=None,
     incarnation=8589934603,
-    since=NOON,
+    since_ms=NOON,
     subscription="flights",
     mode="incremental",
     capacity=1,
     rack=None,
     rejoin_grace_ms=0,
-    owned={"flights": "0-3,7"},
-    stopping={},
-    target={"flights": "0-3,7"},
+    owned=PartitionSet({"flights": [0, 1, 2, 3, 7]}),
+    target=PartitionSet({"flights": [0, 1, 2, 3, 7]}),
     pending=[],
     refused={},
 )
 
-ROW = GroupRowDocument(
+ROW = GroupRow(
     group="delays",
     state=GroupState.STABLE,
     generation=12,
@@ -104,17 +104,17 @@ ROW = GroupRowDocument(
     log_partition=None,
 )
 
-COMMAND = WaitingCommandDocument(
+COMMAND = ListedCommand(
     group="delays",
     consumer="c2",
     command="stop-0000000017",
-    type="stop-fetcher",
-    since=NOON,
+    type=CommandType.STOP_FETCHER,
+    since_ms=NOON,
     generation=12,
     epoch=7,
     incarnation=8589934604,
     for_live=True,
-    partitions={"flights": "3"},
+    partitions=PartitionSet({"flights": [3]}),
     reason="member c3 joined",
     age_ms=12,
 )
@@ -135,7 +135,7 @@ RECORD = LogEntryDocument(
         "committed_offset": 27423,
         "leader_epoch": None,
         "metadata": "",
-        "committed_at": NOON,
+        "committed_at": str(NOON),
     },
 )
 
@@ -164,11 +164,11 @@ AUDIT = AuditDocument(
 
 EXAMPLES: dict[str, tuple[Document, dict[str, Any]]] = {
     "groups describe --offsets": (GROUP, GROUP.only({"state": False, "members": False, "offsets": True})),
-    "groups describe --members": (MEMBER, asdict(MEMBER)),
+    "groups describe --members": (MEMBER, MEMBER.row()),
     "groups list": (ROW, ROW.row()),
-    "channel list": (COMMAND, asdict(COMMAND)),
+    "channel list": (COMMAND, COMMAND.row()),
     "groups import": (COPY, asdict(COPY)),
-    "groups log dump": (RECORD, asdict(RECORD)),
+    "groups log dump": (RECORD, RECORD.row()),
     "doctor": (FINDING, asdict(FINDING)),
     "audit": (AUDIT, {name: value for name, value in asdict(AUDIT).items() if name != "history"}),
 }

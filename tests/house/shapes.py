@@ -17,7 +17,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from kafka_coord.groups.group import Document, Partitions
+from kafka_coord.groups.group import Document, Partitions, Time
+from kafka_coord.model.codec import enc_hook
 from kafka_coord.monitor.dashboard.documents import (
     DoneDocument,
     ErrorDocument,
@@ -38,7 +39,7 @@ Json = dict[str, Any]
 
 
 def meanings(shape: type) -> dict[str, str]:
-    """The meaning of each field that has one: its docstring, or the description of its type."""
+    """The meaning of each field that has one, by its name in JSON: its docstring, or the description of its type."""
     found = {}
     for cls in reversed(inspect.getmro(shape)):
         if cls.__module__.startswith("kafka_coord."):
@@ -47,7 +48,8 @@ def meanings(shape: type) -> dict[str, str]:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     found[field.target.id] = _docstring(after)
     hints = get_type_hints(shape, include_extras=True)
-    return {name: text for name in found if (text := found[name] or _described(hints[name]))}
+    encoded = {one.name: one.encode_name for one in msgspec.structs.fields(shape)}
+    return {encoded[name]: text for name in encoded if (text := found[name] or _described(hints[name]))}
 
 
 def _docstring(statement: ast.stmt) -> str:
@@ -119,7 +121,16 @@ EVENTS: Json = {
         "200": {"description": "The stream", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     },
 }
-PARTITIONS: Json = msgspec.json.schema(Partitions)
+
+
+def of_our_type(wanted: type) -> Json:
+    """The schema of a type of this project that msgspec does not know."""
+    if wanted is Time:
+        return {"type": "string", "format": "date-time"}
+    return {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+PARTITIONS: Json = msgspec.json.schema(Partitions, schema_hook=of_our_type)
 _PARTITIONS = {"$ref": "#/components/schemas/Partitions"}
 INFO: Json = {
     "title": "kafka-coord",
@@ -145,7 +156,9 @@ def openapi() -> str:
     all_operations = list(operations())
     types = {str(one): one for one in chain.from_iterable((one.answer, one.body) for one in all_operations) if one}
     types["error"] = ErrorDocument
-    made, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
+    made, components = msgspec.json.schema_components(
+        types.values(), ref_template="#/components/schemas/{name}", schema_hook=of_our_type
+    )
     schemas = dict(zip(types, made, strict=True))
     paths: Json = {}
     for one in all_operations:
@@ -199,11 +212,22 @@ def _component(name: str, schema: Json) -> Json:
         schema["description"] = _plain(schema["description"])
     if "enum" in schema:
         schema["type"] = "string"
-    texts = meanings(_structs(msgspec.Struct)[name]) if "properties" in schema else {}
-    for field, described in schema.get("properties", {}).items():
+    if "properties" not in schema:
+        return schema
+    shape = _structs(msgspec.Struct)[name]
+    if issubclass(shape, Document):  # its default is for those who make it
+        fields = msgspec.structs.fields(shape)
+        schema["required"] = [one.encode_name for one in fields if one.default is not msgspec.UNSET]
+        schema["properties"] = {field: _without_default(one) for field, one in schema["properties"].items()}
+    texts = meanings(shape)
+    for field, described in schema["properties"].items():
         if field in texts and described != _PARTITIONS:
             schema["properties"][field] = {**described, "description": _plain(texts[field])}
     return schema
+
+
+def _without_default(schema: Json) -> Json:
+    return {key: value for key, value in schema.items() if key != "default"}
 
 
 def _shortened(schema: Any) -> Any:
@@ -261,7 +285,14 @@ def written(document: str) -> str:
 def shape(name: str) -> str:
     """The example of a document, and a table of its fields with their meaning."""
     example, fields = EXAMPLES[name]
-    lines = ["```json", _pretty(msgspec.to_builtins(fields)), "```", "", "| field | meaning |", "|---|---|"]
+    lines = [
+        "```json",
+        _pretty(msgspec.to_builtins(fields, enc_hook=enc_hook)),
+        "```",
+        "",
+        "| field | meaning |",
+        "|---|---|",
+    ]
     for meaning, rows in groupby(_rows(example, fields), lambda row: row[1]):
         lines.append(f"| {', '.join(f'`{field}`' for field, _ in rows)} | {_markdown(meaning)} |")
     return "\n".join([*lines, ""])
@@ -273,7 +304,7 @@ def _rows(example: Document, fields: Json, prefix: str = "") -> Iterator[tuple[s
         if name in texts:
             yield prefix + name, texts[name]
         if isinstance(value, list) and value and isinstance(value[0], Document):
-            yield from _rows(value[0], msgspec.structs.asdict(value[0]), f"{prefix}{name}[].")
+            yield from _rows(value[0], value[0].row(), f"{prefix}{name}[].")
 
 
 def _markdown(text: str) -> str:

@@ -315,7 +315,7 @@ def unowned(since_ms: int | None) -> Checked:
 
 
 def command(age_ms: int) -> Checked:
-    waiting = [of(group="delays", consumer="c1", age_ms=lambda _now: age_ms)]
+    waiting = [of(group="delays", consumer="c1", waited_ms=lambda _now: age_ms)]
     return group_of(waits={"c1": "c1 has not acknowledged"}, waiting=waiting)
 
 
@@ -324,8 +324,9 @@ def paused(since_ms: int) -> Checked:
 
 
 def requests(count: int = 1, age_ms: int = 60_001, *, elected: bool = True, answered: bool = False) -> Checked:
-    one = of(request=of(answered=answered, group="", by="alice", request_id="request-1", type="rebalance"))
-    queued = [of(request=one.request, since_ms=NOW_MS - age_ms)] * count
+    one = of(answered=answered, group=None, by="alice", request="request-1", type="rebalance")
+    one.waited_ms = lambda _now: age_ms
+    queued = [one] * count
     return lambda: groups.check_requests(queued, (), NOW_MS, elected=elected)
 
 
@@ -363,7 +364,16 @@ GROUPS = [
 
 
 def row(lag_: int = 900, owner: str | None = "c1", partition: int = 0, **more: Any) -> OffsetRow:
-    return OffsetRow("flights", partition, owner, "owned" if owner else "", 1_000, 1_000 + lag_, lag_, **more)
+    return OffsetRow(
+        topic="flights",
+        partition=partition,
+        owner=owner,
+        holding="owned" if owner else None,
+        committed_offset=1_000,
+        end_offset=1_000 + lag_,
+        lag=lag_,
+        **more,
+    )
 
 
 def lags(verdict: Verdict, one: OffsetRow | None = None, **more: Any) -> Checked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kafka_coord.groups.group import (
     MemberRow,
     OffsetRow,
     QueuedRequest,
+    Time,
     Unowned,
     WaitingCommand,
 )
@@ -39,6 +39,7 @@ from kafka_coord.model import (
     TopicInfo,
     Unreadable,
 )
+from kafka_coord.model.codec import dec_hook, enc_hook
 from kafka_coord.model.command import CommandId, CommandType
 from kafka_coord.model.histories import Election
 from kafka_coord.model.operations import Process
@@ -49,12 +50,13 @@ SAMPLES = Path(__file__).with_name("documents.json")
 NOON_MS = 1_769_860_800_123
 FLIGHTS = PartitionSet({"flights": range(4), "routes": [7]})
 
-STOP = WaitingCommand(
-    *("delays", "c1", CommandId(17, CommandType.STOP_FETCHER, "stop-0000000017"), NOON_MS, True),
+STOP = WaitingCommand.of(
+    *("delays", "c1", CommandId(17, CommandType.STOP_FETCHER, "stop-0000000017"), NOON_MS),
     StopFetcher(12, 7, 8_589_934_604, PartitionSet({"flights": [3]}), "member c3 joined — “é”"),
+    for_live=True,
 )
-DAMAGED = WaitingCommand(
-    *("delays", "c1", CommandId(18, CommandType.START_FETCHER, "start-0000000018"), 0, False, None)
+DAMAGED = WaitingCommand.of(
+    *("delays", "c1", CommandId(18, CommandType.START_FETCHER, "start-0000000018"), 0, None), for_live=False
 )
 MEMBER = MemberRow(
     consumer="c1",
@@ -68,11 +70,11 @@ MEMBER = MemberRow(
     owned=FLIGHTS,
     target=FLIGHTS,
     stopping=PartitionSet({"flights": [3]}),
-    pending=(STOP, DAMAGED),
+    pending=[STOP, DAMAGED],
     gateway=2,
     address="10.0.0.5:40112",
     incarnation=8_589_934_604,
-    since_ms=NOON_MS,
+    since_ms=Time(NOON_MS),
     capacity=3,
     rejoin_grace_ms=10_000,
     heard_ms_ago=12,
@@ -82,9 +84,31 @@ MEMBER = MemberRow(
     held_ms=850,
     refused={"secret": "not authorized"},
 )
-GONE = MemberRow("c2", False, None, None, "zookeeper", "flights", "eager", None, FLIGHTS, PartitionSet())
-OFFSET = OffsetRow("flights", 3, "c1", "stopping", 27_423, 27_500, 77, NOON_MS, start_offset=9, gone=0)
-UNKNOWN = OffsetRow("flights", 4, None, "", None, None, None, unresolved="")
+GONE = MemberRow(
+    consumer="c2",
+    registered=False,
+    host=None,
+    client=None,
+    channel="zookeeper",
+    subscription="flights",
+    mode="eager",
+    rack=None,
+    owned=FLIGHTS,
+    target=PartitionSet(),
+)
+OFFSET = OffsetRow(
+    topic="flights",
+    partition=3,
+    owner="c1",
+    holding="stopping",
+    committed_offset=27_423,
+    committed_ms=Time(NOON_MS),
+    start_offset=9,
+    end_offset=27_500,
+    lag=77,
+    gone=0,
+)
+UNKNOWN = OffsetRow(topic="flights", partition=4, owner=None, holding=None, committed_offset=None, unresolved="")
 REQUEST = Request(RequestType.EVICT, "delays", "c1", "stuck", "alice@host", request_id="request-0000000012")
 ANSWERED = Request(RequestType.RESIGN, result="done", message="resigned", request_id="request-0000000013")
 MANAGED = GroupDescription(
@@ -119,7 +143,18 @@ CLIENTS = GroupDescription(
     lag_note="",
     log_partition=7,
 )
-ROW = GroupRow("delays", GroupKind.MANAGED, GroupState.STABLE, 3, 12, "sticky", 1, 12, 2, 1)
+ROW = GroupRow(
+    group="delays",
+    kind=GroupKind.MANAGED,
+    state=GroupState.STABLE,
+    members=3,
+    partitions=12,
+    assignor="sticky",
+    coordinator=1,
+    generation=12,
+    pending=2,
+    unreadable=1,
+)
 CLUSTER = Cluster(
     initialised=True,
     coordinator=CoordinatorInfo(1, 7, "0", {"http": "kafka-1:9404"}),
@@ -159,13 +194,13 @@ _PARTS = ("state", "members", "offsets")
 
 def made() -> Mapping[str, Any]:
     """Each document by the name of its sample."""
-    described = documents.GroupDocument.of(MANAGED, [QueuedRequest(REQUEST, NOON_MS)])
+    described = documents.GroupDocument.of(MANAGED, [QueuedRequest.of(REQUEST, NOON_MS)])
     parts = {f"describe {part}": described.only({one: one == part for one in _PARTS}) for part in _PARTS}
     return parts | {
         "describe": described,
         "describe a client-assigned group": documents.GroupDocument.of(CLIENTS),
-        "row": documents.GroupRowDocument.of(ROW),
-        "row with lag": documents.GroupRowDocument.of(replace(ROW, lag=LagTotal(5, 4, 1, 0))),
+        "row": ROW,
+        "row with lag": ROW.with_lag(LagTotal(5, 4, 1, 0)),
         "unassigned": UnassignedGroupDocument.of(MANAGED, ""),
         "unassigned, undecided": UnassignedGroupDocument.of(MANAGED, "nobody is elected"),
         "cluster": ClusterDocument.of(CLUSTER),
@@ -175,8 +210,8 @@ def made() -> Mapping[str, Any]:
         "decision": documents.DecisionDocument.of(DECISION),
         "action": documents.ActionDocument.of(Action("pause", "alice@host", NOON_MS, "disks", "flights 0: 8 → 0")),
         "action of nobody": documents.ActionDocument.of(Action("resume", "", 0)),
-        "request": documents.RequestDocument.of(QueuedRequest(REQUEST, NOON_MS)),
-        "answered request": documents.RequestDocument.of(QueuedRequest(ANSWERED, 0)),
+        "request": QueuedRequest.of(REQUEST, NOON_MS),
+        "answered request": QueuedRequest.of(ANSWERED, 0),
         "answer": documents.AnswerDocument.of(ANSWERED),
         "done": documents.AnswerDocument.done("pause", "delays", "group delays paused"),
         "finding": FindingDocument.of(Finding(Severity.WARNING, "lag", "it grows", "add consumers", "delays")),
@@ -185,18 +220,18 @@ def made() -> Mapping[str, Any]:
 
 
 def test_every_document_is_as_its_sample() -> None:
-    found = {name: json.loads(msgspec.json.encode(one)) for name, one in made().items()}
+    found = {name: json.loads(documents.encode(one)) for name, one in made().items()}
     assert found == json.loads(SAMPLES.read_text())
 
 
 @pytest.mark.parametrize("name", [name for name, one in made().items() if isinstance(one, msgspec.Struct)])
 def test_every_document_is_as_its_type_says(name: str) -> None:
     document = made()[name]
-    assert msgspec.json.decode(msgspec.json.encode(document), type=type(document)) == document
+    assert msgspec.json.decode(documents.encode(document), type=type(document), dec_hook=dec_hook) == document
 
 
 def test_printed_json_looks_as_json_always_does() -> None:
     for document in made().values():
-        plain = msgspec.to_builtins(document)
-        printed = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+        plain = msgspec.to_builtins(document, enc_hook=enc_hook)
+        printed = msgspec.json.format(documents.encode(document), indent=2).decode()
         assert printed == json.dumps(plain, indent=2, ensure_ascii=False)

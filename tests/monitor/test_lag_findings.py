@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow, Verdict
 from kafka_coord.groups.lag import KEPT_MS, LagService
@@ -21,7 +21,17 @@ EARLIER_MS = NOW_MS - 12 * 60_000
 
 def row(partition: int, lag: int | None = 900, owner: str | None = "c1", **more: Any) -> OffsetRow:
     end = None if lag is None else 1_000 + lag
-    return OffsetRow("flights", partition, owner, "owned" if owner else "", 1_000, end, lag, **more)
+    holding = "owned" if owner else None
+    return OffsetRow(
+        topic="flights",
+        partition=partition,
+        owner=owner,
+        holding=holding,
+        committed_offset=1_000,
+        end_offset=end,
+        lag=lag,
+        **more,
+    )
 
 
 def told(rows: list[OffsetRow], verdict: Verdict | None = None, **more: Any) -> list[Finding]:

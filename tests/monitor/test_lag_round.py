@@ -49,7 +49,7 @@ def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
     monkeypatch.setattr(managed, "read_groups", lambda *_: {})  # a group at rest must not need this
     assert resting.step(rows.rows, cluster, rows.is_at_rest)
     for lags in (whole, resting):
-        assert lags.measured["delays"][1] == LagTotal(lag=20, worst=20, unknown=3, gone=10)
+        assert lags.measured["delays"][1] == LagTotal(lag=20, worst_lag=20, lag_unknown=3, gone=10)
         assert lags.consumers == {"delays": ("c1",)}
         assert lags.furthest_behind == ("delays",)
 
@@ -70,7 +70,7 @@ def test_offsets_of_a_topic_that_nobody_subscribes_to_do_not_count_for_a_group_a
     assert rows.is_at_rest("delays")
     lags = LagRound(GroupDirectory(AskedInstances(world.store, {})), hundred, LagService())
     assert lags.step(rows.rows, cluster, rows.is_at_rest)
-    assert lags.measured["delays"][1] == LagTotal(lag=20, worst=20, unknown=3, gone=10)
+    assert lags.measured["delays"][1] == LagTotal(lag=20, worst_lag=20, lag_unknown=3, gone=10)
 
 
 def test_groups_of_every_kind_are_measured_in_turn_and_ranked_together() -> None:
@@ -82,7 +82,10 @@ def test_groups_of_every_kind_are_measured_in_turn_and_ranked_together() -> None
     def offsets(wanted: Mapping[str, GroupKind], *_: Any) -> tuple[list[GroupOffsets], list[str]]:
         asked.append(wanted)
         lags = {name: 900 if name == "c7" else int(name[1:]) for name in wanted}
-        row = [OffsetRow("t", 0, None, "", 0, lag, lag) for lag in lags.values()]
+        row = [
+            OffsetRow(topic="t", partition=0, owner=None, holding=None, committed_offset=0, end_offset=lag, lag=lag)
+            for lag in lags.values()
+        ]
         return [GroupOffsets(name, wanted[name], (one,), 0, {}) for name, one in zip(lags, row, strict=True)], []
 
     directory: Any = SimpleNamespace(store=SimpleNamespace(clock=time), offsets=offsets)
@@ -99,8 +102,11 @@ def test_groups_of_every_kind_are_measured_in_turn_and_ranked_together() -> None
 
 def test_a_list_is_sorted_by_what_is_worst_and_an_unknown_age_is_not_good() -> None:
     def row(name: str, state: GroupState, members: int, lag: int | None, lag_s: float | None) -> GroupRow:
-        total = LagTotal(lag, lag, 0, 0, lag_s)
-        return GroupRow(name, GroupKind.MANAGED, state, members, 1, "sticky", 1, lag=total)
+        kind, total = GroupKind.MANAGED, LagTotal(lag, lag, 0, 0, lag_s)
+        found = GroupRow(
+            group=name, kind=kind, state=state, members=members, partitions=1, assignor="sticky", coordinator=1
+        )
+        return found.with_lag(total)
 
     rows = [
         row("etl-read", GroupState.STABLE, 9, 0, 0.0),

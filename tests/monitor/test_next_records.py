@@ -4,11 +4,11 @@ stands for the brokers."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from kafka_coord.groups.group import NOT_SUBSCRIBED, AgeBy, LagTotal, OffsetRow, Verdict
+from kafka_coord.groups.group import NOT_SUBSCRIBED, AgeBy, LagTotal, OffsetRow, Time, Verdict
 from kafka_coord.groups.lag import STILL_MS, LagService, Next, NextRecords
 from kafka_coord.groups.lag_trend import WINDOW_MS
 from kafka_coord.groups.verbs import GroupOffsets
@@ -22,7 +22,16 @@ NOW_MS = 20 * WINDOW_MS
 
 
 def row(committed: int = 3, end: int = 5_005, committed_ms: int | None = OLD_MS) -> OffsetRow:
-    return OffsetRow("t", 0, "c1", "owned", committed, end, end - committed, committed_ms)
+    return OffsetRow(
+        topic="t",
+        partition=0,
+        owner="c1",
+        holding="owned",
+        committed_offset=committed,
+        committed_ms=Time.of(committed_ms),
+        end_offset=end,
+        lag=end - committed,
+    )
 
 
 class Log:
@@ -138,7 +147,7 @@ def test_an_unknown_age_is_no_age_and_a_group_has_none_while_one_of_its_partitio
     total = LagTotal.of_rows([known, replace(other, lag_s=70.0, lag_s_by=AgeBy.TIMESTAMP), row(9, 9)])
     assert total.lag_s is None, "whether that partition's age is 0 is for the service to say"
     total = LagTotal.of_rows([known, replace(other, lag_s=70.0, lag_s_by=AgeBy.TIMESTAMP), replace(other, lag=None)])
-    assert (total.lag_s, total.lag_s_by, total.unknown) == (70.0, AgeBy.TIMESTAMP, 1)
+    assert (total.lag_s, total.lag_s_by, total.lag_unknown) == (70.0, AgeBy.TIMESTAMP, 1)
 
 
 def test_groups_that_wait_at_different_offsets_of_a_partition_are_read_one_after_the_other():

@@ -93,7 +93,7 @@ def shown(tree: Tree) -> Callable[..., tuple[dict[str, tuple[int | None, int | N
         instances = Scripted(tree, groups, errors)
         instances.silent = {silent}
         found = GroupDirectory(instances).list(hundred)
-        return {row.group: (row.lag.lag, row.lag.gone) for row in found.rows if row.lag}, found.missing
+        return {row.group: (row.lag, row.gone) for row in found.rows}, found.missing
 
     return listed
 

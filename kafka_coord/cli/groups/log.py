@@ -97,7 +97,7 @@ class LogEntryDocument(Document, frozen=True):
     def of(cls, entry: LogEntry) -> Self:
         return cls(
             offset=entry.offset,
-            at=iso_time(entry.timestamp_ms),
+            at=Time.of(entry.timestamp_ms),
             kind=entry.kind,
             group=entry.group,
             removed=isinstance(entry.entry, OffsetEntry | GroupEntry) and entry.entry.value is None,

@@ -21,13 +21,10 @@ from kafka_coord.groups.directory import SORTS, GroupDirectory, selected
 from kafka_coord.groups.group import (
     GroupDescription,
     GroupDocument,
-    GroupRowDocument,
     LagTotal,
-    MemberDocument,
     MemberRow,
     OffsetRow,
     QueuedRequest,
-    RequestDocument,
     iso_time,
     paused_by,
 )
@@ -107,7 +104,7 @@ def list_command(states: tuple[str, ...], with_lag: bool, name: str, sort: str |
         with_lag = with_lag or sort in {"lag", "lag-s"}
         service = lag_service(instances, **_ALL)
         listing = service.listed(directory, brokers.known_ranges) if with_lag else directory.list()
-    documents = [GroupRowDocument.of(row) for row in selected(listing.rows, name, states, sort or "lag")]
+    documents = selected(listing.rows, name, states, sort or "lag")
     rows = [one.row() for one in documents]
     show(output, documents, [Section("groups", (*_LIST, *_LAG) if with_lag else _LIST, rows)])
     if listing.lag_note:
@@ -190,7 +187,7 @@ def describe(
         found = [replace(one, offsets=tuple(sorted(one.offsets, key=lambda row: -(row.lag or 0)))) for one in found]
     documents = [GroupDocument.of(one, requests.get(one.group, ())) for one in found]
     alone = len(groups) == 1
-    parts = [_sections(one, document, chosen, verbose=verbose) for one, document in zip(found, documents, strict=True)]
+    parts = [_sections(one, requests.get(one.group, ()), chosen, verbose=verbose) for one in found]
     sections = parts[0] if alone else _together(found, parts)
     if by_lag and not alone:
         sections[-1] = replace(sections[-1], rows=sorted(sections[-1].rows, key=lambda row: -(row["lag"] or 0)))
@@ -219,7 +216,7 @@ def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, 
 
 def _waiting_requests(store: Store) -> dict[str, list[QueuedRequest]]:
     queued, _ = read_requests(store)
-    return grouped((one for one in queued if not one.request.answered), lambda one: one.request.group)
+    return grouped((one for one in queued if not one.answered), lambda one: one.group or "")
 
 
 def _within(found: Sequence[GroupDescription], scope: Scope, *, must_be_there: bool) -> list[GroupDescription]:
@@ -254,24 +251,26 @@ def _together(found: Sequence[GroupDescription], parts: Sequence[Sequence[Sectio
 def _total(found: Sequence[GroupDescription]) -> str:
     rows = counted_rows(row for one in found for row in one.offsets)
     total, partitions = LagTotal.of_rows(rows), counted(len(rows), "partition")
-    unknown = f"; unknown for {total.unknown}" if total.unknown else ""
+    unknown = f"; unknown for {total.lag_unknown}" if total.lag_unknown else ""
     gone = f"; {gone_text(total.gone)}" if total.gone else ""
     age = f"; {duration(round(1000 * total.lag_s))} behind, by the {total.lag_s_by}" if total.lag_s else ""
-    return f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst)} in one partition{unknown}{age}{gone}"
+    return (
+        f"lag: {cell(total.lag)} in {partitions}, at most {cell(total.worst_lag)} in one partition{unknown}{age}{gone}"
+    )
 
 
 def _sections(
-    found: GroupDescription, document: GroupDocument, chosen: dict[str, bool], *, verbose: bool
+    found: GroupDescription, requests: Sequence[QueuedRequest], chosen: dict[str, bool], *, verbose: bool
 ) -> list[Section]:
     sections = []
     if chosen["state"]:
-        sections.append(Section("state", _FACTS, _facts(found, document.requests)))
+        sections.append(Section("state", _FACTS, _facts(found, requests)))
     if chosen["members"]:
         columns = _MEMBERS_VERBOSE if verbose else _MEMBERS
-        rows = list(map(_member_cells, found.members, document.members))
+        rows = [_member_cells(one) for one in found.members]
         sections.append(Section("members", columns, rows))
     if chosen["offsets"]:
-        sections.append(Section("offsets", _OFFSETS, [one.row() for one in document.offsets]))
+        sections.append(Section("offsets", _OFFSETS, [one.row() for one in found.offsets]))
     return sections
 
 
@@ -280,7 +279,7 @@ def _retention(settings: GroupSettings) -> str | None:
     return "as the brokers" if own_ms is None else duration(own_ms)
 
 
-def _facts(found: GroupDescription, requests: Sequence[RequestDocument]) -> list[dict[str, Any]]:
+def _facts(found: GroupDescription, requests: Sequence[QueuedRequest]) -> list[dict[str, Any]]:
     facts = {
         "group": found.group,
         "kind": str(found.kind),
@@ -302,18 +301,18 @@ def _facts(found: GroupDescription, requests: Sequence[RequestDocument]) -> list
         facts["paused"] = f"{where}, {paused_by(found.pause)}"
     if requests:
         facts["waiting requests"] = "; ".join(
-            f"{one.type} by {one.by or 'unknown'} since {one.since} ({one.request})" for one in requests
+            f"{one.type} by {one.by or 'unknown'} since {one.since_ms} ({one.request})" for one in requests
         )
     return [{"fact": name, "value": value} for name, value in facts.items()]
 
 
-def _member_cells(member: MemberRow, document: MemberDocument) -> dict[str, Any]:
-    pending = [f"{one.id.type.split('-')[0]} {one.partitions} since {iso_time(one.since_ms)}" for one in member.pending]
-    return document.row(
+def _member_cells(member: MemberRow) -> dict[str, Any]:
+    pending = [f"{one.type.split('-')[0]} {one.partitions} since {one.since_ms}" for one in member.pending]
+    return member.row(
         channel=channel(member),
         held=duration(member.held_ms),
         heard=f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
-        since=document.since or (None if member.registered else "gone"),
+        since=member.since_ms or (None if member.registered else "gone"),
         owned=str(member.owned),
         stopping=str(member.stopping) if member.stopping else None,
         target=str(member.target),

@@ -196,7 +196,7 @@ class LiveView(PlainView):
         for head in ("consumer", "owns", "lately" if self._stock else "commands"):
             members.add_column(head, no_wrap=head in {"consumer", "owns"})
         for member in view.group.members if view.group else ():
-            waiting = ", ".join(f"{one.id.type} {one.partitions}" for one in member.pending)
+            waiting = ", ".join(f"{one.type} {one.partitions}" for one in member.pending)
             acknowledged = self._acknowledged.by(member.consumer, time.monotonic())
             gone = "" if member.registered else " (gone)"
             members.add_row(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
+from msgspec import structs
+
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
@@ -241,7 +243,9 @@ def named_by_client_id(found: GroupDescription) -> GroupDescription:
     return replace(
         found,
         members=tuple(
-            replace(member, consumer=names.get(member.consumer, member.consumer)) for member in found.members
+            structs.replace(member, consumer=names.get(member.consumer, member.consumer)) for member in found.members
         ),
-        offsets=tuple(replace(row, owner=row.owner and names.get(row.owner, row.owner)) for row in found.offsets),
+        offsets=tuple(
+            structs.replace(row, owner=row.owner and names.get(row.owner, row.owner)) for row in found.offsets
+        ),
     )

@@ -15,17 +15,16 @@ from kafka_coord.groups.group import (
     AnswerDocument,
     Document,
     Gone,
-    GroupRowDocument,
+    GroupRow,
     LagSeconds,
     LagSecondsBy,
     LagSum,
     LagUnknown,
-    OffsetDocument,
+    OffsetRow,
     Partitions,
     Time,
     Verdict,
     WorstLag,
-    iso_time,
 )
 from kafka_coord.groups.reset import ResetRowDocument
 from kafka_coord.model import GroupKind
@@ -43,10 +42,10 @@ class OverviewDocument(ClusterDocument, frozen=True):
     """The number of groups that have not been read yet."""
     states: dict[str, int]
     """The number of groups in each state."""
-    troubled: list[GroupRowDocument]
+    troubled: list[GroupRow]
     """The first groups that are not at rest or have unreadable znodes."""
     troubled_count: int
-    lagging: list[GroupRowDocument]
+    lagging: list[GroupRow]
     """The groups with the largest lag."""
     lagging_count: int
     lag_unknown: int
@@ -85,10 +84,10 @@ class UnassignedGroupDocument(Document, frozen=True):
             group=found.group,
             kind=found.kind,
             state=found.state,
-            partitions=found.unowned.partitions.to_json(),
+            partitions=found.unowned.partitions,
             count=len(found.unowned.partitions),
             why=(undecided if found.members else "") or found.status,
-            since=iso_time(found.unowned.since_ms),
+            since=Time.of(found.unowned.since_ms),
         )
 
 
@@ -170,7 +169,7 @@ class LagDocument(Document, frozen=True):
     """[ms since 1970, lag, number of partitions with unknown lag, number of unread records that are gone]."""
 
 
-class PartitionDocument(OffsetDocument, frozen=True):
+class PartitionRow(OffsetRow, kw_only=True, frozen=True):
     group: str
     verdict: Verdict
     since: Time | None

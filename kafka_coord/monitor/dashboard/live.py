@@ -29,6 +29,7 @@ from kafka_coord.errors import (
     StoreError,
     StoreUnavailable,
 )
+from kafka_coord.groups.group import encode
 from kafka_coord.monitor.dashboard.routes import ROWS, TASKS, Route, found
 from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.zk.store import Watcher, WatchEvent
@@ -330,13 +331,13 @@ class Live:
         if document.route.path in TASKS:
             document.value, document.shown = value, None
             return
-        whole = PageEvent("document", document.path, json.encode(value))
+        whole = PageEvent("document", document.path, encode(value))
         if document.shown is None or document.shown.kind != "document":
             event = whole
         elif whole.data == document.shown.data:
             return
         else:
-            change = PageEvent("change", document.path, json.encode(changes(document.value, value)))
+            change = PageEvent("change", document.path, encode(changes(document.value, value)))
             event = change if len(change.data) < len(whole.data) else whole
         with self._changed:
             document.value, document.shown = value, whole
@@ -400,5 +401,6 @@ def _changes(old: Any, new: Any, path: list[str | int]) -> Iterator[Change]:
 
 def _fields(document: Struct) -> dict[str, Any]:
     """Returns the fields that are encoded."""
-    found = {name: getattr(document, name) for name in document.__struct_fields__}
+    names = zip(document.__struct_encode_fields__, document.__struct_fields__, strict=True)
+    found = {encoded: getattr(document, name) for encoded, name in names}
     return {name: value for name, value in found.items() if value is not UNSET}

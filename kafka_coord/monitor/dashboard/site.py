@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 from msgspec import json
 
 from kafka_coord.errors import NotFound
+from kafka_coord.groups.group import encode
 from kafka_coord.monitor.dashboard.documents import ErrorDocument, SessionDocument
 from kafka_coord.monitor.dashboard.live import Live, PageEvent
 from kafka_coord.monitor.dashboard.operating import Operating
@@ -160,7 +161,7 @@ def _json(start: StartResponse, status: HTTPStatus, document: Any, headers: Head
         f"{status.value} {status.phrase}",
         [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *(headers or []), *_ALWAYS],
     )
-    body = document if isinstance(document, bytes) else json.encode(document)
+    body = document if isinstance(document, bytes) else encode(document)
     return [body + b"\n"]
 
 

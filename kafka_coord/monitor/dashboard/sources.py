@@ -6,9 +6,9 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
+from msgspec import structs
 from msgspec.structs import asdict
 
 from kafka_coord.coordinator.steps import GroupState
@@ -30,14 +30,10 @@ from kafka_coord.groups.group import (
     GroupDescription,
     GroupDocument,
     GroupRow,
-    GroupRowDocument,
     LogRanges,
     QueuedRequest,
-    RequestDocument,
+    Time,
     counted,
-    iso_time,
-    lag_fields,
-    rounded,
 )
 from kafka_coord.groups.instances import AskedInstances, Presence, read_presences
 from kafka_coord.groups.lag import LagRound, LagService
@@ -52,8 +48,8 @@ from kafka_coord.monitor.dashboard.documents import (
     LagDocument,
     LaneDocument,
     OverviewDocument,
-    PartitionDocument,
     PartitionLagDocument,
+    PartitionRow,
     SearchDocument,
     SpanDocument,
     TimelineDocument,
@@ -179,8 +175,8 @@ class Sources:
             actions=[ActionDocument.of(one) for one in found.actions],
         )
 
-    def requests(self) -> list[RequestDocument]:
-        return [RequestDocument.of(one) for one in self._waiting_requests()]
+    def requests(self) -> list[QueuedRequest]:
+        return self._waiting_requests()
 
     def findings(self) -> list[FindingDocument]:
         """Returns the doctor's findings. If there are many groups, leaves out groups at rest, except those furthest
@@ -224,7 +220,7 @@ class Sources:
             TopicDocument(
                 topic=name,
                 partitions=len(topic.partitions),
-                changed=iso_time(cluster.topics_changed_ms.get(name)),
+                changed=Time.of(cluster.topics_changed_ms.get(name)),
             )
             for name, topic in sorted(cluster.topics.items())
         ]
@@ -277,10 +273,10 @@ class Sources:
             states=dict(states.counts),
             troubled=[self._with_lag(row) for row in states.troubled[:MAX_ROWS]],
             troubled_count=len(states.troubled),
-            lagging=[self._with_lag(row, verdict=self._service.verdict(row.group)) for row in lagging],
+            lagging=[structs.replace(self._with_lag(row), verdict=self._service.verdict(row.group)) for row in lagging],
             lagging_count=self.lags.behind,
             lag_unknown=self.lags.unknown,
-            lag_since=iso_time(self.lags.since_ms),
+            lag_since=Time.of(self.lags.since_ms),
             lag_unmeasured=max(0, len(known) - len(self.lags.measured)),
             rebalances=[(minute * 60_000, minutes[minute]) for minute in range(this_minute - 59, this_minute + 1)],
             missing=list(self._clients.missing if self._clients is not None else ()),
@@ -292,13 +288,13 @@ class Sources:
 
     def groups(
         self, search: str = "", state: str = "", sort: str = "", skip: str = "", limit: str = ""
-    ) -> list[GroupRowDocument]:
+    ) -> list[GroupRow]:
         """Returns matching groups, without the first ``skip``. Raises :class:`NotReadYet`."""
         if not self.rows.complete or self._clients is None:
             raise NotReadYet
-        rows = selected(map(self._measured, self._all_rows().values()), search, [state] if state else (), sort)
+        rows = selected(map(self._with_lag, self._all_rows().values()), search, [state] if state else (), sort)
         first = _count(skip, 0)
-        return [GroupRowDocument.of(row) for row in rows[first : first + _count(limit, MAX_ROWS)]]
+        return rows[first : first + _count(limit, MAX_ROWS)]
 
     def search(self, search: str = "") -> SearchDocument:
         """Returns the first groups, consumers and topics whose names contain ``search``."""
@@ -322,12 +318,9 @@ class Sources:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""
         return {**self._client_rows, **self.rows.rows}
 
-    def _measured(self, row: GroupRow) -> GroupRow:
+    def _with_lag(self, row: GroupRow) -> GroupRow:
         measured = self.lags.measured.get(row.group)
-        return replace(row, lag=measured[1]) if measured is not None else row
-
-    def _with_lag(self, row: GroupRow, **more: Any) -> GroupRowDocument:
-        return GroupRowDocument.of(self._measured(row), **more)
+        return row if measured is None else row.with_lag(measured[1])
 
     # --- facts that only repeated reads reveal -----------------------------------------------------------------------
 
@@ -356,7 +349,7 @@ class Sources:
             found = self._describe(group, self._logs.read if not memory.asked else self._logs.known)
             memory.asked = True
             self._observe(group, memory, found)
-        waiting = [one for one in self._waiting_requests() if one.request.group in {group, ""}]
+        waiting = [one for one in self._waiting_requests() if one.group in {group, None}]
         return GroupDocument.of(found, waiting)
 
     def history(self, group: str) -> list[DecisionDocument]:
@@ -374,7 +367,7 @@ class Sources:
             lanes = sorted(found.spans)
             return TimelineDocument(
                 group=group,
-                since=iso_time(found.since_ms),
+                since=Time.of(found.since_ms),
                 partitions=[
                     LaneDocument(topic=tp.topic, partition=tp.partition, spans=_spans(found, tp))
                     for tp in lanes[:MAX_LANES]
@@ -410,24 +403,24 @@ class Sources:
             verdict=trends.verdict,
             verdict_unknown=trends.unknown,
             note=found.lag_note or None,
-            **lag_fields(found.lag),
+            **found.lag.fields(),
             partitions=[
                 PartitionLagDocument(
                     topic=row.topic,
                     partition=row.partition,
                     lag=row.lag,
                     gone=row.gone,
-                    lag_s=rounded(row.lag_s),
+                    lag_s=row.lag_s,
                     lag_s_by=row.lag_s_by,
                     verdict=one.verdict,
-                    since=iso_time(one.since_ms),
+                    since=Time.of(one.since_ms),
                 )
                 for row, one in judged
             ],
             samples=self._service.totals(group),
         )
 
-    def partition(self, group: str, topic: str, partition: str) -> PartitionDocument:
+    def partition(self, group: str, topic: str, partition: str) -> PartitionRow:
         """Returns one partition's offsets, trend and owners. Unlike :meth:`lag`, does not take a sample."""
         found = self._describe(group, self._logs.known)
         rows = [row for row in found.offsets if (row.topic, str(row.partition)) == (topic, partition)]
@@ -440,11 +433,11 @@ class Sources:
             spans = _spans(memory.timeline, tp) if memory.timeline is not None else []
         samples = self._service.samples(group, tp)
         judged = trend(samples)
-        return PartitionDocument.of(
-            rows[0],
+        return PartitionRow(
+            **rows[0].fields(),
             group=group,
             verdict=judged.verdict,
-            since=iso_time(judged.since_ms),
+            since=Time.of(judged.since_ms),
             spans=spans,
             samples=[(one.at_ms, one.committed, one.lag, one.gone) for one in samples],
         )
@@ -484,7 +477,7 @@ class Sources:
         return self._directory.find(group).actions(group)
 
     def _waiting_requests(self) -> list[QueuedRequest]:
-        return [one for one in read_requests(self.store)[0] if not one.request.answered]
+        return [one for one in read_requests(self.store)[0] if not one.answered]
 
     def _now_ms(self) -> int:
         return round(self.store.clock.time() * 1000)

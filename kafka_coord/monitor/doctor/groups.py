@@ -109,7 +109,7 @@ def _check_waiting(
     cluster: Cluster, snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
     group = snapshot.group
-    late = {one.consumer for one in waiting if one.age_ms(now_ms) > SLOW_COMMAND_MS}
+    late = {one.consumer for one in waiting if one.waited_ms(now_ms) > SLOW_COMMAND_MS}
     for consumer, text in waits(snapshot, waiting, now_ms, cluster.deciding_since_ms).items():
         if consumer in late:
             todo = (
@@ -135,14 +135,14 @@ def check_requests(
     queued: Iterable[QueuedRequest], unreadable: Iterable[Unreadable], now_ms: int, *, elected: bool
 ) -> Iterator[Finding]:
     check = "requests"
-    old = [one for one in queued if not one.request.answered and now_ms - one.since_ms > OLD_REQUEST_MS]
+    old = [one for one in queued if not one.answered and one.waited_ms(now_ms) > OLD_REQUEST_MS]
     for one in old[:20]:
-        age_s = (now_ms - one.since_ms) // 1000
-        about = f" for group {one.request.group}" if one.request.group else ""
-        by = one.request.by or "someone"
-        what = f"{one.request.request_id} ({one.request.type}{about}) by {by} has waited for {age_s} s"
-        todo = f"if it is no longer needed, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
-        yield (error if elected else warning)(check, what, todo, one.request.group)
+        age_s = one.waited_ms(now_ms) // 1000
+        about = f" for group {one.group}" if one.group else ""
+        by = one.by or "someone"
+        what = f"{one.request} ({one.type}{about}) by {by} has waited for {age_s} s"
+        todo = f"if it is no longer needed, withdraw it: kafka-coord coordinator withdraw {one.request}"
+        yield (error if elected else warning)(check, what, todo, one.group or "")
     if len(old) > 20:
         yield warning(check, f"{len(old) - 20} more requests are waiting", "kafka-coord coordinator requests")
     for unread in unreadable:
