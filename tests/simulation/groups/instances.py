@@ -23,6 +23,8 @@ from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
 
 LOOK_S = 0.5
+MOST_BEHIND = 12
+"""How many terms a znode that was made anew is behind the log at most."""
 _NOTICED_AFTER_S = 0.002
 """How long it takes until a process knows that the broker has closed its connection."""
 REGISTRY_READ_S = 0.1
@@ -160,10 +162,18 @@ class Znode:
         self.version, self.czxid = version, 1
         self.claimant: int | None = None
         """The broker of the instance that claimed it last."""
+        self.claim_began = -math.inf
+        """When that instance sent its claim."""
+        self._highest = version
+
+    def claimed(self, version: int, broker: int, began: float) -> None:
+        self.version, self.claimant, self.claim_began = version, broker, began
+        self._highest = max(self._highest, version)
 
     def make_anew(self, version: int) -> None:
-        """Deletes it and creates it again, with so many changes since."""
-        self.version = version
+        """Deletes it and creates it again, with so many changes since. Each claim catches up with the log by one term,
+        so that a version which is far behind would outlast the calm period."""
+        self.version = max(version, self._highest - MOST_BEHIND)
         self.czxid += 1
         self.claimant = None
 
@@ -242,7 +252,8 @@ class Instance:
     ) -> None:
         self.world, self.net, self.log, self.znode, self.broker = world, net, log, znode, broker
         self.process = Process(world, f"instance-{broker}")
-        self.terms_ended_at: list[float] = []
+        self.terms_ended: list[tuple[float, float]] = []
+        """When each term ended, and when the claim of another instance that ended it was sent, or infinity."""
         self.known = known = KnownInstances(registry, broker, lambda: world.now, self._claimant)
         numbers = iter(range(1 << 30))
         self.manager = GroupMetadataManager(
@@ -266,7 +277,8 @@ class Instance:
         self.process.start(known.follow)
 
     def _term_ended(self, partition: int) -> None:
-        self.terms_ended_at.append(self.world.now)
+        is_claimed = self.znode.claimant not in {None, self.broker}
+        self.terms_ended.append((self.world.now, self.znode.claim_began if is_claimed else math.inf))
         self.coordinator.client_assigned.end_partition(partition)
 
     async def _check(self, _partition: int, claimed: Claimed) -> bool:
@@ -295,6 +307,7 @@ class Instance:
 
     async def _claim(self, partition: int) -> Claimed:
         """Compares and sets in two requests, whose answers may be lost."""
+        began = self.world.now
         await asyncio.sleep(self.net.takes_s())
         if self.net.without_zookeeper:
             raise StoreUnavailable("there is no connection")
@@ -304,7 +317,7 @@ class Instance:
             raise StoreUnavailable("the request was lost")
         if self.znode.version != seen:
             raise StoreUnavailable("somebody was faster")
-        self.znode.version, self.znode.claimant = seen + 1, self.broker
+        self.znode.claimed(seen + 1, self.broker, began)
         won = Claimed(self.znode.version, self.znode.czxid)
         await asyncio.sleep(self.net.takes_s())
         if self.net.loses():
