@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import ssl
@@ -15,6 +16,8 @@ import pytest
 import trustme
 
 from kafka_coord.cli.serve import _with_renewed_properties
+from kafka_coord.consumer.fetchers import KafkaFetchers
+from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.errors import SettingsError
 from kafka_coord.kafka.authentication import SettingsFileProperties, broker_security
 from kafka_coord.kafka.client import OwnClient
@@ -105,14 +108,17 @@ def issued(tmp_path: Path) -> Issued:
     return Issued(tmp_path)
 
 
-def of_brokers(issued: Issued) -> Renewed[object]:
-    properties = {
+def client_properties(issued: Issued) -> dict[str, str]:
+    return {
         "security.protocol": "SSL",
         "ssl.ca.location": str(issued.ca),
         "ssl.certificate.location": str(issued.cert),
         "ssl.key.location": str(issued.key),
     }
-    return broker_security(properties)
+
+
+def of_brokers(issued: Issued) -> Renewed[object]:
+    return broker_security(client_properties(issued))
 
 
 def of_zookeeper(issued: Issued) -> Renewed[object]:
@@ -139,6 +145,37 @@ def test_what_the_instance_presents_is_renewed_for_new_connections(issued: Issue
         fault()
         assert renewed.newest() is second
         assert renewed.problem
+
+
+def test_a_consumers_clients_are_made_again_when_their_certificate_is_renewed_and_stay_if_it_cannot_be_used(
+    issued: Issued, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = KafkaFetchers(
+        client_properties(issued) | {"group.id": "g", "log_level": 0},
+        streams=2,
+        reset=OffsetReset.EARLIEST,
+        auto_commit=True,
+        hands_out_until=lambda: math.inf,
+        check=lambda: None,
+        wake=lambda: None,
+    )
+    made.connect(("127.0.0.1:1",))
+    first = made.log_offsets.admin
+    assert first is not None
+    issued.issue(2091, key=False)
+    made.connect(("127.0.0.1:1",))
+    made._renew(made.streams[0])  # as for a partition of which nothing arrives
+    made._brokers_down = True
+    made.connect(("127.0.0.1:2",))
+    assert made.log_offsets.admin is first
+    assert {one.levelname for one in caplog.records} == {"WARNING"}
+    issued.issue(2092)
+    made._brokers_down = False
+    clients = [stream._client._client for stream in made.streams]
+    made.connect(("127.0.0.1:1",))
+    assert made.log_offsets.admin not in (None, first)
+    assert all(stream._client._client not in clients for stream in made.streams)
+    made.close()
 
 
 def test_a_password_for_the_brokers_is_read_from_the_settings_file_again(tmp_path: Path) -> None:

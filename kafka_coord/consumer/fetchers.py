@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Message, libversion
@@ -19,10 +19,16 @@ from kafka_coord.consumer.settings import OffsetReset, between
 from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, MembershipLost, NoOffset, SettingsError
+from kafka_coord.kafka.authentication import files_of
 from kafka_coord.kafka.librdkafka import GROUP_PREFIX, LogOffsets, admin_client, is_about_no_group, rdkafka_log
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
+from kafka_coord.renewed import Renewed
 
 log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+_Clients = tuple[AdminClient, list[KafkaConsumer]]
+"""The client that asks about offsets, and one client per stream, which fetches."""
 
 _LOCKS_UP = 0x020A0000
 """The first version of librdkafka in which a client may deadlock, and with it all threads of the interpreter, when a
@@ -70,8 +76,12 @@ def _close(client: KafkaConsumer) -> None:
 
 
 def _client(settings: Mapping[str, Any]) -> KafkaConsumer:
+    return _made(lambda: KafkaConsumer(dict(settings), logger=rdkafka_log), settings)
+
+
+def _made(make: Callable[[], C], settings: Mapping[str, Any]) -> C:
     try:
-        return KafkaConsumer(dict(settings), logger=rdkafka_log)
+        return make()
     except (KafkaException, ValueError, TypeError) as error:
         why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         why = "; ".join(refused_properties(settings)) or why  # or only their combination is refused
@@ -87,7 +97,7 @@ class FetchClients:
         return _client(settings)
 
     def admin(self, settings: Mapping[str, Any]) -> AdminClient:
-        return admin_client(settings)
+        return _made(lambda: admin_client(settings), settings)
 
 
 class KafkaFetchers:
@@ -117,6 +127,8 @@ class KafkaFetchers:
         self._used: tuple[str, ...] = ()
         self._fetching: dict[str, Any] = {}
         """The settings of the clients that fetch, once brokers are known."""
+        self._renewed: Renewed[_Clients] | None = None
+        self._in_use: _Clients | None = None
         self.log_offsets = LogOffsets(uncommitted=settings.get("isolation.level") == "read_uncommitted")
         self.troubles = Troubles(self.log_offsets, wake=wake, readable=self._try_again, on_change=on_unresolved)
         self.streams = tuple(
@@ -347,33 +359,52 @@ class KafkaFetchers:
 
     def connect(self, addresses: tuple[str, ...]) -> None:
         """Starts fetching through the brokers at ``addresses``. A later call has an effect only if the client has lost
-        all brokers and ``addresses`` contains none of the previous addresses.
+        all brokers and ``addresses`` contains none of the previous addresses, or if others have renewed the files that
+        the settings name. Files that cannot be used change nothing.
 
         A librdkafka client discovers the brokers of its cluster, but does not accept further addresses, so it must be
-        replaced once all the brokers that it knows are gone.
+        replaced once all the brokers that it knows are gone. It reads its files only when it starts.
         """
         if not addresses:
             return
-        if self._used and (not self._brokers_down or set(addresses) & set(self._used)):
+        if self._renewed is None or (self._brokers_down and not set(addresses) & set(self._used)):
+            self._use_brokers(addresses)
+        if self._renewed is None or (newest := self._renewed.newest()) is self._in_use:
             return
-        settings = self._settings | {"bootstrap.servers": ",".join(addresses)}
+        self._in_use = newest
+        self.log_offsets.admin, clients = newest
+        for fetcher, client in zip(self.streams, clients, strict=True):
+            fetcher.use(client)
+        self._wake()
+
+    def _use_brokers(self, addresses: tuple[str, ...]) -> None:
+        fetching = self._settings | {"bootstrap.servers": ",".join(addresses), "error_cb": self._on_error}
+        asking = {name: value for name, value in fetching.items() if name not in _NOT_OF_ADMIN}
+
+        def made() -> _Clients:
+            return self._clients.admin(asking), [self._clients.consumer(fetching) for _ in self.streams]
+
+        try:
+            renewed = Renewed("credentials for the brokers", files_of(fetching), made)
+        except SettingsError as error:
+            if self._renewed is None:
+                raise
+            log.warning("cannot connect to new brokers yet brokers=%s: %s", ",".join(addresses), error)
+            return
         if self._used:
             log.warning(
                 "connecting to new brokers, because none of the previous ones is still listed brokers=%s previous=%s",
                 ",".join(addresses),
                 ",".join(self._used),
             )
-        self._used = addresses
+        self._renewed, self._used, self._fetching = renewed, addresses, fetching
         self._brokers_down = False
-        only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        self.log_offsets.admin = self._clients.admin(only_clients)
-        self._fetching = settings | {"error_cb": self._on_error}
-        for fetcher in self.streams:
-            self._renew(fetcher)
-        self._wake()
 
     def _renew(self, fetcher: Fetcher) -> None:
-        fetcher.use(self._clients.consumer(self._fetching))
+        try:
+            fetcher.use(self._clients.consumer(self._fetching))
+        except SettingsError as error:  # others are renewing the files
+            log.warning("still fetching with the earlier client: %s", error)
 
     def _on_error(self, error: KafkaError) -> None:
         if is_about_no_group(error):
@@ -392,8 +423,9 @@ class KafkaFetchers:
         self.log_offsets.admin = None
 
 
-_CONSUMER_ONLY = frozenset(
+_NOT_OF_ADMIN = frozenset(
     {
+        "error_cb",
         "enable.auto.commit",
         "enable.auto.offset.store",
         "enable.partition.eof",

@@ -256,7 +256,7 @@ class BrokerLookup:
         """Looks up the brokers if a look-up is due. Returns the time for the next call."""
         if self._given:
             self._connect(self._given)
-            return float("inf")
+            return now + _LOOKUP_S
         if now >= self._due:
             self._brokers.look_again()
         if self._handle.session.state is not SessionState.CONNECTED:

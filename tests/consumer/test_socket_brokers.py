@@ -62,7 +62,7 @@ def test_a_consumer_that_received_no_brokers_asks_again() -> None:
 
 def test_brokers_that_the_application_names_are_used_without_a_lookup() -> None:
     party = Party()
-    assert party.lookup("a:1,b:2").step(0.0) == float("inf")
+    assert party.lookup("a:1,b:2").step(0.0) == 30.0
     assert (party.connected, party.asked) == ([("a:1", "b:2")], 0)
 
 
