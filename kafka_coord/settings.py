@@ -254,7 +254,7 @@ class ZooKeeperSettings:
 
 _OF_LISTENERS = {
     "listen_channel": "advertise_channel channel_users_file channel_cert_file channel_key_file channel_client_ca_file",
-    "listen_http": "http_cert_file http_operators",
+    "listen_http": "advertise_http http_cert_file http_operators",
     "listen_kafka": "kafka_certificate kafka_rewrite managed_groups",
 }
 """For each listener, the settings that have no effect without it."""
@@ -269,6 +269,7 @@ class ServeSettings:
         None, "the broker.id of the broker beside this instance, 0 to 2147483647", _between(0, 2**31 - 1)
     )
     listen_http: str | None = _setting(None, "host:port", _address)
+    advertise_http: str | None = _setting(None, "host:port", _address)
     http_dashboard: bool = _flag(True)
     http_host_names: str | None = _setting(None, "comma-separated host names", _hosts)
     http_operators: Path | None = _setting(
@@ -313,8 +314,9 @@ class ServeSettings:
 
     @property
     def host_names(self) -> list[str]:
-        """The names in ``http_host_names``."""
-        return (self.http_host_names or "").split(",")
+        """The names in ``http_host_names``, and that of ``advertise_http``."""
+        advertised = (self.advertise_http or "").rpartition(":")[0]
+        return [*(self.http_host_names or "").split(","), *([advertised] if advertised else ())]
 
     def __post_init__(self) -> None:
         if self.lag_metrics_groups and self.listen_http is None:

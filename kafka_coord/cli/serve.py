@@ -56,6 +56,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  only re
 _OPTIONS = {
     "--broker-id ID": "The broker.id of the broker beside this instance.",
     "--listen-http HOST:PORT": "Serve /metrics (Prometheus), /health and /dashboard/ at this address. [default: off]",
+    "--advertise-http HOST:PORT": "The address that browsers connect to. [default: the listening address]",
     "--http-dashboard/--no-http-dashboard": (
         "With --listen-http: serve the dashboard, which shows groups, hosts and offsets. [default: on]"
     ),
@@ -461,7 +462,8 @@ def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = Non
     """Returns the addresses that the instance publishes, with the host name in place of a wildcard address."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
     http = "http" if serve_settings.http_cert_file is None else "https"
-    listening = {http: serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
+    page = serve_settings.advertise_http or serve_settings.listen_http
+    listening = {http: page, "channel": channel, "kafka": serve_settings.listen_kafka}
     published = {}
     for name, address in listening.items():
         if address is not None:

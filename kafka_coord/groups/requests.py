@@ -211,10 +211,11 @@ def resume(store: Store, group: str, *, by: str, reason: str = "") -> None:
     submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action=action, change=before))
 
 
-def pause_of(store: Store, group: str) -> Pause | None:
-    """Returns the pause that applies to ``group``: its own, or else the one for all groups. An unreadable pause has
-    empty fields."""
-    return _read_pause(store, layout.paused(group)) or _read_pause(store, layout.PAUSED)
+def pause_of(store: Store, group: str, *, everywhere: bool = True) -> Pause | None:
+    """Returns the pause that applies to ``group``: its own, or else (with ``everywhere``) the one for all groups. An
+    unreadable pause has empty fields."""
+    own = _read_pause(store, layout.paused(group)) if group != EVERYWHERE else None
+    return own or (_read_pause(store, layout.PAUSED) if everywhere else None)
 
 
 def _read_pause(store: Store, path: str) -> Pause | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import threading
 
@@ -183,6 +184,27 @@ def test_settings_are_changed_one_by_one_and_take_effect(elected: World, coord: 
     assert default["origin"]["rebalance_timeout_ms"] == "znode"
     assert coord("groups", "settings", "nobody", "--assignor", "range").code == 7
     assert coord("groups", "settings", "nobody", "--assignor", "range", "--create").code == 0
+
+
+def test_settings_and_pauses_are_exported_as_commands_that_restore_them(elected: World, coord: Run) -> None:
+    coord("groups", "settings", "a", "--assignor", "range", "--rebalance-timeout-ms", "30000", "--create")
+    coord("groups", "settings", "b", "--offsets-retention-ms", "86400000", "--create")
+    coord("groups", "settings", "plain", "--create")
+    coord("groups", "pause", "b", "--reason", "bob's disks")
+    coord("groups", "pause", "--all", "--reason", "upgrade")
+    exported = coord("groups", "settings", "--export").out
+    assert coord("groups", "settings", "a", "--export").out.splitlines() == [exported.splitlines()[1]]
+    before = [coord("groups", "settings", group, "-o", "json").json() for group in ("a", "b", "plain")]
+    for group in ("a", "b", "plain"):
+        assert coord("groups", "delete", group, "--yes").code == 0
+    coord("groups", "resume", "--all")
+    for line in exported.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "kafka-coord"
+        assert coord(*words).code == 0, line
+    assert [coord("groups", "settings", group, "-o", "json").json() for group in ("a", "b", "plain")] == before
+    assert coord("groups", "settings", "--export").out == exported
+    assert coord("groups", "settings").code == 2
 
 
 def test_a_group_is_deleted_only_without_members_and_after_confirmation(elected: World, coord: Run) -> None:

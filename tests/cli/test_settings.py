@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kafka_coord.cli.serve import endpoints
 from kafka_coord.errors import SettingsError
-from kafka_coord.settings import Secret, Settings, keys, load_settings, variable_of
+from kafka_coord.settings import Secret, ServeSettings, Settings, keys, load_settings, variable_of
 from tests.cli.running import run
 
 
@@ -251,3 +252,12 @@ def test_an_operators_expression_that_would_make_the_file_unusable_is_refused(pa
     ran = run("settings", "operator", "alice", "--groups", pattern)
     assert (ran.code, ran.out) == (2, "")
     assert pattern in ran.err
+
+
+def test_the_advertised_page_is_published_and_its_name_is_one_that_browsers_may_use() -> None:
+    behind = ServeSettings(listen_http="0.0.0.0:9404", advertise_http="page.example.com:443", http_host_names="other")
+    assert endpoints(behind) == {"http": "page.example.com:443"}
+    assert behind.host_names == ["other", "page.example.com"]
+    assert endpoints(ServeSettings(listen_http="10.0.0.1:9404")) == {"http": "10.0.0.1:9404"}
+    with pytest.raises(SettingsError, match=r"advertise_http"):
+        ServeSettings(advertise_http="page.example.com:443")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -57,6 +59,45 @@ def test_the_image_is_not_roots_and_is_healthy_only_if_the_instance_is_ready() -
     assert str(settings_of(variables).serve.listen_http) == "0.0.0.0:9404"
     assert re.search(r"^USER 10001:10001$", lines, re.MULTILINE)
     assert "http://127.0.0.1:9404/ready" in lines
+
+
+def test_everyone_may_read_the_images_root_also_on_a_base_that_was_made_here() -> None:
+    for image in ("Dockerfile", "broker/Dockerfile", "coordinator/Dockerfile"):
+        final = (DEPLOYMENT / image).read_text().rpartition("\nFROM ")[2]
+        assert "chmod 755 /\n" in final, image
+    assert 'chmod 755 "$1" && tar' in (ROOT / "scripts" / "container-engine").read_text(), "mktemp makes it 0700"
+
+
+SCHEMA = json.loads((DEPLOYMENT / "chart" / "values.schema.json").read_text())
+
+
+def test_the_charts_schema_knows_each_value_and_no_other() -> None:
+    values = yaml.safe_load((DEPLOYMENT / "chart" / "values.yaml").read_text())
+    jsonschema.validate(values, SCHEMA)
+    used = "".join(file.read_text() for file in (DEPLOYMENT / "chart" / "templates").iterdir())
+    for path in re.findall(r"\.Values\.([\w.]+)", used):
+        at: Any = SCHEMA
+        for part in path.split("."):
+            at = at["properties"][part]
+    assert SCHEMA["properties"].keys() - {"global"} == values.keys()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"broker": 3},
+        {"brokers": "three"},
+        {"kafka": {"enable": True}},
+        {"kafka": {"brokerListener": "kafka-%d"}},
+        {"image": {"pullPolicy": "always"}},
+        {"env": {"COORD_LISTEN": "x"}},
+        {"dashboard": {"enabled": "yes"}},
+    ],
+    ids=str,
+)
+def test_the_chart_refuses_what_it_does_not_know(wrong: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, SCHEMA)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

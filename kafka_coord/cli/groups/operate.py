@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -31,9 +33,10 @@ from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
 from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.managed import snapshot_of
 from kafka_coord.groups.offsets import parse_scope
-from kafka_coord.groups.requests import EVERYWHERE, change_settings, quiet, settled, wait_until
+from kafka_coord.groups.requests import EVERYWHERE, change_settings, pause_of, quiet, settled, wait_until
 from kafka_coord.groups.requests import pause as pause_groups
 from kafka_coord.groups.requests import resume as resume_groups
 from kafka_coord.groups.verbs import Verb
@@ -168,7 +171,7 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
 
 
 @click.command()
-@group_argument
+@click.argument("group", type=GROUP, required=False)
 @click.option(
     "--assignor",
     metavar="NAME",
@@ -188,24 +191,39 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     help="How long committed offsets are kept once the group has no members. [default: as the brokers]",
 )
 @click.option("--create", is_flag=True, help="Create the group if it does not exist yet.")
+@click.option(
+    "--export", is_flag=True, help="Print the commands that restore settings and pauses, of one group or of all."
+)
 @reason_option
 @output_option
 @connection_options
 def settings(
-    group: str,
+    group: str | None,
     assignor: str | None,
     rebalance_timeout_ms: int | None,
     offsets_retention_ms: int | None,
     create: bool,
+    export: bool,
     reason: str,
     output: Format,
 ) -> None:
     """Show a group's settings and their source (its znode, the brokers or the default), or change the given settings.
 
+    With --export, the output is a shell script, in which comments name the client-assigned groups, which have no
+    settings.
+
     \b
     kafka-coord groups settings delays
     kafka-coord groups settings delays --assignor range --rebalance-timeout-ms 30000
+    kafka-coord groups settings --export > groups.sh
     """
+    if export:
+        with open_groups() as directory:
+            for line in _exported(directory, group):
+                click.echo(line)
+        return
+    if group is None:
+        raise SettingsError("name a group, or give --export for all")
     if assignor not in {None, "default"}:
         _require_assignor(str(assignor))
     given = {
@@ -296,6 +314,30 @@ def delete_offsets(
         confirm(f"Delete the offsets of group {group} for {chosen}?", yes=yes)
         answer = groups.delete_offsets(group, chosen, committed, acting(reason, timeout_s))
     show_answers(output, [answer])
+
+
+def _exported(directory: GroupDirectory, group: str | None) -> Iterator[str]:
+    """Yields the lines of a shell script that restores the settings and the pauses of the group, or of all groups. The
+    script creates the groups."""
+    store = directory.store
+    if group is None:
+        found, unlisted = directory.names()
+        yield from (f"# {sentence}" for sentence in unlisted)
+        if (pause := pause_of(store, EVERYWHERE)) is not None:
+            yield shlex.join(["kafka-coord", "groups", "pause", "--all", "--reason", pause.reason])
+    else:
+        found = [(group, directory.find(group))]
+    for name, groups in found:
+        if groups is not directory.of(GroupKind.MANAGED):
+            yield f"# {name!r} is {groups.kind}: it has no settings"
+            continue
+        words = ["kafka-coord", "groups", "settings", name, "--create"]
+        for setting, value in structs.asdict(_stored_settings(store, name)).items():
+            if value != getattr(GroupSettings(), setting):
+                words += [f"--{setting.replace('_', '-')}", str(value)]
+        yield shlex.join(words)
+        if (pause := pause_of(store, name, everywhere=False)) is not None:
+            yield shlex.join(["kafka-coord", "groups", "pause", name, "--reason", pause.reason])
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
