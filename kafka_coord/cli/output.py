@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from msgspec import json, to_builtins
@@ -42,6 +44,11 @@ class Column:
     @property
     def heading(self) -> str:
         return self.title or self.key.upper().replace("_", "-")
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether a cell may continue in another line of the terminal."""
+        return self.key in _PROSE and not self.right
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
         for at, section in enumerate(sections):
             if at or summary:
                 console.print()
-            console.print(rich_table(section))
+            console.print(rich_table(section, console.width))
     else:
         for line in plain_lines(sections, summary):
             click.echo(line)
@@ -127,7 +134,8 @@ def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Ite
             yield "  ".join(aligned).rstrip()
 
 
-def rich_table(section: Section) -> Table:
+def rich_table(section: Section, width: int) -> Table:
+    """Returns a table that is no wider than a terminal of ``width`` columns, if that is possible (:func:`fitted`)."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -136,13 +144,117 @@ def rich_table(section: Section) -> Table:
         table = Table(box=None, show_header=False)
         table.add_row(Text(f"{section.name}: {section.empty}", style="dim"))
         return table
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in section.columns:
-        table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
-    for row in section.rows:
-        cells = ((column.key, cell(row.get(column.key))) for column in section.columns)
-        table.add_row(*(Text(text, style=_STYLES.get(text, "") if key in _STYLED else "") for key, text in cells))
+    shown, rows, left_out = fitted(section, width)
+    caption = Text(f"not shown at this width: {', '.join(left_out)}", style="dim") if left_out else None
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
+    for column in shown:
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=not column.is_prose)
+    for row in rows:
+        cells = zip(shown, row, strict=True)
+        table.add_row(*(Text(text, style=_STYLES.get(text, "") if c.key in _STYLED else "") for c, text in cells))
     return table
+
+
+_EDGES, _GAP = 2, 3
+_PROSE = frozenset(
+    {
+        *("acl", "change", "endpoints", "found", "fact", "gained", "lost", "message", "note", "owned", "partitions"),
+        *("pending", "reason", "software", "stopping", "subscription", "target", "todo", "value", "waiting_for"),
+        *("wanted", "what", "why"),
+    }
+)
+"""The columns whose cells may continue in another line, if they are no numbers."""
+_LEAST_PROSE, _LEAST_NAME = 16, 12
+_LEAST = (
+    *("incarnation", "software", "protocol", "address", "registered", "rack", "capacity", "mode", "rejoin_grace_ms"),
+    *("zxid", "release", "lag_s_by", "coordinator", "unreadable", "epoch", "generation", "channel", "client", "pid"),
+    *(
+        "assignor",
+        "pending",
+        "held",
+        "heard",
+        "since",
+        "host",
+        "holding",
+        "start_offset",
+        "lag_unknown",
+        "worst_lag",
+        "kind",
+    ),
+    *("stopped_after", "members", "partitions", "moved", "up", "request", "by", "gone", "stopping"),
+)
+"""The columns that a narrow terminal leaves out, the least important first."""
+_TIME = re.compile(r"(\d{4})-(\d\d-\d\d)T(\d\d:\d\d)(:\d\d)(?:\.\d+)?Z")
+
+
+def fitted(section: Section, width: int, today: str = "") -> tuple[list[Column], list[list[str]], list[str]]:
+    """Returns the columns and cells to show on a terminal of ``width`` columns, and the headings of the columns that do
+    not fit. Times become short first. Then prose takes several lines, and names longer than a third of the width are
+    shortened in the middle. Then the least important columns go, and at last names become shorter still. ``today`` is
+    the date, as ``2026-11-29`` (default: the real one)."""
+    shown = list(section.columns)
+    cells = {one.key: [cell(row.get(one.key)) for row in section.rows] for one in shown}
+
+    def needed(limits: Mapping[str, int]) -> int:
+        widths = [min(limits.get(one.key, width), _widest(one, cells)) for one in shown]
+        return _EDGES + sum(widths) + _GAP * (len(widths) - 1)
+
+    if needed({}) > width:
+        today = today or datetime.now(UTC).date().isoformat()
+        cells = {key: [_short_time(text, today) for text in texts] for key, texts in cells.items()}
+    names = [one.key for one in shown if not one.right and not one.is_prose]
+    limits = dict.fromkeys(names, max(_LEAST_NAME, width // 3))
+    limits |= {one.key: _LEAST_PROSE for one in shown if one.is_prose}
+    left_out = []
+    for key in _LEAST:
+        if needed(limits) <= width:
+            break
+        left_out += [one.heading for one in shown if one.key == key and one is not shown[0]]
+        shown = [one for one in shown if one.key != key or one is shown[0]]
+    for limit in range(width // 3, _LEAST_NAME - 1, -1):
+        if needed(limits) > width:
+            limits |= {key: min(limit, limits[key]) for key in names}
+    for one in sorted(shown, key=lambda one: one.is_prose):  # first names, then prose, take what is left
+        if one.key in limits:
+            limits[one.key] = min(_widest(one, cells), limits[one.key])
+            limits[one.key] += max(0, min(width - needed(limits), _widest(one, cells) - limits[one.key]))
+    return shown, _shortened(shown, cells, limits), left_out
+
+
+def _widest(column: Column, cells: Mapping[str, Sequence[str]]) -> int:
+    return max(len(column.heading), *map(len, cells[column.key]))
+
+
+def _shortened(
+    shown: Sequence[Column], cells: Mapping[str, Sequence[str]], limits: Mapping[str, int]
+) -> list[list[str]]:
+    def short(column: Column, text: str) -> str:
+        limit = limits.get(column.key, len(text))
+        parts = text.split(" ") if column.is_prose else [text]
+        return " ".join(in_the_middle(part, limit) for part in parts)
+
+    by_column = [[short(one, text) for text in cells[one.key]] for one in shown]
+    return [list(row) for row in zip(*by_column, strict=True)]
+
+
+def in_the_middle(name: str, limit: int) -> str:
+    """Shortens a name in its middle, because names differ at their beginning and their end."""
+    if len(name) <= limit:
+        return name
+    tail = (limit - 1) // 2
+    return f"{name[: limit - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def _short_time(text: str, today: str) -> str:
+    """Shortens a time: ``12:00:07Z`` if it is today, ``11-28 12:00Z`` in the same year, otherwise ``2025-11-28``."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return text
+    year, day, minute, second = found.groups()
+    if f"{year}-{day}" == today:
+        return f"{minute}{second}Z"
+    return f"{day} {minute}Z" if today.startswith(year) else f"{year}-{day}"
 
 
 def terminal() -> Console:

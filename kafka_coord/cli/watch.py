@@ -6,7 +6,7 @@ import itertools
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +17,7 @@ from kafka_coord.cli.opening import lag_service, open_cluster
 from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import (
     Format,
+    Row,
     Section,
     clean,
     columns,
@@ -51,6 +52,8 @@ from kafka_coord.groups.lag import LagService
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+    from rich.table import Table
+    from rich.text import Text
 
 
 class WatchedGroup(GroupRow, kw_only=True, frozen=True):
@@ -171,30 +174,49 @@ def _live(frames: Iterator[Overview | str]) -> None:
 
 
 def _fitting(frame: Overview, console: Console) -> Group:
-    """Returns as much of the frame as fits on the screen. Its head says how much does not fit."""
+    """Returns as much of the frame as fills the screen, the groups and owners with the largest lag first. Below each
+    table that does not fit stands how many rows are missing."""
     from rich.console import Group
     from rich.text import Text
 
     sections = _sections(frame)
-    # the busiest groups come first, because the screen may not have room for all
-    busiest = sorted(sections[0].rows, key=lambda row: row["group"] not in frame.lags)
-    sections[0] = replace(sections[0], rows=busiest)
+    lags: dict[tuple[str, ...], int | None] = {(group,): total.lag for group, total in frame.lags.items()}
+    lags |= {(row.group, row.consumer or "(none)"): row.lag for row in frame.owners}
 
-    def with_rows(most: int) -> Group:
-        hidden = [f"{len(one.rows) - most} of {len(one.rows)} {one.name}" for one in sections if len(one.rows) > most]
-        head = [Text(_sentence(frame), style="bold")]
-        if hidden:
-            head.append(Text(f"this screen has no room for {', '.join(hidden)}", style="yellow"))
+    def rank(row: Row) -> tuple[bool, int]:
+        lag = lags.get((row["group"], row["consumer"]) if "consumer" in row else (row["group"],))
+        return lag is None, -(lag or 0)
+
+    sections[:2] = [replace(one, rows=sorted(one.rows, key=rank)) for one in sections[:2]]
+
+    def with_rows(most: Sequence[int]) -> Group:
+        shown: list[Text | Table] = [Text(_sentence(frame), style="bold")]
         if frame.note:
-            head.append(Text(clean(frame.note), style="yellow"))
-        cut = [replace(one, rows=one.rows[:most]) for one in sections if most or not one.rows]
-        return Group(*head, *map(rich_table, cut))
+            shown.append(Text(clean(frame.note), style="yellow"))
+        for one, rows in zip(sections, most, strict=True):
+            if rows or not one.rows:
+                shown.append(rich_table(replace(one, rows=one.rows[:rows]), console.width))
+            if rows < len(one.rows):
+                shown.append(Text(f" {len(one.rows) - rows} more {one.name} below", style="yellow"))
+        return Group(*shown)
 
-    def overflows(most: int) -> bool:
+    def overflows(most: Sequence[int]) -> bool:
         return len(console.render_lines(with_rows(most))) > console.height
 
-    rows = max(len(one.rows) for one in sections)
-    return with_rows(bisect_left(range(1, rows + 1), True, key=overflows))
+    longest = max(len(one.rows) for one in sections)
+    alike = bisect_left(range(1, longest + 1), True, key=lambda most: overflows(_at_most(sections, most)))
+    most = _at_most(sections, alike)
+    for at, one in enumerate(sections):  # what some tables do not need is for the others
+
+        def more(rows: int, at: int = at) -> bool:
+            return overflows([*most[:at], rows, *most[at + 1 :]])
+
+        most[at] += bisect_left(range(most[at] + 1, len(one.rows) + 1), True, key=more)
+    return with_rows(most)
+
+
+def _at_most(sections: Sequence[Section], most: int) -> list[int]:
+    return [min(most, len(one.rows)) for one in sections]
 
 
 def _print(output: Format, frame: Overview | str, *, first: bool) -> None:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+from dataclasses import replace
 
-from kafka_coord.cli.output import Section, cell, clean, columns, duration, plain_lines, tsv_lines
+import pytest
+from rich.console import Console
+
+from kafka_coord.cli.output import (
+    Section,
+    cell,
+    clean,
+    columns,
+    duration,
+    fitted,
+    plain_lines,
+    rich_table,
+    tsv_lines,
+)
 from kafka_coord.groups.group import iso_time
 
 ROWS = [{"name": "c1", "lag": 5, "owned": {"flights": "0-3"}}, {"name": "c22", "lag": None, "owned": {}}]
@@ -68,3 +82,66 @@ def test_times_are_utc() -> None:
 
 def test_booleans_are_shown_as_words() -> None:
     assert [cell(True), cell(False), cell(None), cell([1, 2])] == ["yes", "no", "-", "1, 2"]
+
+
+LONG = "payments-" + "x" * 182 + "-of-today"
+GROUPS = Section(
+    "groups",
+    columns("group state #generation #members #partitions assignor #pending #unreadable kind #coordinator #lag"),
+    [
+        {"group": "delays", "state": "Stable", "generation": 12, "members": 3, "assignor": "sticky", "lag": 50_000},
+        {"group": LONG, "state": "Rebalancing", "partitions": 900, "kind": "client-assigned", "coordinator": 2},
+    ],
+)
+
+
+def lines(section: Section, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    console.print(rich_table(section, width))
+    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
+
+
+def test_the_least_important_columns_go_first_and_the_table_says_which() -> None:
+    section = replace(GROUPS, rows=GROUPS.rows[:1])
+    wide, narrow = lines(section, 200), lines(section, 80)
+    assert wide[0].split() == [one.heading for one in section.columns]
+    assert narrow[0].split() == ["GROUP", "STATE", "MEMBERS", "PARTITIONS", "ASSIGNOR", "PENDING", "KIND", "LAG"]
+    assert narrow[-1] == "not shown at this width: COORDINATOR, UNREADABLE, GENERATION"
+    assert max(map(len, narrow)) <= 80
+    assert not any("not shown" in line for line in wide)
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_a_long_name_is_shortened_in_its_middle_and_no_name_is_broken(width: int) -> None:
+    shown = lines(GROUPS, width)
+    assert max(map(len, shown)) <= width
+    (long,) = (line for line in shown if "payments" in line or "pay" in line)
+    begin, _, end = long.split()[0].partition("…")
+    assert LONG.startswith(begin)
+    assert LONG.endswith(end)
+    assert len(begin) >= len(end) > 4
+    assert "Rebalancing" in long
+    assert "PARTITIONS" in shown[0] or width < 80, "a long name does not push out all columns"
+    assert any(line.endswith(" 50000") for line in shown)
+    assert shown[2].startswith(" delays ")
+
+
+def test_times_become_short_if_the_table_is_too_wide() -> None:
+    section = Section("x", columns("at group reason"), [
+        {"at": "2026-11-29T12:00:07.123Z", "group": "delays", "reason": "member c1 joined"},
+        {"at": "2026-11-28T12:00:07.123Z", "group": "delays", "reason": "member c1 joined"},
+        {"at": "2025-11-28T12:00:07.123Z", "group": "delays", "reason": "member c1 joined"},
+    ])  # fmt: skip
+    _, wide, _ = fitted(section, 200, "2026-11-29")
+    assert wide[0][0] == "2026-11-29T12:00:07.123Z"
+    shown, short, _ = fitted(section, 50, "2026-11-29")
+    assert [row[0] for row in short] == ["12:00:07Z", "11-28 12:00Z", "2025-11-28"]
+    assert [one.key for one in shown] == ["at", "group", "reason"]
+
+
+def test_prose_continues_in_another_line_but_its_words_stay_whole() -> None:
+    section = Section("x", columns("group owned"), [{"group": "delays", "owned": {"flights-of-today": "0-31", "a": 1}}])
+    shown = lines(section, 36)
+    assert "flights-of-today[0-31]" in shown[2]
+    assert "a[1]" in shown[3]
+    assert "…" in "".join(lines(section, 24)), "a word that is wider than the column is shortened"

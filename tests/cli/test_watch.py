@@ -9,13 +9,19 @@ import pty
 import signal
 import subprocess
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 from rich.console import Console
 
 from kafka_coord.cli.watch import _fitting
+from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.groups.directory import read_overview
+from kafka_coord.groups.directory import Overview, OwnerRow, read_overview
+from kafka_coord.groups.group import GroupRow, LagTotal
 from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.lag import LagService
+from kafka_coord.model import GroupKind
 from tests.cli.running import PROGRAM, Run, environment, started
 from tests.coordinator.harness import World
 from tests.monitor.written import Tree
@@ -48,6 +54,8 @@ def test_with_json_each_line_is_one_object(world: World, coord: Run) -> None:
         "worst_lag": None,
         "lag_unknown": 4,
         "gone": None,
+        "lag_s": None,
+        "lag_s_by": None,
     }
     assert first["left_out"] == 0
     assert first["commands"][0]["type"] == "start-fetcher"
@@ -64,15 +72,44 @@ def test_groups_that_do_not_fit_are_counted(tree: Tree, coord: Run) -> None:
     assert (len(frame["groups"]), frame["left_out"]) == (27, 7)
     assert left_out not in coord("watch", "group-00", "--count", "1").out
 
-    overview = read_overview(AskedInstances(tree.store, {}), [], None)
-    for height, shown in ((60, 27), (20, 12), (12, 4), (4, 0)):
-        console = Console(width=250, height=height, file=io.StringIO())
-        console.print(_fitting(overview, console))
-        lines = console.file.getvalue().splitlines()
+    overview = read_overview(AskedInstances(tree.store, {}), [], None, LagService())
+    for height, shown in ((60, 27), (20, 13), (12, 5), (4, 0)):
+        lines = screen(overview, 250, height)
         assert len(lines) <= height
         assert sum(" Empty " in line for line in lines) == shown
-        hidden = f"this screen has no room for {27 - shown} of 27 groups"
-        assert any(line.startswith(hidden) for line in lines) is (shown < 27)
+        assert (f" {27 - shown} more groups below" in lines) is (shown < 27)
+
+
+def test_the_screen_is_filled_with_the_worst_first_and_says_how_many_are_below() -> None:
+    def group(number: int) -> GroupRow:
+        name, kind = f"group-{number:02}", GroupKind.MANAGED
+        return GroupRow(
+            group=name, state=GroupState.STABLE, members=1, partitions=3, assignor="sticky", kind=kind, coordinator=None
+        )
+
+    def owner(group: str, lag: LagTotal) -> OwnerRow:
+        unknown = {"lag_unknown": 0, "gone": None, "worst_lag": None, "lag_s": None, "lag_s_by": None}
+        return OwnerRow(group, f"{group}-c", {"flights": "0-2"}, {}, 0, lag.lag, **unknown)  # type: ignore[arg-type]
+
+    cluster: Any = SimpleNamespace(coordinator=None, undecided="", pause=None)
+    lags = {f"group-{number:02}": LagTotal(number * 100 if number else None, None, 0) for number in range(12)}
+    owners = tuple(owner(group, lag) for group, lag in lags.items())
+    overview = Overview(cluster, tuple(map(group, range(20))), lags, owners[:4], (), "")
+    for width, height in ((80, 24), (80, 40), (120, 12), (80, 60)):
+        lines = screen(overview, width, height)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+        told = [line.split()[0] for line in lines if " Stable " in line]
+        assert told == [f"group-{number:02}" for number in (*range(11, 0, -1), 0, *range(12, 20))][: len(told)]
+        assert (f" {20 - len(told)} more groups below" in lines) is (len(told) < 20)
+        assert len(told) == 20 or height - len(lines) <= 1, "the screen is full"
+    assert [line.split()[1] for line in lines if "-c " in line] == [f"group-{number:02}-c" for number in (3, 2, 1, 0)]
+
+
+def screen(overview: Overview, width: int, height: int) -> list[str]:
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(_fitting(overview, console))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def test_a_terminal_gets_a_live_view_and_its_screen_is_restored(world: World, zk_hosts: str) -> None:

@@ -322,7 +322,9 @@ def _exported(directory: GroupDirectory, group: str | None) -> Iterator[str]:
     store = directory.store
     if group is None:
         found, unlisted = directory.names()
-        yield from (f"# {sentence}" for sentence in unlisted)
+        for sentence in unlisted:
+            note(sentence)
+            yield f"# {sentence}"
         if (pause := pause_of(store, EVERYWHERE)) is not None:
             yield shlex.join(["kafka-coord", "groups", "pause", "--all", "--reason", pause.reason])
     else:
