@@ -73,7 +73,7 @@ def test_groups_that_do_not_fit_are_counted(tree: Tree, coord: Run) -> None:
     assert left_out not in coord("watch", "group-00", "--count", "1").out
 
     overview = read_overview(AskedInstances(tree.store, {}), [], None, LagService())
-    for height, shown in ((60, 27), (20, 13), (12, 5), (4, 0)):
+    for height, shown in ((60, 27), (20, 12), (12, 4), (4, 0)):
         lines = screen(overview, 250, height)
         assert len(lines) <= height
         assert sum(" Empty " in line for line in lines) == shown
