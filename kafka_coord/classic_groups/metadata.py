@@ -134,6 +134,11 @@ class GroupMetadata:
         return max((member.rebalance_timeout_s for member in self.members.values()), default=0.0)
 
     @property
+    def has_members(self) -> bool:
+        """Whether the group has members or is about to have some. A dead group has none, because it has ended."""
+        return self.state not in {ClassicState.EMPTY, ClassicState.DEAD}
+
+    @property
     def has_all_joined(self) -> bool:
         """Whether every member has joined. Newcomers that were only handed an id (``pending``) are not members yet."""
         return all(member.join_token is not None for member in self.members.values())

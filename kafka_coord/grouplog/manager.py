@@ -322,7 +322,8 @@ class GroupMetadataManager:
         return {group_id: group for state in self.states.values() for group_id, group in state.groups.items()}
 
     def group(self, group_id: str) -> Group | None:
-        return self.groups_of(partition_of(group_id)).get(group_id)
+        state = self.states.get(partition_of(group_id))
+        return None if state is None else state.groups.get(group_id)
 
     def offsets(self, group_id: str) -> Mapping[tuple[str, int], CommittedOffset]:
         """Returns the group's durable offsets, which are none if it is not served."""

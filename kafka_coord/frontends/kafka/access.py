@@ -83,12 +83,12 @@ class Access:
         """Drops the client's cached permissions. Call it whenever the client re-authenticates."""
         self._until = 0.0
 
-    async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
+    def denied_groups(self, operation: Operation, groups: Iterable[str]) -> Awaitable[frozenset[str]]:
         """Returns the groups for which the client lacks the permission."""
-        return await self._denied(operation, True, groups)
+        return self._denied(operation, True, groups)
 
-    async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:
-        return await self._denied(operation, False, topics)
+    def denied_topics(self, operation: Operation, topics: Iterable[str]) -> Awaitable[frozenset[str]]:
+        return self._denied(operation, False, topics)
 
     async def operations(self, groups: Iterable[str]) -> dict[str, int]:
         """Returns the operations that the client may perform on each group, as bits (KIP-430)."""

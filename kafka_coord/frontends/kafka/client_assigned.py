@@ -96,10 +96,6 @@ class ClientAssignedGroups:
         metadata = [machine.metadata for _, machine in found if machine is not None]
         return [Listed(one.group_id, one.protocol_type or "", one.state.value, self.type) for one in metadata]
 
-    def has_members(self, name: str) -> bool:
-        machine = self.manager.group(name)
-        return machine is not None and machine.metadata.state not in {ClassicState.EMPTY, ClassicState.DEAD}
-
     async def ask(
         self, name: str, event: Callable[[object], Event], *, makes: bool = False, client: Caller | None = None
     ) -> Any:
@@ -209,12 +205,9 @@ class ClientAssignedGroup:
 
     # --- members -----------------------------------------------------------------------------------------------------
 
-    async def join(self, join: Join, by: By) -> Joined:
+    def join(self, join: Join, by: By) -> Coroutine[Any, Any, Joined]:
         del by
-        joined: Joined = await self._groups.ask(
-            self.name, lambda token: replace(join, token=token), makes=not join.member_id
-        )
-        return joined
+        return self._groups.ask(self.name, lambda token: replace(join, token=token), makes=not join.member_id)
 
     async def sync(self, who: Who, assignments: Assignments, by: By) -> Synced:
         del by
@@ -270,9 +263,11 @@ class ClientAssignedGroup:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def commit(self, commit: Commit, by: By) -> PartitionErrors:
-        await self._learn_ids(commit)
-        self._check()
         manager, topics, given = self._manager, self._manager.topics, self._given(commit)
+        if not all(given.get(name) and topics.is_followed(name) for name in commit.topic_ids):
+            await self._learn_ids(commit)
+            self._check()
+            given = self._given(commit)
         ids = {name: given.get(name) or topics.identity(name) for name in commit.topic_ids}
         gone = {name for name in ids if topics.is_gone(name)}
         offsets, errors = dict(commit.offsets), dict[Partition, Error]()
@@ -323,8 +318,8 @@ class ClientAssignedGroup:
         the present topic."""
         topics, name = self._manager.topics, self.name
         replaced = sorted(topic for topic in ids if topic in given and not topics.is_still(topic, given[topic]))
-        machine = self._manager.group(name)
-        if not replaced or machine is None:
+        machine = self._manager.group(name) if replaced else None
+        if machine is None:
             return
         log.info("refused a commit for topics that have been made anew group=%s topics=%s", name, replaced)
         self._groups.carry_out(name, machine, machine.handle(TopicsReplaced(), self._manager.now(name)))

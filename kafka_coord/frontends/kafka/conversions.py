@@ -61,9 +61,7 @@ class Conversions:
         here = self._manager.groups()
         for name in [*here.keys() & set(self._managed.groups)]:
             metadata = here[name].metadata
-            if not self._client_assigned.has_members(name) or metadata.protocol_name not in ASSIGNORS:
-                continue
-            if self._groups.availability(name) is not Error.NONE:
+            if not metadata.has_members or metadata.protocol_name not in ASSIGNORS or not self._groups.serves(name):
                 continue
             if (await self._managed.administration.registered(name)).protocols:
                 members = tuple((one, None) for one in metadata.members)
@@ -82,7 +80,7 @@ class Conversions:
             is_empty = metadata.state is ClassicState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
             if not is_empty or not self._matches_managed(name) or self._manager.is_writing(name):
                 continue
-            if self._groups.availability(name) is not Error.NONE:
+            if not self._groups.serves(name):
                 continue
             error = await self._groups.take_over(name, "its name matches managed_groups")
             if error is Error.COORDINATOR_NOT_AVAILABLE:
@@ -113,7 +111,7 @@ class Conversions:
         if not any(stored_as.values()):
             return _refused(f"there is no group {name}")
         machine = self._manager.group(name)
-        if machine is not None and self._client_assigned.has_members(name):
+        if machine is not None and machine.metadata.has_members:
             return _refused(_in_the_way(name, machine.metadata.members))
         if self._groups.is_changing(name):
             return _refused(f"group {name} is being changed; try again")

@@ -11,7 +11,7 @@ from functools import partial
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
-from kafka_coord.frontends.kafka.group import LOOKS, AnyGroup, KindChanged, Listed, Loading, Why, refuse
+from kafka_coord.frontends.kafka.group import LOOKS, AnyGroup, GroupError, KindChanged, Listed, Loading, Why, refuse
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
@@ -57,11 +57,11 @@ class Groups:
         """Returns the group, as an object of its kind. It need not exist. Converts an empty client-assigned group if
         its newcomer will be a managed member. Raises :class:`GroupError`: :class:`Loading`, NOT_COORDINATOR or
         COORDINATOR_NOT_AVAILABLE if this instance cannot serve the group, and why a conversion failed."""
-        if why.waits:
+        if why.waits and self._is_elsewhere(name):
             await self.look_again(name)
         if why.vouched:
             refuse(await self._manager.vouch(name))
-        self._check_here(name)
+        self.check_served(name)
         kind = self._kind(name, why)
         if why.newcomer and kind is self._managed:
             refuse(await self.take_over(name, why.newcomer))
@@ -73,27 +73,34 @@ class Groups:
         members is not managed yet (see :meth:`~kafka_coord.frontends.kafka.conversions.Conversions.end_in_both`)."""
         by_name = why.protocol_type == CONSUMER and self._matches_managed(name)
         is_managed = why.is_kip_848 or by_name or name in self._managed.groups
-        return self._managed if is_managed and not self._client_assigned.has_members(name) else self._client_assigned
+        machine = self._manager.group(name) if is_managed else None
+        has_members = machine is not None and machine.metadata.has_members
+        return self._managed if is_managed and not has_members else self._client_assigned
 
     def _check(self, name: str, kind: Kind) -> None:
-        self._check_here(name)
+        self.check_served(name)
         if self._kind(name) is not kind:
             raise KindChanged
 
-    def _check_here(self, name: str) -> None:
-        error = self.availability(name)
-        if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
-            raise Loading
-        refuse(error)
-
-    def availability(self, name: str) -> Error:
-        """Returns NONE if this instance coordinates the group, else an error. As in Kafka, consumers that assign their
-        own partitions may use an empty name for their offsets."""
+    def check_served(self, name: str) -> None:
+        """Raises :class:`GroupError` unless this instance coordinates the group. As in Kafka, consumers that assign
+        their own partitions may use an empty name for their offsets."""
         error = Error.NOT_COORDINATOR if self._instances.is_stopping else self._manager.availability(name)
         if error is Error.NOT_COORDINATOR:
             self._on_elsewhere()
-        waits = error is Error.NONE and (name in self._changing or not self._managed.knows(name))
-        return Error.COORDINATOR_LOAD_IN_PROGRESS if waits else error
+        elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            raise Loading
+        refuse(error)
+        if name in self._changing or not self._managed.knows(name):
+            raise Loading
+
+    def serves(self, name: str) -> bool:
+        """Returns whether :meth:`check_served` raises nothing."""
+        try:
+            self.check_served(name)
+        except GroupError:
+            return False
+        return True
 
     async def look_again(self, name: str) -> None:
         """If this instance does not coordinate the group, waits for what a move will bring: if its broker leads the
@@ -121,7 +128,8 @@ class Groups:
         loop = asyncio.get_running_loop()
         late, named = loop.time() + within_s, list(names)
         for one in named:
-            await self.look_again(one)
+            if self._is_elsewhere(one):
+                await self.look_again(one)
         while self._is_loading(named) and loop.time() < late:
             await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
         while loop.time() < late and not self._instances.is_stopping:
@@ -138,7 +146,7 @@ class Groups:
 
     def names(self) -> set[str]:
         """Returns the groups that this instance coordinates."""
-        managed = {name for name in list(self._managed.groups) if self.availability(name) is Error.NONE}
+        managed = {name for name in list(self._managed.groups) if self.serves(name)}
         return managed.union(self._manager.groups())
 
     async def listed(self, names: Iterable[str], types: frozenset[str], *, with_states: bool) -> list[Listed]:
