@@ -260,7 +260,7 @@ def covering(
     now = (known or Coverage()).with_also(subscriptions)
     if node is not None and not isinstance(node, Node):
         return Covering({}, (), now, known)  # an ACL forbids reading it
-    if known == now:
+    if known == now and node is not None:
         by_name = frozenset(name for one in now.subscriptions for name in one.topics)
         if not any(one.is_wildcard for one in now.subscriptions) and by_name <= there:
             return Covering({}, (), now, known)

@@ -88,6 +88,13 @@ def test_a_group_at_rest_writes_nothing() -> None:
     assert (found.topics, found.ops) == ({}, ())
 
 
+def test_the_first_offsets_of_a_group_without_members_get_a_parent() -> None:
+    """A reset may come before the group's first member, and so does a conversion."""
+    assert covering(GROUP, None, frozenset(), {}, {"flights": topic("flights", 6)}).ops == (
+        Create(layout.offsets(GROUP)),
+    )
+
+
 def test_a_coverage_that_cannot_be_decoded_skips_nothing_and_is_replaced() -> None:
     subscription = Subscription.to(["flights"])
     found = covered(node(b"{"), set(), subscription, topic("flights", 6))
