@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, Timeout
@@ -27,6 +29,7 @@ from kafka_coord.groups.group import (
     LagTotal,
     LagUnknown,
     LogRanges,
+    OffsetRow,
     Partitions,
     WaitingCommand,
     WorstLag,
@@ -38,7 +41,7 @@ from kafka_coord.groups.requests import Acting, ask
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.state import read_groups, read_waiting
 from kafka_coord.groups.verbs import GroupOffsets, GroupVerbs, OnOffsets
-from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType
+from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
 
@@ -272,19 +275,99 @@ class GroupDirectory:
         return AnswerDocument.of(answer)
 
 
+class TopicPartitionDocument(Document, frozen=True):
+    partition: int
+    start_offset: int | None
+    end_offset: int | None
+
+
+class TopicReaderDocument(Document, frozen=True):
+    """A group that reads a topic, or has offsets of it"""
+
+    group: str
+    kind: GroupKind
+    lag: LagSum
+    worst_lag: WorstLag
+    lag_unknown: LagUnknown
+    gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
+    offsets: list[OffsetRow]
+
+
+class TopicReadersDocument(Document, frozen=True):
+    """``kafka-coord topics describe TOPIC -o json``"""
+
+    topic: str
+    partitions: list[TopicPartitionDocument]
+    groups: list[TopicReaderDocument]
+    """Those furthest behind in time first."""
+    notes: list[str]
+    """What is unknown, and why."""
+    unmeasured: int
+    """The number of groups of which it is not known yet whether they read the topic."""
+
+
+def read_topic(
+    directory: GroupDirectory,
+    topic: str,
+    log_ranges: LogRanges,
+    service: LagService,
+    kinds: Mapping[str, GroupKind] | None = None,
+    unmeasured: int = 0,
+) -> TopicReadersDocument:
+    """Reads who reads the topic, among the groups in ``kinds`` or, by default, among all. Raises :class:`NotFound`."""
+    cluster = read_cluster(directory.store)
+    if topic not in cluster.topics:
+        raise NotFound(f"no topic {topic!r}")
+    missing: Sequence[str] = ()
+    if kinds is None:
+        listed, missing = directory.names()
+        kinds = {name: groups.kind for name, groups in listed}  # a managed group comes after one of the same name
+    logs, note = log_ranges(PartitionSet({topic: cluster.topics[topic].partitions}))
+    found, unknown = directory.offsets(kinds, cluster, lambda _: (logs, ""))
+    of_topic = (replace(one, rows=tuple(row for row in one.rows if row.topic == topic)) for one in found)
+    readers = service.judged([one for one in of_topic if one.rows], round(directory.store.clock.time() * 1000))
+    totals = [(one, LagTotal.of_rows(one.rows)) for one in readers]
+    totals.sort(key=lambda one: (*age_order(one[1].lag_s), one[0].group))
+    return TopicReadersDocument(
+        topic=topic,
+        partitions=[
+            TopicPartitionDocument(
+                partition=number,
+                start_offset=log.start if log is not None else None,
+                end_offset=log.end if log is not None else None,
+            )
+            for number in sorted(cluster.topics[topic].partitions)
+            for log in [logs.get(TopicPartition(topic, number))]
+        ],
+        groups=[
+            TopicReaderDocument(
+                group=one.group,
+                kind=one.kind,
+                **total.fields(),
+                offsets=list(one.rows),
+            )
+            for one, total in totals
+        ],
+        notes=list(dict.fromkeys(filter(None, [note, *missing, *unknown]))),
+        unmeasured=unmeasured,
+    )
+
+
 def _largest_first(row: GroupRow) -> tuple[int, int, str, str]:
     return -(row.lag or 0), -(row.gone or 0), row.group, row.kind
 
 
-def _oldest_first(row: GroupRow) -> tuple[bool, bool, float, str]:
-    """An unknown age comes before none."""
-    age_s = row.lag_s if isinstance(row.lag_s, float) else None
-    return age_s == 0, age_s is None, -(age_s or 0), row.group
+def age_order(lag_s: float | UnsetType | None) -> tuple[bool, bool, float]:
+    """Returns the key that sorts the largest age first. An unknown age comes before none."""
+    age_s = None if lag_s is UNSET else lag_s
+    return age_s == 0, age_s is None, -(age_s or 0)
 
 
 SORTS: Mapping[str, Callable[[GroupRow], Any]] = {
     "lag": _largest_first,
-    "lag-s": _oldest_first,
+    "lag-s": lambda row: (*age_order(row.lag_s), row.group),
     "state": lambda row: (_BUSIEST_FIRST.index(row.state), row.group),
     "members": lambda row: (-row.members, row.group),
     "name": lambda row: (row.group, row.kind),

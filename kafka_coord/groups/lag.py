@@ -48,7 +48,7 @@ from kafka_coord.groups.lag_trend import (
     verdict,
     verdict_of_group,
 )
-from kafka_coord.groups.verbs import GroupOffsets
+from kafka_coord.groups.verbs import Contact, GroupOffsets
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk.store import Store
@@ -405,8 +405,10 @@ class LagRound:
     def __init__(self, directory: GroupDirectory, log_ranges: LogRanges, service: LagService) -> None:
         self.measured: dict[str, tuple[int, LagTotal]] = {}
         """Group → the time when its lag was measured (ms since 1970), and the lag."""
-        self.consumers: dict[str, tuple[str, ...]] = {}
+        self.consumers: dict[str, Mapping[str, Contact | None]] = {}
         """The members of each measured group."""
+        self.topics: dict[str, frozenset[str]] = {}
+        """The topics of each measured group, also those that it no longer reads."""
         self.furthest_behind: tuple[str, ...] = ()
         self.behind = 0
         """The number of groups with lag, or with unread records that are gone."""
@@ -423,21 +425,30 @@ class LagRound:
         if not self._left:
             self.measured = {name: found for name, found in self.measured.items() if name in rows}
             self.consumers = {name: found for name, found in self.consumers.items() if name in rows}
+            self.topics = {name: found for name, found in self.topics.items() if name in rows}
             self._left.extend(sorted(rows, key=lambda name: self.measured.get(name, (0,))[0]))
         taken = [self._left.popleft() for _ in range(min(AT_ONCE, len(self._left)))]
         now_ms = round(self._directory.store.clock.time() * 1000)
-        at_rest = {name for name in taken if resting is not None and resting(name)}
+        at_rest = {name for name in taken if resting is not None and resting(name) and self._knows_members(name)}
         wanted = {name: rows[name].kind for name in taken if name in rows}
         measured, _ = self._directory.offsets(wanted, cluster, self._log_ranges, at_rest)
         judged = self._service.judged if resting is not None else self._service.sampled
         for one in judged(measured, now_ms):
             self.measured[one.group] = now_ms, LagTotal.of_rows(one.rows)
-            self.consumers[one.group] = tuple(sorted(one.members))
+            before = self.consumers.get(one.group, {})
+            self.consumers[one.group] = {
+                name: contact if contact is not None else before.get(name) for name, contact in one.members.items()
+            }
+            self.topics[one.group] = frozenset(row.topic for row in one.rows)
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
         behind = [(name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone]
         self.behind = len(behind)
         self.furthest_behind = tuple(name for name, _ in nsmallest(MAX_LAGGING, behind, key=_largest_first))
         return bool(measured)
+
+    def _knows_members(self, group: str) -> bool:
+        """Returns whether each member's contact is known, which is not read of a group at rest."""
+        return group in self.consumers and None not in self.consumers[group].values()
 
     @property
     def unknown(self) -> int:

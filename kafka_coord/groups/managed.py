@@ -410,7 +410,7 @@ class ManagedVerbs(GroupVerbs):
         for name, target in targets.items():
             held = {tp: (consumer, "owned") for consumer, theirs in target.items() for tp in theirs}
             rows = rows_of(at_rest[name], held, committed[name], logs)
-            found.append(GroupOffsets(name, self.kind, rows, 0, dict.fromkeys(target, Contact())))
+            found.append(GroupOffsets(name, self.kind, rows, 0, dict.fromkeys(target)))
         return found, [note] if note else []
 
     def describe(

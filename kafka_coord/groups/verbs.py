@@ -40,13 +40,13 @@ class Contact(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
     """What is sampled of one group: its partitions, the time of its last rebalance (ms since 1970; 0 if unknown), and
-    its live members."""
+    its live members (``None`` for a member whose contact was not read)."""
 
     group: str
     kind: GroupKind
     rows: tuple[OffsetRow, ...]
     decided_ms: int
-    members: Mapping[str, Contact]
+    members: Mapping[str, Contact | None]
     paused: bool = False
 
 

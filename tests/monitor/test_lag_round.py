@@ -10,16 +10,18 @@ from typing import Any, cast
 import pytest
 
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import NotFound
 from kafka_coord.groups import managed
 from kafka_coord.groups.cluster import read_cluster
-from kafka_coord.groups.directory import SORTS, GroupDirectory, selected
-from kafka_coord.groups.group import GroupRow, LagTotal, OffsetRow
+from kafka_coord.groups.directory import SORTS, GroupDirectory, read_topic, selected
+from kafka_coord.groups.group import NOT_SUBSCRIBED, AgeBy, GroupRow, LagTotal, OffsetRow
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.lag import LagRound, LagService
-from kafka_coord.groups.verbs import GroupOffsets
+from kafka_coord.groups.verbs import Contact, GroupOffsets
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
 from kafka_coord.model.lag import LogRange
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
+from kafka_coord.monitor.dashboard.sources import Sources
 from kafka_coord.zk import layout
 from tests.coordinator.harness import RESTS_SOON, World
 from tests.waiting import eventually
@@ -46,11 +48,15 @@ def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
 
     whole, resting = (LagRound(GroupDirectory(AskedInstances(world.store, {})), hundred, LagService()) for _ in "ab")
     assert whole.step(rows.rows, cluster, None)
+    assert resting.step(rows.rows, cluster, rows.is_at_rest), "its members are not known yet, so it is read as a whole"
     monkeypatch.setattr(managed, "read_groups", lambda *_: {})  # a group at rest must not need this
+    resting.measured.clear()
     assert resting.step(rows.rows, cluster, rows.is_at_rest)
     for lags in (whole, resting):
         assert lags.measured["delays"][1] == LagTotal(lag=20, worst_lag=20, lag_unknown=3, gone=10)
-        assert lags.consumers == {"delays": ("c1",)}
+        assert list(lags.consumers["delays"]) == ["c1"]
+        assert lags.consumers["delays"]["c1"] == Contact(), "where a member runs is remembered"
+        assert lags.topics == {"delays": frozenset({"flights"})}
         assert lags.furthest_behind == ("delays",)
 
 
@@ -123,3 +129,56 @@ def test_a_list_is_sorted_by_what_is_worst_and_an_unknown_age_is_not_good() -> N
         "name": ["etl-late", "etl-odd", "etl-read", "web"],
     }
     assert [one.group for one in selected(rows, "TL-", ["stable"])] == ["etl-read"]
+
+
+def test_who_reads_a_topic_are_groups_of_every_kind_and_the_furthest_behind_in_time_come_first(world: World) -> None:
+    def row(topic: str, lag_s: float | None, holding: str = "owned") -> OffsetRow:
+        return OffsetRow(
+            topic=topic, partition=0, owner="c1", holding=holding, committed_offset=90, end_offset=100, lag=10,
+            lag_s=lag_s, lag_s_by=AgeBy.RATE,
+        )  # fmt: skip
+
+    there = {
+        "etl": (GroupKind.MANAGED, (row("flights", 7.0), row("fares", 9_000.0))),
+        "web": (GroupKind.CLIENT_ASSIGNED, (row("flights", 40.0),)),
+        "gone": (GroupKind.CLIENT_ASSIGNED, (row("flights", None, NOT_SUBSCRIBED),)),
+        "other": (GroupKind.MANAGED, (row("fares", 1.0),)),
+    }
+
+    def offsets(kinds: Mapping[str, GroupKind], *_: Any) -> tuple[list[GroupOffsets], list[str]]:
+        return [GroupOffsets(name, kind, there[name][1], 0, {}) for name, kind in kinds.items()], ["odd"]
+
+    names = [(name, SimpleNamespace(kind=kind)) for name, (kind, _) in there.items()], ()
+    directory: Any = SimpleNamespace(store=world.store, offsets=offsets, names=lambda: names)
+    found = read_topic(directory, "flights", hundred, LagService())
+    assert [(one.group, one.kind, one.lag_s) for one in found.groups] == [
+        ("web", "client-assigned", 40.0),
+        ("etl", "managed", 7.0),
+        ("gone", "client-assigned", None),
+    ]
+    assert [one.holding for one in found.groups[2].offsets] == [NOT_SUBSCRIBED]
+    assert [(one.partition, one.start_offset, one.end_offset) for one in found.partitions] == [
+        (number, 80, 100) for number in range(4)
+    ]
+    assert found.notes == ["odd"]
+    with pytest.raises(NotFound):
+        read_topic(directory, "nowhere", hundred, LagService())
+
+
+def test_a_search_finds_the_hosts_and_client_ids_of_members_of_every_kind_of_group() -> None:
+    consumers = {
+        "delays": {"c1": Contact("worker-3", "kafka-coord-python/0.1.0"), "c2": None},
+        "orders": {"order-7f": Contact("10.0.0.5", "billing")},
+    }
+    sources: Any = SimpleNamespace(
+        _seen=lambda: SimpleNamespace(topics={"bills": 1, "flights": 2}),
+        _all_rows=lambda: dict.fromkeys(consumers),
+        lags=SimpleNamespace(consumers=consumers),
+    )
+    assert [(one.group, one.consumer) for one in Sources.search(sources, "WORKER").consumers] == [("delays", "c1")]
+    found = Sources.search(sources, "bill")
+    assert [(one.group, one.consumer, one.host, one.client) for one in found.consumers] == [
+        ("orders", "order-7f", "10.0.0.5", "billing")
+    ]
+    assert found.topics == ["bills"]
+    assert [one.consumer for one in Sources.search(sources, "c2").consumers] == ["c2"]

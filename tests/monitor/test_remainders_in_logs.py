@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -11,16 +11,30 @@ from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.groups.lag import Next, Probe, probe_with
+from kafka_coord.groups.lag import Next, probe_with
 from kafka_coord.model import TopicPartition
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
 
+Reading = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, Next | None]]
+
+
 @pytest.fixture
-def probe(kafka_cluster: KafkaCluster) -> Probe:
-    return probe_with(lambda: kafka_cluster.bootstrap_servers, {})
+def probe(kafka_cluster: KafkaCluster) -> Reading:
+    """Reads, and checks that each record has the time at which it was written, and that nothing else has one."""
+    read = probe_with(lambda: kafka_cluster.bootstrap_servers, {})
+
+    def reading(wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Next | None]:
+        found = read(wanted, 10.0)
+        for one in found.values():
+            assert one is not None
+            assert (one.timestamp_ms is not None) is one.is_record
+            assert one.timestamp_ms is None or abs(time.time() - one.timestamp_ms / 1000) < 300
+        return {tp: one and one._replace(timestamp_ms=None) for tp, one in found.items()}
+
+    return reading
 
 
 @pytest.fixture
@@ -52,7 +66,7 @@ def write(producer: Producer, tp: TopicPartition, count: int, *, abort: bool = F
     (producer.abort_transaction if abort else producer.commit_transaction)(60)
 
 
-def test_after_an_abort_5002_offsets_remain_and_no_record(probe: Probe, make_log: Callable[..., object]):
+def test_after_an_abort_5002_offsets_remain_and_no_record(probe: Reading, make_log: Callable[..., object]):
     producer, tp = make_log("aborted")  # type: ignore[misc]
     write(producer, tp, 3)
     write(producer, tp, 5_000, abort=True)
@@ -62,7 +76,7 @@ def test_after_an_abort_5002_offsets_remain_and_no_record(probe: Probe, make_log
     assert probe({tp: 3}) == {tp: Next(5_005, is_record=True)}
 
 
-def test_an_open_transaction_ends_what_can_be_read(probe: Probe, make_log: Callable[..., object]):
+def test_an_open_transaction_ends_what_can_be_read(probe: Reading, make_log: Callable[..., object]):
     producer, tp = make_log("open")  # type: ignore[misc]
     write(producer, tp, 3)
     producer.begin_transaction()
@@ -72,7 +86,7 @@ def test_an_open_transaction_ends_what_can_be_read(probe: Probe, make_log: Calla
     producer.abort_transaction(60)
 
 
-def test_a_compacted_tail_holds_no_record(probe: Probe, make_log: Callable[..., object], kafka_cluster: KafkaCluster):
+def test_a_compacted_tail_holds_no_record(probe: Reading, make_log: Callable[..., object], kafka_cluster: KafkaCluster):
     config = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.001"}
     producer, tp = make_log("compacted", delete_retention_ms="0", **config)  # type: ignore[misc]
     write(producer, tp, 3)

@@ -1,4 +1,5 @@
-"""``groups list`` and ``groups describe``: show groups. ``groups match``: shows which topics a pattern matches."""
+"""``groups list`` and ``groups describe``: show groups. ``groups match``: shows which topics a pattern matches.
+``topics describe``: shows who reads a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.groups.cluster import Cluster, read_cluster
-from kafka_coord.groups.directory import SORTS, GroupDirectory, selected
+from kafka_coord.groups.directory import SORTS, GroupDirectory, read_topic, selected
 from kafka_coord.groups.group import (
     GroupDescription,
     GroupDocument,
@@ -52,6 +53,12 @@ _MEMBERS_VERBOSE = columns(
     "consumer registered host client channel address software protocol #epoch #held #heard #incarnation since "
     "subscription mode #capacity rack #rejoin_grace_ms=GRACE-MS owned stopping target pending"
 )
+
+_READERS = columns("group kind #lag #lag_s lag_s_by=BY #worst_lag #lag_unknown=UNKNOWN #gone")
+
+_READ = columns("#partition group owner holding #committed_offset=COMMITTED #lag #lag_s lag_s_by=BY #gone")
+
+_ENDS = columns("#partition #start_offset=START #end_offset=END")
 
 _FACTS = columns("fact value")
 
@@ -360,3 +367,39 @@ def match(regex: str, exclude: bool, output: Format) -> None:
     ]
     show(output, taken, [Section("topics", _TOPICS, taken)])
     note(f"{len(taken)} of {counted(len(topics), 'topic')}")
+
+
+@click.group()
+def topics() -> None:
+    """Show who reads a topic, and how far behind.
+
+    \b
+    kafka-coord topics describe flights
+    """
+
+
+@topics.command("describe")
+@click.argument("topic")
+@output_option
+@connection_options
+def describe_topic(topic: str, output: Format) -> None:
+    """Show a topic's partitions and the groups of every kind that read it, those furthest behind in time first. HOLDING
+    is `not subscribed` if a group has offsets of the topic, but no member subscribes to it.
+
+    \b
+    kafka-coord topics describe flights
+    kafka-coord topics describe flights -o json
+    """
+    with open_cluster() as (instances, brokers):
+        directory, service = GroupDirectory(instances), lag_service(instances, **_ALL)
+        found = read_topic(directory, topic, brokers.known_ranges, service)
+    offsets = [(group.group, one) for group in found.groups for one in group.offsets]
+    offsets.sort(key=lambda one: (one[1].partition, one[0]))
+    sections = [
+        Section("groups", _READERS, [one.row() for one in found.groups], empty="no group reads this topic"),
+        Section("readers", _READ, [one.row(group=group) for group, one in offsets]),
+        Section("partitions", _ENDS, [one.row() for one in found.partitions]),
+    ]
+    show(output, found, sections)
+    for sentence in found.notes:
+        note(sentence)

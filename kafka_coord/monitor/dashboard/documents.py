@@ -103,6 +103,8 @@ class UnassignedDocument(Document, frozen=True):
 class FoundConsumerDocument(Document, frozen=True):
     group: str
     consumer: str
+    host: str | None
+    client: str | None
 
 
 class SearchDocument(Document, frozen=True):

@@ -95,6 +95,13 @@ ROUTES = (
     Route("/cluster/findings", Sources.findings, "The doctor's findings", every_s=30.0, lane="doctor"),
     Route("/topics", Sources.topics, "All topics", also=("/cluster",)),
     Route(
+        "/topics/{topic}",
+        Sources.topic,
+        "The partitions of a topic, and the groups of every kind that read it",
+        lane="lag",
+        also=("/cluster", ROWS, LAGS, CLIENTS),
+    ),
+    Route(
         "/groups",
         Sources.groups,
         "Matching groups (100, or limit) after those to skip, sorted by name, state, members, lag or lag-s",
@@ -106,7 +113,7 @@ ROUTES = (
     Route(
         "/search",
         Sources.search,
-        "The groups, consumers and topics whose names contain a text",
+        "The groups, topics and consumers whose names, hosts or client ids contain a text",
         query=("search",),
         also=("/cluster", ROWS, LAGS, CLIENTS),
         of_rows=True,

@@ -21,7 +21,7 @@ from kafka_coord.groups.client_assigned import (
     with_offsets,
 )
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
-from kafka_coord.groups.directory import GroupDirectory, selected
+from kafka_coord.groups.directory import GroupDirectory, TopicReadersDocument, read_topic, selected
 from kafka_coord.groups.group import (
     ActionDocument,
     ClusterHistoryDocument,
@@ -40,6 +40,7 @@ from kafka_coord.groups.lag import LagRound, LagService
 from kafka_coord.groups.lag_trend import trend
 from kafka_coord.groups.managed import describe_groups
 from kafka_coord.groups.requests import read_requests
+from kafka_coord.groups.verbs import Contact
 from kafka_coord.kafka.offsets import LogRangeCache
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.model.histories import Trail
@@ -225,6 +226,13 @@ class Sources:
             for name, topic in sorted(cluster.topics.items())
         ]
 
+    def topic(self, topic: str) -> TopicReadersDocument:
+        """Returns who reads the topic, among the groups whose lag has been measured."""
+        rows, read = self._all_rows(), dict(self.lags.topics)
+        kinds = {name: row.kind for name, row in rows.items() if topic in read.get(name, ())}
+        unmeasured = self.rows.left + sum(name not in read for name in rows)
+        return read_topic(self._directory, topic, self._logs.read, self._service, kinds, unmeasured)
+
     def unassigned(self) -> UnassignedDocument:
         """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with members
         first. While the coordinator makes decisions, leaves out stable managed groups, whose partitions all have
@@ -297,15 +305,15 @@ class Sources:
         return rows[first : first + _count(limit, MAX_ROWS)]
 
     def search(self, search: str = "") -> SearchDocument:
-        """Returns the first groups, consumers and topics whose names contain ``search``."""
+        """Returns the first groups, topics and consumers whose names, hosts or client ids contain ``search``."""
         text, cluster = search.lower(), self._seen()
         groups = sorted(name for name in self._all_rows() if text in name.lower())
         topics = [name for name in sorted(cluster.topics) if text in name.lower()]
         consumers = [
-            FoundConsumerDocument(group=group, consumer=one)
+            FoundConsumerDocument(group=group, consumer=one, host=contact.host or None, client=contact.client or None)
             for group, members in sorted(self.lags.consumers.items())
-            for one in members
-            if text in one.lower()
+            for one, contact in sorted((name, known or Contact()) for name, known in members.items())
+            if any(text in name.lower() for name in (one, *contact))
         ]
         return SearchDocument(
             groups=groups[:_MOST_FOUND],

@@ -41,7 +41,7 @@ class Lags:
 
     @classmethod
     def of(cls, found: GroupOffsets, trends: Trends) -> Lags:
-        members = {name: contact.host for name, contact in found.members.items()}
+        members = {name: contact.host if contact else "" for name, contact in found.members.items()}
         return cls(found.group, found.rows, trends, members, found.paused)
 
 

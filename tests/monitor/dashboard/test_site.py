@@ -49,6 +49,11 @@ def test_every_paths_document_matches_the_api_description(world: World, served: 
     assert served.document("/groups?sort=lag-s&skip=1") == []
     assert [row["group"] for row in served.document("/groups?sort=lag-s&skip=odd&limit=1")] == ["delays"]
     assert served.document("/search?search=flig")["topics"] == ["flights"]
+    eventually(lambda: served.document("/topics/flights")["unmeasured"] == 0)
+    (reader,) = served.document("/topics/flights")["groups"]
+    assert (reader["group"], {one["owner"] for one in reader["offsets"]}) == ("delays", {"c1"})
+    (member,) = served.document("/search?search=c1")["consumers"]
+    assert (member["group"], member["consumer"]) == ("delays", "c1")
     assert [one["by"] for one in served.document(f"{GROUP}/actions")] == ["alice@here"]
 
 

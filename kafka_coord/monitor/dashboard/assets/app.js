@@ -10,6 +10,7 @@ const VIEWS = [
   [/^groups\/([^/]+)$/, views.group],
   [/^groups\/([^/]+)\/partitions\/([^/]+)\/([^/]+)$/, views.partition],
   [/^groups\/([^/]+)\/consumers\/([^/]+)$/, views.consumer],
+  [/^topics\/([^/]+)$/, views.topic],
   [/^cluster$/, views.cluster],
 ];
 const CONNECTION = {
@@ -97,8 +98,8 @@ async function search() {
   if (number !== asked || !found) return;
   const links = [
     ...found.groups.map((one) => [to(one, "groups", one), "group"]),
-    ...found.consumers.map((one) => [to(one.consumer, "groups", one.group, "consumers", one.consumer), `consumer of ${one.group}`]),
-    ...found.topics.map((one) => [to(one, "cluster"), "topic"]),
+    ...found.consumers.map((one) => [to(one.consumer, "groups", one.group, "consumers", one.consumer), ["consumer of", one.group, one.client, one.host && `on ${one.host}`].filter(Boolean).join(" ")]),
+    ...found.topics.map((one) => [to(one, "topics", one), "topic"]),
   ];
   hits.replaceChildren(...(links.length
     ? [...links.map(([link, kind]) => h("li", { role: "option" }, link, h("span", { class: "soft" }, ` ${kind}`))),

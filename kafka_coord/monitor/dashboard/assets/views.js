@@ -423,6 +423,53 @@ export function consumer(name, who) {
   };
 }
 
+const readerColumns = [
+  ["Group", (row) => to(row.group, "groups", row.group)],
+  ["Kind", (row) => row.kind],
+  ["", (row) => (row.offsets.every((one) => one.holding === LEFT) ? badge(LEFT, "none") : null)],
+  ["Consumers", (row) => count(new Set(row.offsets.map((one) => one.owner).filter(Boolean)).size), "number"],
+  ["Without an owner", (row) => count(row.offsets.filter((one) => one.owner === null && one.holding !== LEFT).length) || null, "number"],
+  ["Lag", lagOf, "number"],
+  ["Behind", ageOf, "number"],
+  ["Gone", (row) => count(row.gone) || null, "number"],
+];
+
+/** A topic: its partitions, and who reads it, of every kind of group. */
+export function topic(name) {
+  const here = api("topics", name);
+  return {
+    title: name,
+    paths: [here, "/cluster"],
+    render(known) {
+      const found = known[here];
+      if (!found) return h("p", { class: "soft" }, "Reading…");
+      const rows = found.groups.flatMap((group) => group.offsets.map((one) => ({ ...one, group: group.group })));
+      return [
+        h("div", { class: "figures" },
+          figure(count(found.partitions.length), plural(found.partitions.length, "partition")),
+          figure(count(found.groups.length), plural(found.groups.length, "group")),
+          found.groups.length > 0 && figure(ageOf(found.groups[0]) ?? "unknown", ["behind at most, ", to(found.groups[0].group, "groups", found.groups[0].group)])),
+        found.unmeasured > 0 && h("p", { class: "soft" }, `still to be read: ${count(found.unmeasured)} ${plural(found.unmeasured, "group")}`),
+        found.notes.map((text) => h("p", { class: "soft" }, text)),
+        section("Groups", table("Groups", readerColumns, found.groups, "no group reads this topic")),
+        section("Who reads which partition", table("Who reads which partition", [
+          ["Partition", (row) => to(String(row.partition), "groups", row.group, "partitions", name, String(row.partition)), "number"],
+          ["Group", (row) => to(row.group, "groups", row.group)],
+          ["Owner", (row) => (row.holding === LEFT ? badge(LEFT, "none") : row.owner === null ? badge("no owner", "bad") : to(row.owner, "groups", row.group, "consumers", row.owner))],
+          ["Committed", (row) => count(row.committed_offset), "number"],
+          ["Lag", (row) => (row.lag === null ? null : short(row.lag)), "number"],
+          ["Behind", ageOf, "number"],
+        ], rows.sort((one, other) => one.partition - other.partition))),
+        section("Partitions", table("Partitions", [
+          ["Partition", (row) => row.partition, "number"],
+          ["Start", (row) => count(row.start_offset), "number"],
+          ["End", (row) => count(row.end_offset), "number"],
+        ], found.partitions)),
+      ];
+    },
+  };
+}
+
 const unassigned = (found) => section("Unassigned partitions", found ? [
   table("Unassigned partitions", [
     ["Group", (row) => to(row.group, "groups", row.group)], ["State", (row) => state(row.state)],
@@ -457,7 +504,7 @@ export function cluster() {
         ], newestFirst(history.elections))),
         history && section("Operator actions", table("Operator actions", actionColumns, newestFirst(history.actions), "none recorded")),
         section("Topics", table("Topics", [
-          ["Topic", (row) => row.topic], ["Partitions", (row) => count(row.partitions), "number"], ["Changed", (row) => ago(row.changed)],
+          ["Topic", (row) => to(row.topic, "topics", row.topic)], ["Partitions", (row) => count(row.partitions), "number"], ["Changed", (row) => ago(row.changed)],
         ], known["/topics"] ?? [])),
       ];
     },
