@@ -280,6 +280,7 @@ class ServeSettings:
     http_client_ca_file: Path | None = _pem()
     lag_metrics_groups: int = _setting(0, "0 to 10000 groups; 0 means off", _between(0, 10_000))
     lag_metrics_interval_ms: int = _ms(30_000, 100, 3_600_000)
+    lag_warning_ms: int = _ms(60_000, 0, 365 * 86_400_000)
     listen_channel: str | None = _setting(None, "host:port", _address)
     advertise_channel: str | None = _setting(None, "host:port", _address)
     channel_users_file: Path | None = _setting(

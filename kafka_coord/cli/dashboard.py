@@ -95,5 +95,9 @@ def _open_sources(settings: Settings, lag_service: LagService | None, wake: Call
         session_timeout_ms=zookeeper.session_timeout_ms,
         tls=zookeeper.tls,
         wake=wake,
-        service=lag_service or LagService(next_records=next_records_of(store, settings.kafka.properties)),
+        service=lag_service
+        or LagService(
+            next_records=next_records_of(store, settings.kafka.properties),
+            warning_ms=settings.serve.lag_warning_ms,
+        ),
     )

@@ -47,7 +47,10 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
                 kafka=instances.properties,
                 lag=LagSight(
                     brokers.known_ranges,
-                    LagService(next_records=next_records_of(instances.store, instances.properties)),
+                    LagService(
+                        next_records=next_records_of(instances.store, instances.properties),
+                        warning_ms=current_settings().serve.lag_warning_ms,
+                    ),
                 ),
             )
         )

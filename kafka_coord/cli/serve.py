@@ -217,7 +217,10 @@ def run_service(settings: Settings, broker_id: int) -> None:
             parts.callback(lister.close)
             leadership_view.service = service
             # shared by the lag sampler and the dashboard
-            lag_service = LagService(next_records=next_records_of(store, settings.kafka.properties))
+            lag_service = LagService(
+                next_records=next_records_of(store, settings.kafka.properties),
+                warning_ms=settings.serve.lag_warning_ms,
+            )
             lags, site = _lags(settings, service, lag_service), _dashboard(settings, lag_service, renewed)
             metrics = _metrics(settings.serve, service, store, gateway, kafka, lags, site, renewed)
             for part in (tracing, lags, metrics, site, kafka, gateway):

@@ -218,6 +218,7 @@ def probe_with(bootstrap: Callable[[], str], properties: Mapping[str, str]) -> P
     return probe
 
 
+WARNING_MS = 60_000
 KEPT_MS = 3_600_000
 MAX_SAMPLES = 200_000
 """The maximum number of partition samples in all groups together (about 40 MB). If there are more, the group that was
@@ -255,9 +256,16 @@ class _Ring:
 class LagService:
     """The recent lag samples of every group. Thread-safe: several writers (an open page, the metrics) may sample the
     same group. ``next_records`` finds out which offsets hold no record; without it, every offset counts as a record.
-    If a managed and a client-assigned group have the same name, only the managed group may be sampled."""
+    If a managed and a client-assigned group have the same name, only the managed group may be sampled. A group is late
+    once its oldest waiting record is older than ``warning_ms``."""
 
-    def __init__(self, most_samples: int = MAX_SAMPLES, next_records: NextRecords | None = None) -> None:
+    def __init__(
+        self,
+        most_samples: int = MAX_SAMPLES,
+        next_records: NextRecords | None = None,
+        warning_ms: int = WARNING_MS,
+    ) -> None:
+        self.warning_ms = warning_ms
         self._next_records = next_records
         self._lock = threading.Lock()
         self._most = most_samples

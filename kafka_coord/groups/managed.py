@@ -280,7 +280,15 @@ def offsets_of(snapshot: GroupSnapshot, committed: Committed, logs: Mapping[Topi
     seen = snapshot.observation
     members = {name: Contact(one.host or "", one.client or "") for name, one in seen.members.items()}
     rows = offset_rows(seen, committed, logs)
-    return GroupOffsets(snapshot.group, GroupKind.MANAGED, rows, seen.decided_ms, members, seen.pause is not None)
+    return GroupOffsets(
+        snapshot.group,
+        GroupKind.MANAGED,
+        rows,
+        seen.decided_ms,
+        members,
+        paused=seen.pause is not None,
+        warning_ms=seen.settings.lag_warning_ms,
+    )
 
 
 def _has_others(target: Mapping[str, PartitionSet], committed: Committed) -> bool:

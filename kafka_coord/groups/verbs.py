@@ -48,6 +48,8 @@ class GroupOffsets:
     decided_ms: int
     members: Mapping[str, Contact | None]
     paused: bool = False
+    warning_ms: int | None = None
+    """How old the oldest waiting record may be without a warning, if the group has its own setting."""
 
 
 OnOffsets = Callable[[GroupOffsets], object]

@@ -25,11 +25,13 @@ DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
 
 class GroupSettings(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """A group's settings, stored as the value of its znode. Durations are in ms. Without an ``offsets_retention_ms``,
-    the brokers' retention applies (:class:`~kafka_coord.model.retention.Retention`)."""
+    the brokers' retention applies (:class:`~kafka_coord.model.retention.Retention`). Without a ``lag_warning_ms``,
+    which the coordinator ignores, the site's ``serve.lag_warning_ms`` applies."""
 
     assignor: str | None = None
     rebalance_timeout_ms: Positive = DEFAULT_REBALANCE_TIMEOUT_MS
     offsets_retention_ms: Count | None = None
+    lag_warning_ms: Count | None = None
 
     def retention(self, of_brokers: Retention | None) -> Retention | None:
         """Returns for how long the group's offsets are kept, given the brokers' retention (``None`` if unknown)."""

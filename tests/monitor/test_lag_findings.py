@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 from kafka_coord.groups.group import NOT_SUBSCRIBED, OffsetRow, Verdict
 from kafka_coord.groups.lag import KEPT_MS, LagService
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
-from kafka_coord.model import Action, TopicPartition
+from kafka_coord.groups.verbs import Contact, GroupOffsets
+from kafka_coord.model import Action, GroupKind, TopicPartition
 from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
@@ -226,3 +228,29 @@ def test_one_command_for_many_groups_is_one_finding() -> None:
 def test_a_reset_that_changed_no_offset_is_not_news(change: str, findings: int) -> None:
     action = Action("reset-offsets", "alice@host", NOW_MS, "", change)
     assert len(list(check_actions({"delays": [action]}, NOW_MS + 1_000))) == findings
+
+
+def test_four_records_that_wait_for_seconds_are_no_news_and_four_that_wait_for_hours_are() -> None:
+    few = [row(0, lag=4, lag_s=3.0)]
+    for verdict in (Verdict.BEHIND, Verdict.STALLED, Verdict.STOPPED):
+        found = told(few, verdict, members={"c1": ""})
+        assert [one.severity for one in found] == ([] if verdict is Verdict.BEHIND else [Severity.INFO]), verdict
+        (late,) = told([replace(few[0], lag_s=7_300.0)], verdict, members={"c1": ""})
+        assert late.severity is Severity.WARNING
+        assert "4 records waiting, the oldest for 2 h" in late.what
+        (unknown,) = told([replace(few[0], lag_s=None)], verdict, members={"c1": ""})
+        assert unknown.severity is Severity.WARNING, "an unknown age is not good"
+    assert told(few, trends={"total": Trend(Verdict.BEHIND, EARLIER_MS, 40.0)}, members={"c1": ""}) == []
+
+
+def test_a_group_has_its_own_warning_or_the_sites() -> None:
+    found = GroupOffsets("delays", GroupKind.MANAGED, (row(0, lag_s=90.0),), 0, {"c1": Contact("host-1")})
+    trends = Trends({TopicPartition("flights", 0): Trend(Verdict.BEHIND, EARLIER_MS)})
+    for own_ms, site_ms, warned in (
+        (None, 60_000, True),
+        (None, 120_000, False),
+        (600_000, 60_000, False),
+        (0, 1, True),
+    ):
+        lags = Lags.of(dataclasses.replace(found, warning_ms=own_ms), trends, site_ms)
+        assert bool(list(check_lag(lags, NOW_MS))) is warned

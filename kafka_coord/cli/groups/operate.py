@@ -48,7 +48,7 @@ from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import Store
 
 _SETTINGS = columns("setting value origin=FROM")
-_UNSET = {"assignor": DEFAULT_ASSIGNOR}
+_UNSET = {"assignor": DEFAULT_ASSIGNOR, "lag_warning_ms": "as the site"}
 
 wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, for at most --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -190,6 +190,12 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     metavar="MS",
     help="How long committed offsets are kept once the group has no members. [default: as the brokers]",
 )
+@click.option(
+    "--lag-warning-ms",
+    type=click.IntRange(0, 365 * 86_400_000),
+    metavar="MS",
+    help="How old the oldest waiting record may be before doctor warns. [default: serve.lag_warning_ms]",
+)
 @click.option("--create", is_flag=True, help="Create the group if it does not exist yet.")
 @click.option(
     "--export", is_flag=True, help="Print the commands that restore settings and pauses, of one group or of all."
@@ -202,6 +208,7 @@ def settings(
     assignor: str | None,
     rebalance_timeout_ms: int | None,
     offsets_retention_ms: int | None,
+    lag_warning_ms: int | None,
     create: bool,
     export: bool,
     reason: str,
@@ -230,6 +237,7 @@ def settings(
         "assignor": assignor,
         "rebalance_timeout_ms": rebalance_timeout_ms,
         "offsets_retention_ms": offsets_retention_ms,
+        "lag_warning_ms": lag_warning_ms,
     }
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if assignor == "default":

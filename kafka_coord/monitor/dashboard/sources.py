@@ -390,7 +390,9 @@ class Sources:
             return [FindingDocument.of(one) for one in found if one.severity is not Severity.OK]
         seen = self._describe(group, self._logs.known)
         members = {one.consumer: one.host or "" for one in seen.members}
-        lags = Lags(group, counted(seen.offsets), self._service.trends(group), members)
+        lags = Lags(
+            group, counted(seen.offsets), self._service.trends(group), members, warning_ms=self._service.warning_ms
+        )
         now_ms = self._now_ms()
         trail = self._trail(group)
         of_clients = [unreadable_finding(one) for one in trail.unreadable]

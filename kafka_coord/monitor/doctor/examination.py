@@ -153,7 +153,7 @@ def _check_each(
 def _check_lags(groups: Iterable[GroupOffsets], lag: LagSight, now_ms: int) -> Iterator[Finding]:
     wanted = [replace(one, rows=tuple(counted(one.rows))) for one in groups]
     for found in lag.service.sampled(wanted, now_ms):
-        yield from check_lag(Lags.of(found, lag.service.trends(found.group)), now_ms)
+        yield from check_lag(Lags.of(found, lag.service.trends(found.group), lag.service.warning_ms), now_ms)
 
 
 def _check_client_groups(

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
-from kafka_coord.groups.group import OffsetRow, Verdict, ago, lasting
+from kafka_coord.groups.group import OffsetRow, Verdict, ago, duration, lasting
+from kafka_coord.groups.lag import WARNING_MS
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import Action, PartitionSet
@@ -31,23 +32,35 @@ _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """One group's lag. ``members`` maps the live consumers to their hosts ("" if unknown)."""
+    """One group's lag. ``members`` maps the live consumers to their hosts ("" if unknown). A partition is late once its
+    oldest waiting record is older than ``warning_ms``, by its timestamp or by the partition's own rate, or if its age
+    is unknown."""
 
     group: str
     rows: Sequence[OffsetRow]
     trends: Trends
     members: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
+    warning_ms: int = WARNING_MS
+
+    def is_late(self, rows: Iterable[OffsetRow]) -> bool:
+        """Returns whether any of the partitions is late."""
+        return any(row.lag_s is None or 1000 * row.lag_s >= self.warning_ms for row in rows)
 
     @classmethod
-    def of(cls, found: GroupOffsets, trends: Trends) -> Lags:
+    def of(cls, found: GroupOffsets, trends: Trends, warning_ms: int) -> Lags:
+        """``warning_ms`` is the site's."""
+        if found.warning_ms is not None:
+            warning_ms = found.warning_ms
         members = {name: contact.host if contact else "" for name, contact in found.members.items()}
-        return cls(found.group, found.rows, trends, members, found.paused)
+        return cls(found.group, found.rows, trends, members, found.paused, warning_ms)
 
 
 def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
     """Yields a finding for each consumer or group that falls behind, with the cause if known."""
     behind = {verdict: [row for row in seen.rows if _trend(seen, row).verdict is verdict] for verdict in Verdict}
+    if not seen.is_late(behind[Verdict.BEHIND]):
+        behind[Verdict.BEHIND] = []
     for owner, rows in sorted(grouped(behind[Verdict.STALLED], lambda row: row.owner or "").items()):
         yield _stalled(seen, owner, rows, now_ms)
     if behind[Verdict.STOPPED]:
@@ -64,7 +77,12 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
     if behind[Verdict.BEHIND]:
         rows = behind[Verdict.BEHIND]
         yield _behind(seen, rows, _since(seen, rows, now_ms), sum(_trend(seen, row).growth_s or 0 for row in rows))
-    elif total is not None and not behind[Verdict.STALLED] and not behind[Verdict.STOPPED]:
+    elif (
+        total is not None
+        and not behind[Verdict.STALLED]
+        and not behind[Verdict.STOPPED]
+        and seen.is_late(row for row in seen.rows if row.lag)
+    ):
         rows = [row for row in seen.rows if row.lag]
         yield _behind(seen, rows, lasting(total.since_ms or now_ms, now_ms), total.growth_s or 0)
     if behind[Verdict.REWOUND]:
@@ -127,13 +145,13 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
     host = f" on host {seen.members[owner]}" if seen.members.get(owner) else ""
     what = (
         f"group {seen.group}: {owner}{host} has not committed in {_partitions(rows)}"
-        f" {_since(seen, rows, now_ms)}; {_records(rows)} waiting"
+        f" {_since(seen, rows, now_ms)}; {_waiting(rows)}"
     )
     todo = (
         f"see the log of {owner}, which is stuck on a record or does not commit; then restart {owner}"
         " (evicting it does not help, because it would register again)"
     )
-    return warning(CHECK, what, todo, seen.group)
+    return (warning if seen.is_late(rows) else info)(CHECK, what, todo, seen.group)
 
 
 def _unread(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
@@ -162,21 +180,21 @@ def _gone(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
 
 
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
-    what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_records(rows)} waiting"
+    what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_waiting(rows)}"
     if seen.paused:
         return info(CHECK, f"group {seen.group}: {what}", f"kafka-coord groups resume {seen.group}", seen.group)
     if seen.members:
         todo = f"resolve the other findings about {seen.group}; then: kafka-coord groups rebalance {seen.group} --wait"
-        return warning(CHECK, f"group {seen.group}: {what}", todo, seen.group)
+        return (warning if seen.is_late(rows) else info)(CHECK, f"group {seen.group}: {what}", todo, seen.group)
     began = _began(seen, rows)
-    missed = began is not None and now_ms - began < REMEMBERED_MS
+    missed = began is not None and now_ms - began < REMEMBERED_MS and seen.is_late(rows)
     todo = f"start its consumers; if it is no longer needed: kafka-coord groups delete {seen.group}"
     return (warning if missed else info)(CHECK, f"group {seen.group} has no members: {what}", todo, seen.group)
 
 
 def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) -> Finding:
     speed = f", growing by {_rate(growth_s)}" if growth_s >= 0.5 else ""
-    what = f"group {seen.group} has been falling behind in {_partitions(rows)} {since}; {_records(rows)} waiting{speed}"
+    what = f"group {seen.group} has been falling behind in {_partitions(rows)} {since}; {_waiting(rows)}{speed}"
     owners, hot = {row.owner for row in rows}, {one.partition for one in seen.trends.hot}
     of_hot = sum(row.lag or 0 for row in rows if row.tp in hot)
     if 2 * of_hot > sum(row.lag or 0 for row in rows):
@@ -209,6 +227,14 @@ def _partitions(rows: Iterable[OffsetRow]) -> str:
 def _records(rows: Iterable[OffsetRow]) -> str:
     lag = sum(row.lag or 0 for row in rows)
     return f"{lag:,} {plural('record', lag)}"
+
+
+def _waiting(rows: Sequence[OffsetRow]) -> str:
+    """Returns ``1,800 records waiting, the oldest for 12 min``, without the age if that of any partition is unknown."""
+    ages = [row.lag_s for row in rows]
+    known = [age_s for age_s in ages if age_s is not None]
+    oldest = f", the oldest for {duration(round(1000 * max(known)))}" if len(known) == len(ages) > 0 else ""
+    return f"{_records(rows)} waiting{oldest}"
 
 
 def _began(seen: Lags, rows: Iterable[OffsetRow]) -> int | None:
