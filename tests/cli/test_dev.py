@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,13 @@ def test_a_cluster_starts_works_outlives_the_command_and_stops(tmp_path: Path) -
         assert metadata.coordinator.endpoint == f"127.0.0.1:{port}"
         assert f"bootstrap.servers={found['instance_servers']}" in up.out
         serves_kafka_clients(found["instance_servers"])
-        again = run("dev", "up", "--brokers", "1", "--dir", directory)
-        assert again.code == 9
-        assert "is already up" in again.err
+        (dashboard,) = found["dashboards"]
+        assert f"dashboard at {dashboard}" in up.out
+        with urllib.request.urlopen(dashboard, timeout=30) as page:  # noqa: S310
+            assert page.status == 200
+        again = run("dev", "up", "--brokers", "1", "--channel-port", port, "--dir", directory, "-o", "json")
+        assert again.json() == found, "nothing was missing, so nothing was started"
+        assert "all servers are already up" in again.err
     finally:
         with started("dev", "down", "--dir", directory) as process:
             down = process.ended(within_s=90)

@@ -155,3 +155,19 @@ def test_ctrl_c_while_a_child_is_made_leaves_one_that_can_be_stopped(
     assert not child.running
     with pytest.raises(KeyboardInterrupt):  # and it is received at once again
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_process_of_an_earlier_run_is_taken_over_and_left_alone(tmp_path: Path) -> None:
+    earlier = ChildProcess("earlier", ("sleep", "600"), tmp_path / "log")
+    earlier.start()
+    assert earlier.identity is not None
+    assert earlier.identity.command() == ("sleep", "600")
+    later = ChildProcess("later", ("false",), tmp_path / "log")
+    later.adopt(earlier.identity)
+    later.start()
+    assert (later.running, later.identity) == (True, earlier.identity), "it runs, so nothing was started"
+    later.stop()
+    later.kill()
+    assert earlier.running
+    earlier.kill()
+    assert not later.running

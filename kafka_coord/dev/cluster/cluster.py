@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -13,10 +14,10 @@ from kafka_coord.dev.cluster import record
 from kafka_coord.dev.cluster.coordinator import Coordinator, CoordinatorCommand, serve_command
 from kafka_coord.dev.cluster.identity import boot_id
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.leftovers import end_servers
 from kafka_coord.dev.cluster.lock import DirectoryLock
-from kafka_coord.dev.cluster.ports import port_is_free
+from kafka_coord.dev.cluster.ports import free_port, port_is_free
 from kafka_coord.dev.cluster.probe import write_and_read_back
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord
@@ -30,11 +31,13 @@ _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
 
 
 class DevCluster:
-    """ZooKeeper servers and brokers on loopback and, with ``coordinators``, a ``serve`` process beside each broker.
+    """ZooKeeper servers and brokers on loopback and, with ``coordinators``, a ``serve`` process beside each broker
+    (with ``dashboards``, each serves the page).
 
     A ``with`` block starts and stops them. ``cluster.json`` in ``directory`` records the servers and their ports, so a
     later process can inspect the cluster (:meth:`status`), stop it (:meth:`down`), or start it again with the same data
-    and, if they are free, the same ports. Only one process at a time may own the directory. Unless it calls
+    and, if they are free, the same ports. The first ZooKeeper server of a new cluster gets ``zookeeper_port``, if free.
+    Only one process at a time may own the directory. Unless it calls
     :meth:`detach`, its servers end when it does, even after a ``kill -9``.
     """
 
@@ -44,8 +47,10 @@ class DevCluster:
         *,
         brokers: int = 3,
         zookeepers: int = 1,
+        zookeeper_port: int | None = None,
         coordinators: bool = False,
         coordinator_command: CoordinatorCommand = serve_command,
+        dashboards: bool = False,
         zookeeper_settings: ZooKeeperSettings | None = None,
         kafka_settings: KafkaSettings | None = None,
         on_progress: OnProgress | None = None,
@@ -57,8 +62,10 @@ class DevCluster:
         self.directory = directory.absolute()
         self._broker_count = brokers
         self._zookeeper_count = zookeepers
+        self._zookeeper_port = zookeeper_port
         self._with_coordinators = coordinators
         self._coordinator_command = coordinator_command
+        self._with_dashboards = dashboards
         self._zookeeper_settings = zookeeper_settings
         self._kafka_settings = kafka_settings
         self._progress = on_progress or (lambda _: None)
@@ -104,9 +111,10 @@ class DevCluster:
         return self._coordinators[broker_id]
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:
-        """Stops servers that an earlier run left behind, then starts all servers, with existing data if there is any.
-        Returns once a record has been written through every broker and read back. On failure, leaves nothing running,
-        and raises :class:`DevClusterError`.
+        """Starts all servers that are not serving, with existing data if there is any. Servers that an earlier run left
+        running go on, unless ZooKeeper is down, or they would run otherwise now. Returns once a record has been written
+        through every broker and read back. On failure, leaves nothing running that it has started, and raises
+        :class:`DevClusterError`.
         """
         with self._verbs, self._errors_explained():
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -115,10 +123,9 @@ class DevCluster:
             try:
                 before = record.load(self.directory)
                 if before is not None:
-                    self._require_down(before)
                     self._require_same_shape(before)
-                    self._end_leftovers(before)
-                self._start_all(before, timeout_s)
+                kept = self._serving(before) if before is not None else {}
+                self._start_all(before, kept, timeout_s)
             except BaseException:
                 self._kill_own()
                 self._lock.release()
@@ -174,10 +181,6 @@ class DevCluster:
                 f"{_MINIMUM_FREE_BYTES // 2**20} MB to start; free some space, or use another directory"
             )
 
-    def _require_down(self, before: ClusterRecord) -> None:
-        if before.servers and len(before.running()) == len(before.servers):
-            raise DevClusterError(f"the cluster in {self.directory} is already up; bring it down first")
-
     def _require_same_shape(self, before: ClusterRecord) -> None:
         brokers, zookeepers = len(before.of_kind("kafka")), len(before.of_kind("zookeeper"))
         if brokers > self._broker_count or (zookeepers and zookeepers != self._zookeeper_count):
@@ -186,15 +189,40 @@ class DevCluster:
                 f"{self._broker_count} and {self._zookeeper_count}; use another directory, or remove this one"
             )
 
-    def _end_leftovers(self, before: ClusterRecord) -> None:
-        if running := before.running():
-            self._progress(f"stopping {', '.join(server.name for server in running)} of an earlier run")
-            end_servers(running)
+    def _serving(self, before: ClusterRecord) -> dict[str, ServerRecord]:
+        """Returns the servers that an earlier run has left and that serve. If ZooKeeper does not, returns none."""
+        if not before.running():
+            return {}
+        serving = {server.name for server in read_status(self.directory).servers if server.serving}
+        if any(server.name not in serving for server in before.of_kind("zookeeper")):
+            return {}
+        return {server.name: server for server in before.running() if server.name in serving}
 
-    def _start_all(self, before: ClusterRecord | None, timeout_s: float) -> None:
+    def _adopt(self, before: ClusterRecord, kept: dict[str, ServerRecord]) -> None:
+        """Keeps the servers that would run as they do, and ends all others of the earlier run."""
+        for coordinator in self._coordinators.values():
+            found = kept.get(coordinator.name)
+            beside = f"kafka-{coordinator.broker.broker_id}" in kept
+            if found is not None and not (beside and _runs(found, coordinator.command())):
+                del kept[coordinator.name]
+        processes = {child.name: child for child in self._own_processes()}
+        for server in before.running():
+            if server.name in kept and server.name in processes and server.process is not None:
+                processes[server.name].adopt(server.process)
+        if leftovers := [server for server in before.running() if server.name not in kept.keys() & processes.keys()]:
+            self._progress(f"stopping {', '.join(server.name for server in leftovers)} of an earlier run")
+            end_servers(leftovers)
+
+    def _start_all(self, before: ClusterRecord | None, kept: dict[str, ServerRecord], timeout_s: float) -> None:
         settings = self._kafka_settings or KafkaSettings(replication=min(self._broker_count, 3))
         kafka_class_path(settings.jars_directory, self._progress)  # before any server runs, because the fetch may fail
-        self._make_servers(before, settings)
+        self._make_servers(before, kept, settings)
+        if before is not None:
+            self._adopt(before, kept)
+        if self._own_processes() and all(child.running for child in self._own_processes()):
+            self._progress("all servers are already up")
+            self._save()
+            return
         self._progress(f"starting ZooKeeper, servers: {self._zookeeper_count}")
         for server in self.ensemble.servers:
             server.launch()
@@ -211,11 +239,27 @@ class DevCluster:
             self._progress("starting a coordinator beside each broker")
             self._start_coordinators(timeout_s)
 
-    def _make_servers(self, before: ClusterRecord | None, settings: KafkaSettings) -> None:
+    def _make_servers(
+        self, before: ClusterRecord | None, kept: dict[str, ServerRecord], settings: KafkaSettings
+    ) -> None:
+        ending = before.running() if before is not None else ()
+
+        def same(name: str, port: int | None) -> int | None:
+            """Returns the port of the last run, unless somebody else has taken it."""
+            if port is None or port_is_free(port) or name in kept or any(one.name == name for one in ending):
+                return port
+            self._progress(f"port {port} of {name} is taken, so it gets another one")
+            return None
+
         def port(name: str) -> int | None:
-            """Returns the port of the last run if it is still free."""
-            known = before.port_of(name) if before is not None else None
-            return known if known is not None and port_is_free(known) else None
+            found = before.server(name) if before is not None else None
+            if found is None and name == "zookeeper-1" and self._zookeeper_port is not None:
+                return self._zookeeper_port if port_is_free(self._zookeeper_port) else None
+            return same(name, found.port) if found is not None else None
+
+        def other_port(name: str) -> int | None:
+            found = before.server(name) if before is not None else None
+            return same(name, found.other_port) if found is not None else None
 
         self._ensemble = ZooKeeperEnsemble(
             self.directory,
@@ -229,14 +273,15 @@ class DevCluster:
             brokers=self._broker_count,
             ports=[port(f"kafka-{number}") for number in range(1, self._broker_count + 1)],
             instance_ports=[port(f"coordinator-{number}") for number in range(1, self._broker_count + 1)],
+            listener_ports=[other_port(f"kafka-{number}") for number in range(1, self._broker_count + 1)],
             settings=settings,
         )
-        if self._with_coordinators:
-            self._coordinators = {broker.broker_id: self._make_coordinator(broker) for broker in self._kafka.brokers}
-
-    def _make_coordinator(self, broker: KafkaBroker) -> Coordinator:
-        name = f"coordinator-{broker.broker_id}"
-        return Coordinator(self.directory / name, broker, self._coordinator_command)
+        for broker in self._kafka.brokers if self._with_coordinators else ():
+            name = f"coordinator-{broker.broker_id}"
+            dashboard = (other_port(name) or free_port()) if self._with_dashboards else None
+            self._coordinators[broker.broker_id] = Coordinator(
+                self.directory / name, broker, self._coordinator_command, dashboard
+            )
 
     def _start_coordinators(self, timeout_s: float) -> None:
         for coordinator in self._coordinators.values():
@@ -247,7 +292,7 @@ class DevCluster:
 
     def _save(self) -> None:
         servers = [_record("zookeeper", server) for server in self.ensemble.servers]
-        servers += [_record("kafka", broker) for broker in self.kafka.brokers]
+        servers += [replace(_record("kafka", one), other_port=one.listener_port or None) for one in self.kafka.brokers]
         servers += [
             ServerRecord(
                 beside.name,
@@ -255,15 +300,14 @@ class DevCluster:
                 beside.process.log,
                 beside.broker.instance_port or None,
                 beside.process.identity,
+                beside.dashboard_port,
             )
             for beside in self._coordinators.values()
         ]
         record.save(self.directory, ClusterRecord(tuple(servers), boot_id(), KAFKA_VERSION))
 
     def _save_stopped(self, found: ClusterRecord) -> None:
-        servers = tuple(
-            ServerRecord(server.name, server.kind, server.log, server.port, None) for server in found.servers
-        )
+        servers = tuple(replace(server, process=None) for server in found.servers)
         record.save(self.directory, ClusterRecord(servers, found.boot_id, found.kafka_version))
 
     def _own_processes(self) -> list[ChildProcess]:
@@ -298,6 +342,10 @@ class DevCluster:
             raise DevClusterError(f"{self.directory} cannot be used: {error}; use another directory") from error
         except KafkaCoordError as error:  # the error is about these brokers, not the caller's cluster
             raise DevClusterError(f"the cluster in {self.directory} is not working: {error}") from error
+
+
+def _runs(server: ServerRecord, command: tuple[str, ...]) -> bool:
+    return server.process is not None and server.process.command() == command
 
 
 def _record(kind: str, server: JvmServer) -> ServerRecord:

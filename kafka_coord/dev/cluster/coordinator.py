@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral, ephemeral_exists
 from kafka_coord.errors import DevClusterError
@@ -37,17 +38,29 @@ def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
 
 class Coordinator:
     """One coordinator process for ``broker``. It counts as started once it is registered in ZooKeeper, elected or
-    not."""
+    not. With ``dashboard_port``, it serves the dashboard there."""
 
-    def __init__(self, directory: Path, broker: KafkaBroker, command: CoordinatorCommand = serve_command) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        broker: KafkaBroker,
+        command: CoordinatorCommand = serve_command,
+        dashboard_port: int | None = None,
+    ) -> None:
         self.name = f"coordinator-{broker.broker_id}"
         self.broker = broker
+        self.dashboard_port = dashboard_port
         self.process = ChildProcess(self.name, (), directory / f"{self.name}.log")
         self._command = command
 
     @property
     def running(self) -> bool:
         return self.process.running
+
+    def command(self) -> tuple[str, ...]:
+        """Returns the command line of the process."""
+        dashboard = self.dashboard_port and ("--listen-http", f"{LOOPBACK}:{self.dashboard_port}")
+        return (*self._command(self.broker), *(dashboard or ()))
 
     def registered(self) -> bool:
         """Returns whether ``/consumers/coordinators/<brokerId>`` exists. It may belong to an earlier process whose
@@ -68,7 +81,7 @@ class Coordinator:
         registration = layout.instance(self.broker.broker_id)
         if not await_no_ephemeral(self.broker.zookeeper, registration, _REGISTRATION_TIMEOUT_S):
             raise DevClusterError(f"{self.name}: another process holds {registration}; stop that process first")
-        self.process.command = tuple(self._command(self.broker))
+        self.process.command = self.command()
         self.process.start()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:

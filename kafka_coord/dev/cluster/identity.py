@@ -29,6 +29,13 @@ class ProcessIdentity:
         stat = _stat(pid)
         return None if stat is None or stat[0] in "ZX" else cls(pid=pid, started=stat[1])
 
+    def command(self) -> tuple[str, ...]:
+        """Returns the command line of the process. It is empty if the process has ended."""
+        try:
+            return tuple(Path("/proc", str(self.pid), "cmdline").read_text("utf-8", "replace").split("\0")[:-1])
+        except OSError:
+            return ()
+
     def alive(self) -> bool:
         """Whether this process still exists, running or stopped."""
         return ProcessIdentity.of(self.pid) == self

@@ -53,6 +53,7 @@ class KafkaBroker(JvmServer):
         *,
         port: int | None = None,
         instance_port: int | None = None,
+        listener_port: int | None = None,
         settings: KafkaSettings | None = None,
     ) -> None:
         super().__init__(f"kafka-{broker_id}", directory, port=port, log_level=(settings or KafkaSettings()).log_level)
@@ -61,7 +62,7 @@ class KafkaBroker(JvmServer):
         self.settings = settings or KafkaSettings()
         self.instance_port = (instance_port or free_port()) if self.settings.for_instances else 0
         """The port at which the broker's instance serves Kafka clients."""
-        self.listener_port = free_port() if self.settings.for_instances else 0
+        self.listener_port = (listener_port or free_port()) if self.settings.for_instances else 0
         """The port at which the broker listens for its instance."""
 
     @property
@@ -163,10 +164,10 @@ class KafkaCluster(Startable):
         brokers: int = 3,
         ports: Sequence[int | None] = (),
         instance_ports: Sequence[int | None] = (),
+        listener_ports: Sequence[int | None] = (),
         settings: KafkaSettings | None = None,
     ) -> None:
-        own = _one_each(ports, brokers)
-        beside = _one_each(instance_ports, brokers)
+        own, beside, between = (_one_each(given, brokers) for given in (ports, instance_ports, listener_ports))
         settings = settings or KafkaSettings(replication=min(brokers, 3))
         self.zookeeper = zookeeper
         self.brokers = tuple(
@@ -176,9 +177,12 @@ class KafkaCluster(Startable):
                 zookeeper,
                 port=port,
                 instance_port=instance_port,
+                listener_port=listener_port,
                 settings=settings,
             )
-            for broker_id, (port, instance_port) in enumerate(zip(own, beside, strict=True), start=1)
+            for broker_id, (port, instance_port, listener_port) in enumerate(
+                zip(own, beside, between, strict=True), start=1
+            )
         )
 
     @property

@@ -36,6 +36,7 @@ class ChildProcess:
         self._env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._identity: ProcessIdentity | None = None
+        self._adopted: ProcessIdentity | None = None
         self._log_start = 0
         self._asked_to_end = False
         self._lock = threading.RLock()
@@ -44,7 +45,14 @@ class ChildProcess:
     def identity(self) -> ProcessIdentity | None:
         """The running process, or None."""
         with self._lock:
+            if self._adopted is not None and self._adopted.alive():
+                return self._adopted
             return self._identity if self.running else None
+
+    def adopt(self, running: ProcessIdentity) -> None:
+        """Takes a process that an earlier Python process started and let outlive it for this one. It counts as running,
+        but :meth:`stop` and :meth:`kill` leave it alone."""
+        self._adopted = running
 
     @property
     def pid(self) -> int | None:
@@ -56,7 +64,8 @@ class ChildProcess:
     def running(self) -> bool:
         """Whether the process exists, running or paused."""
         with self._lock:
-            return self._process is not None and self._process.poll() is None
+            adopted = self._adopted is not None and self._adopted.alive()
+            return adopted or (self._process is not None and self._process.poll() is None)
 
     @property
     def exit_code(self) -> int | None:
@@ -108,9 +117,9 @@ class ChildProcess:
 
     def let_outlive_parent(self) -> None:
         """Lets the process outlive this Python process."""
-        identity = self.identity
-        if identity is not None:
-            child_reaper.release(identity)
+        with self._lock:
+            if self._identity is not None and self.running:
+                child_reaper.release(self._identity)
 
     def terminate(self) -> None:
         """Sends SIGTERM but, unlike :meth:`stop`, does not wait for the process to end.

@@ -21,6 +21,7 @@ KINDS = ("coordinator", "kafka", "zookeeper")
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
     """One server. ``kind`` is one of :data:`KINDS`. ``port`` is the port for Kafka or ZooKeeper clients, or None.
+    ``other_port`` is the port at which a broker listens for its instance, or that of an instance's dashboard.
     ``process`` is None once the server has been stopped.
     """
 
@@ -29,6 +30,7 @@ class ServerRecord:
     log: Path
     port: int | None
     process: ProcessIdentity | None
+    other_port: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -36,6 +38,7 @@ class ServerRecord:
             "kind": self.kind,
             "log": str(self.log),
             "port": self.port,
+            "other_port": self.other_port,
             "pid": self.process and self.process.pid,
             "started": self.process and self.process.started,
         }
@@ -55,9 +58,14 @@ class ServerRecord:
             name=json_fields.text(value, "name", where),
             kind=kind,
             log=Path(json_fields.text(value, "log", where)),
-            port=None if value.get("port") is None else json_fields.number(value, "port", where, at_least=1),
+            port=_port(value, "port", where),
             process=process,
+            other_port=_port(value, "other_port", where),
         )
+
+
+def _port(value: json_fields.Json, field: str, where: str) -> int | None:
+    return None if value.get(field) is None else json_fields.number(value, field, where, at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +79,9 @@ class ClusterRecord:
     def of_kind(self, kind: str) -> tuple[ServerRecord, ...]:
         return tuple(server for server in self.servers if server.kind == kind)
 
-    def port_of(self, name: str) -> int | None:
-        """Returns the last port of the server with this name."""
-        return next((server.port for server in self.servers if server.name == name), None)
+    def server(self, name: str) -> ServerRecord | None:
+        """Returns the server with this name, as last recorded."""
+        return next((server for server in self.servers if server.name == name), None)
 
     def running(self) -> tuple[ServerRecord, ...]:
         """Returns the servers whose recorded processes still run. A process with a reused pid does not count."""

@@ -32,7 +32,8 @@ class ServerStatus:
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The addresses and servers of a cluster. If there are no servers, ``directory`` has no cluster.
-    ``instance_servers``: see :attr:`~kafka_coord.dev.cluster.cluster.DevCluster.instance_servers`.
+    ``instance_servers``: see :attr:`~kafka_coord.dev.cluster.cluster.DevCluster.instance_servers`. ``dashboards`` are
+    the addresses of the page, which every instance serves.
     """
 
     directory: Path
@@ -41,6 +42,7 @@ class ClusterStatus:
     instance_servers: str
     kafka_version: str
     servers: tuple[ServerStatus, ...]
+    dashboards: tuple[str, ...] = ()
 
     @property
     def up(self) -> bool:
@@ -71,6 +73,11 @@ def read_status(directory: Path) -> ClusterStatus:
         instance_servers=_addresses(found, "coordinator"),
         kafka_version=found.kafka_version,
         servers=tuple(_status(server, server in running, zookeeper) for server in found.servers),
+        dashboards=tuple(
+            f"http://{LOOPBACK}:{server.other_port}/dashboard/"
+            for server in found.of_kind("coordinator")
+            if server.other_port is not None
+        ),
     )
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_ZOOKEEPER_PORT = 2181
+"""Where every command looks for ZooKeeper by default."""
+
 _COLUMNS = columns("name kind state address #pid log")
 
 
@@ -100,8 +103,8 @@ def up(
 ) -> None:
     """Start the cluster, with existing data if there is any, and leave it running.
 
-    The command returns once a record has been written through every broker and read back. The first time, it fetches
-    the jars.
+    The command starts only the servers that are not up, on their earlier ports. It returns once a record has been
+    written through every broker and read back. The first time, it fetches the jars. Each instance serves the dashboard.
 
     \b
     kafka-coord dev up --brokers 3 --dir /tmp/coord
@@ -123,6 +126,8 @@ def up(
         zookeepers=zookeepers,
         coordinators=coordinators,
         coordinator_command=serve,
+        dashboards=coordinators,
+        zookeeper_port=_ZOOKEEPER_PORT,
         kafka_settings=KafkaSettings(replication=min(brokers, 3), for_instances=coordinators),
         on_progress=note,
     )
@@ -185,5 +190,6 @@ def _show(output: Format, found: ClusterStatus) -> None:
         summary=[
             f"Kafka {found.kafka_version} in {found.directory}",
             f"ZooKeeper at {found.zookeeper}, brokers at {found.bootstrap_servers}",
+            *([f"dashboard at {found.dashboards[0]}"] if found.dashboards else ()),
         ],
     )
