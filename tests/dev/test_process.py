@@ -161,11 +161,12 @@ def test_a_process_of_an_earlier_run_is_taken_over_and_left_alone(tmp_path: Path
     earlier = ChildProcess("earlier", ("sleep", "600"), tmp_path / "log")
     earlier.start()
     assert earlier.identity is not None
-    assert earlier.identity.command() == ("sleep", "600")
+    running = earlier.identity
+    eventually(lambda: running.command() == ("sleep", "600"))  # right after its exec it has no command line yet
     later = ChildProcess("later", ("false",), tmp_path / "log")
-    later.adopt(earlier.identity)
+    later.adopt(running)
     later.start()
-    assert (later.running, later.identity) == (True, earlier.identity), "it runs, so nothing was started"
+    assert (later.running, later.identity) == (True, running), "it runs, so nothing was started"
     later.stop()
     later.kill()
     assert earlier.running
