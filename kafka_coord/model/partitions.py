@@ -209,9 +209,12 @@ def unnested(value: Any, field: str, where: str) -> dict[TopicPartition, Any]:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Returns numbers as ranges: ``{0,1,2,3,7}`` → ``"0-3,7"``."""
+    ordered = sorted(numbers)
+    if ordered and isinstance(numbers, frozenset) and len(ordered) - 1 == ordered[-1] - ordered[0] > 0:
+        return f"{ordered[0]}-{ordered[-1]}"
     parts: list[str] = []
     first = last = None
-    for n in sorted(numbers):
+    for n in ordered:
         if last is not None and n == last + 1:
             last = n
             continue
@@ -229,8 +232,12 @@ def parse_ranges(written: object, where: str) -> frozenset[int]:
         raise MalformedValue(where, f"{fields.shown(written)} is not a list of partitions such as '0-3,7'")
     numbers: set[int] = set()
     for part in filter(None, written.split(",")):
-        low, _, high = part.partition("-")
-        first, last = int(low), int(high or low)
+        low, dash, high = part.partition("-")
+        first = int(low)
+        if not dash and first <= MAX_PARTITION and len(numbers) < MAX_PARTITIONS_PER_VALUE:
+            numbers.add(first)
+            continue
+        last = int(high or low)
         if last < first or last > MAX_PARTITION:
             raise MalformedValue(where, f"'{part}' is not a range of partitions")
         if last - first >= MAX_PARTITIONS_PER_VALUE or len(numbers) + last - first >= MAX_PARTITIONS_PER_VALUE:

@@ -34,7 +34,7 @@ def test_offsets_as_json_have_the_shape_in_docs_operations(rebalancing: Tree, co
     committed = [one.pop("committed_at") for one in found["offsets"]]
     assert [bool(one) for one in committed] == [True, True, True, False]
     row = {"topic": "flights", "holding": "owned", "start_offset": None, "end_offset": None}
-    row |= {"lag": None, "gone": None, "unresolved": None}
+    row |= {"lag": None, "gone": None, "lag_s": None, "lag_s_by": None, "unresolved": None}
     assert found == {
         "group": "delays",
         "state": "Rebalancing",
@@ -50,6 +50,8 @@ def test_offsets_as_json_have_the_shape_in_docs_operations(rebalancing: Tree, co
         "worst_lag": None,
         "lag_unknown": 4,
         "gone": None,
+        "lag_s": None,
+        "lag_s_by": None,
         "lag_note": "lag is unknown: no live broker is registered below /brokers/ids",
         "unreadable": [],
     }
@@ -136,7 +138,7 @@ def test_without_options_a_pipe_gets_all_three_parts_as_text(rebalancing: Tree, 
     ran = coord("groups", "describe", "delays")
     assert ran.code == 0
     assert "Rebalancing" in ran.out
-    assert "flights          3  c2     stopping          -      -    -    -     -" in ran.out.splitlines()
+    assert "flights          3  c2     stopping          -      -    -    -      -  -      -" in ran.out.splitlines()
     assert "no live broker is registered" in ran.err
     assert "\x1b" not in ran.out
 
