@@ -20,6 +20,8 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
 from kafka_coord.frontends.tls import Certificate
+from kafka_coord.groups.group import AgeBy
+from kafka_coord.groups.lag import LagService, NextRecords, probe_with
 from kafka_coord.model import Cause, GroupKind
 from kafka_coord.monitor.lag_metrics import LagSampler
 from kafka_coord.monitor.metrics import MetricsServer
@@ -35,6 +37,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 DOCUMENT = Path(__file__).parents[3] / "docs" / "observability.md"
 MOST_GROUPS = 1
 BOUNDED = {
+    "by": set(AgeBy),
     "cause": set(Cause),
     "endpoint": {"kafka", "socket", "metrics"},
     "kind": set(GroupKind),
@@ -70,7 +73,8 @@ def scraped(
     own = tmp_path_factory.mktemp("tls") / "own.pem"
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(own))
     shown = {"kafka": Certificate(own, None)}
-    lags = LagSampler(lambda: connect(zookeeper), {}, lambda: True, most=MOST_GROUPS, interval_s=0.2)
+    ages = LagService(next_records=NextRecords(probe_with(lambda: front.brokers, {})))
+    lags = LagSampler(lambda: connect(zookeeper), {}, lambda: True, most=MOST_GROUPS, interval_s=0.2, service=ages)
     server = MetricsServer("127.0.0.1:0", service, front.store, gateway.gateway, kafka, lags, renewed=shown)
     try:
 
@@ -78,7 +82,8 @@ def scraped(
             with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=20) as answer:
                 return answer.read().decode()
 
-        eventually(lambda: "group_lag_records{" in read() and "kafka_errors_total{" in read())
+        awaited = ("group_lag_records{", "group_lag_seconds{", "kafka_errors_total{")
+        eventually(lambda: all(one in read() for one in awaited))
         yield read()
     finally:
         server.close()
