@@ -7,8 +7,7 @@ from pathlib import Path
 from struct import pack
 
 from kafka_coord.monitor.audit import AuditRule, audit
-from kafka_coord.monitor.audit.sources import find_files, in_order
-from kafka_coord.monitor.audit.txnlog import CREATE, SET_DATA
+from kafka_coord.monitor.audit.txnlog import CREATE, SET_DATA, find_files, in_order
 
 
 def string(text: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.monitor.audit.sources import Segment, never_committed
+from kafka_coord.monitor.audit.txnlog import Segment, never_committed
 
 
 def span(epoch: int, first: int, last: int) -> Segment:

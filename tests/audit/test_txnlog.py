@@ -20,11 +20,8 @@ from hypothesis import strategies as st
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.monitor.audit import AuditRule, audit
-from kafka_coord.monitor.audit.jute import Truncated
-from kafka_coord.monitor.audit.snapshot import read_snapshot
-from kafka_coord.monitor.audit.sources import find_files, in_order
-from kafka_coord.monitor.audit.tree import ZnodeTree
-from kafka_coord.monitor.audit.txnlog import Txn, decode_txn, read_log
+from kafka_coord.monitor.audit.tree import ZnodeTree, read_snapshot
+from kafka_coord.monitor.audit.txnlog import Truncated, Txn, decode_txn, find_files, in_order, read_log
 from kafka_coord.zk import layout
 from tests.audit.scribe import GROUP, Scribe, make_root
 

@@ -43,9 +43,8 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import Trail
-from kafka_coord.monitor.audit.jute import Truncated
-from kafka_coord.monitor.audit.snapshot import read_snapshot
-from kafka_coord.monitor.audit.txnlog import decode_txn, read_log
+from kafka_coord.monitor.audit.tree import read_snapshot
+from kafka_coord.monitor.audit.txnlog import Truncated, decode_txn, read_log
 from kafka_coord.settings import host_and_port, load_settings
 from kafka_coord.zk.acl import parse_identities
 from kafka_coord.zk.options import parse_connect_string

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from kafka_coord.monitor.audit import AuditFinding, Report
 from kafka_coord.monitor.audit.auditor import Auditor
-from kafka_coord.monitor.audit.paths import ROOTS
+from kafka_coord.monitor.audit.state import ROOTS
 from kafka_coord.monitor.audit.tree import ZnodeTree
 from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELETE, MULTI, SET_DATA, Txn, TxnOperation
 from kafka_coord.zk.store import ANY_VERSION, Check, WatchType

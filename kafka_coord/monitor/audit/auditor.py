@@ -10,19 +10,33 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, RequestType, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
-from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
-from kafka_coord.monitor.audit.commands import command_faults, ledger_faults
-from kafka_coord.monitor.audit.coordinator_offsets import (
+from kafka_coord.monitor.audit.report import AuditFinding, AuditRule, Fault, Report
+from kafka_coord.monitor.audit.rules import (
+    acknowledgement_faults,
+    command_faults,
+    eviction_faults,
+    grace_faults,
+    granted_faults,
     is_awaited_end,
+    ledger_faults,
     offset_deleted_faults,
     offset_set_faults,
+    released_by,
+    released_faults,
     removal_faults,
+    start_faults,
+    was_unreadable,
 )
-from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, was_unreadable
-from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
-from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
-from kafka_coord.monitor.audit.report import AuditFinding, AuditRule, Fault, Report
-from kafka_coord.monitor.audit.rule_context import (
+from kafka_coord.monitor.audit.state import (
+    AuditedGroup,
+    AuditedRegistration,
+    Evicted,
+    Kind,
+    Outstanding,
+    StepContext,
+    Znode,
+    Znodes,
+    ZooKeeperState,
     note_group,
     note_instance,
     note_offsets_of_topic,
@@ -30,14 +44,6 @@ from kafka_coord.monitor.audit.rule_context import (
     note_request,
     note_retention,
     note_topic,
-)
-from kafka_coord.monitor.audit.state import (
-    AuditedGroup,
-    AuditedRegistration,
-    Evicted,
-    Outstanding,
-    StepContext,
-    ZooKeeperState,
 )
 from kafka_coord.monitor.audit.tree import Change, Step
 from kafka_coord.zk import layout

@@ -22,9 +22,8 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.auditor import Auditor
-from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.report import EventDocument, clock_time
-from kafka_coord.monitor.audit.state import StepContext
+from kafka_coord.monitor.audit.state import Kind, StepContext, Znode
 from kafka_coord.monitor.audit.tree import Change, Step, TreeNode
 from kafka_coord.zk import layout
 

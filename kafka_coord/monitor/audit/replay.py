@@ -7,20 +7,18 @@ from pathlib import Path
 
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.monitor.audit.auditor import Auditor
-from kafka_coord.monitor.audit.convergence import unsettled
-from kafka_coord.monitor.audit.paths import ROOTS
 from kafka_coord.monitor.audit.report import AuditFinding, AuditRule, Report
-from kafka_coord.monitor.audit.snapshot import read_snapshot
-from kafka_coord.monitor.audit.sources import begins_everything, find_files, in_order, missing_between
-from kafka_coord.monitor.audit.tree import Step, ZnodeTree
-from kafka_coord.monitor.audit.txnlog import Txn
+from kafka_coord.monitor.audit.rules import unsettled
+from kafka_coord.monitor.audit.state import ROOTS
+from kafka_coord.monitor.audit.tree import Step, ZnodeTree, read_snapshot
+from kafka_coord.monitor.audit.txnlog import Txn, begins_everything, find_files, in_order, missing_between
 
 Watcher = Callable[[Auditor, Step], None]
 """Receives each step before the auditor checks it, for example to collect a history."""
 
 
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
-    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`), checks each step, and
+    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.txnlog`), checks each step, and
     returns the report.
 
     ``chroot`` is the root of the coordinator's znodes. If ``running`` is true (the cluster was running when the log was

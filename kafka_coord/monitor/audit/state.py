@@ -1,9 +1,11 @@
-"""Holds the decoded state of all groups at one point in the log."""
+"""Holds the decoded state of all groups at one point in the log: what the rules check, and the pauses, topics, requests
+and settings that they use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import NamedTuple
 
 from kafka_coord.coordinator.kafka_znodes import decode_topic
@@ -20,10 +22,14 @@ from kafka_coord.model import (
     StartFetcher,
     StopFetcher,
     TopicInfo,
+    TopicOfOffsets,
     TopicPartition,
+    is_identity,
+    same_topic,
 )
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.retention import Retention
-from kafka_coord.monitor.audit.tree import Checked, Step, TreeNode
+from kafka_coord.monitor.audit.tree import Change, Checked, Step, TreeNode
 from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
@@ -317,3 +323,174 @@ class StepContext:
     def fenced_as(self, group: str, consumer: str) -> bool:
         """Returns whether the step checks the consumer's registration and its token (docs/protocol.md, section 4)."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked
+
+
+ROOTS = (layout.CONSUMERS, layout.BROKER_TOPICS)
+"""The only paths that the audit replays. All others in the log belong to Kafka or to other applications."""
+
+_MAX_KNOWN = 200_000
+
+
+class Kind(Enum):
+    EPOCH = auto()
+    COORDINATOR = auto()
+    INSTANCE = auto()
+    REQUEST = auto()
+    ALL_PAUSED = auto()
+    RETENTION = auto()
+    TOPIC = auto()
+    GROUP = auto()
+    MEMBERS = auto()
+    """``ids``, the parent of all registrations."""
+    REGISTRATION = auto()
+    LEDGER = auto()
+    CHANNEL = auto()
+    COMMAND = auto()
+    TARGET = auto()
+    HISTORY = auto()
+    SETTLED = auto()
+    TOPIC_OFFSETS = auto()
+    OFFSET = auto()
+    PAUSED = auto()
+    OTHER = auto()
+
+
+class Znode(NamedTuple):
+    """A parsed path. ``name`` is a consumer, topic or instance. ``leaf`` is a command or a partition."""
+
+    kind: Kind
+    group: str = ""
+    name: str = ""
+    leaf: str = ""
+
+
+_OTHER = Znode(Kind.OTHER)
+_SINGLE = {
+    layout.COORDINATOR_EPOCH: Znode(Kind.EPOCH),
+    layout.COORDINATOR: Znode(Kind.COORDINATOR),
+    layout.PAUSED: Znode(Kind.ALL_PAUSED),
+    layout.RETENTION: Znode(Kind.RETENTION),
+}
+_BELOW_GROUP = {
+    ("ids", 0): Kind.MEMBERS,
+    ("ids", 1): Kind.REGISTRATION,
+    ("owners", 1): Kind.LEDGER,
+    ("channel", 1): Kind.CHANNEL,
+    ("channel", 2): Kind.COMMAND,
+    ("offsets", 1): Kind.TOPIC_OFFSETS,
+    ("offsets", 2): Kind.OFFSET,
+    ("assignment", 0): Kind.TARGET,
+    ("history", 0): Kind.HISTORY,
+    ("settled", 0): Kind.SETTLED,
+    ("paused", 0): Kind.PAUSED,
+}
+_PARENTS = (
+    (f"{layout.COORDINATORS}/", Kind.INSTANCE),
+    (f"{layout.REQUESTS}/", Kind.REQUEST),
+    (f"{layout.BROKER_TOPICS}/", Kind.TOPIC),
+)
+_GROUPS = f"{layout.GROUPS}/"
+
+
+class Znodes:
+    """Parses paths and caches the results, because the same paths recur."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Znode] = {}
+
+    def of(self, path: str) -> Znode:
+        znode = self._known.get(path)
+        if znode is None:
+            znode = _znode(path)
+            if znode.kind not in {Kind.COMMAND, Kind.REQUEST}:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[path] = znode
+        return znode
+
+
+def _znode(path: str) -> Znode:
+    if path.startswith(_GROUPS):
+        group, *rest = path[len(_GROUPS) :].split("/")
+        if not rest:
+            return Znode(Kind.GROUP, group)
+        kind = _BELOW_GROUP.get((rest[0], len(rest) - 1))
+        return Znode(kind, group, *rest[1:]) if kind is not None else Znode(Kind.OTHER, group)
+    for prefix, kind in _PARENTS:
+        if path.startswith(prefix):
+            name, _, below = path[len(prefix) :].partition("/")
+            return Znode(kind, name=name) if not below else _OTHER
+    return _SINGLE.get(path, _OTHER)
+
+
+def note_instance(context: StepContext, znode: Znode, change: Change) -> None:
+    """Records the name of a running instance."""
+    if change.new is not None and change.new.session_id:
+        context.state.names.learn(change.new.session_id, f"instance {znode.name}")
+
+
+def note_pause(context: StepContext, znode: Znode, change: Change) -> None:
+    """Records a pause of one group or of all groups. An unreadable pause is still a pause."""
+    if change.new is not None and change.old is not None:
+        return
+    since = context.instant if change.new is not None else None
+    if znode.kind is Kind.ALL_PAUSED:
+        context.state.all_paused_since = since
+    else:
+        context.state.group(znode.group).paused_since = since
+
+
+def note_retention(context: StepContext, _znode: Znode, change: Change) -> None:
+    """Records the brokers' retention. Raises :class:`MalformedValue`."""
+    context.state.retention = None
+    found = fields.load(change.new.data, change.path) if change.new is not None else None
+    context.state.retention = Retention() if found is None else Retention.from_json(found, change.path)
+
+
+def note_topic(context: StepContext, znode: Znode, change: Change) -> None:
+    """Records a Kafka topic. Raises :class:`MalformedValue`."""
+    if change.new is None:
+        context.state.topics_since.pop(znode.name, None)
+        context.state.deleted_topics.add(znode.name)
+    elif change.old is None:
+        context.state.topics_since[znode.name] = context.instant
+    context.state.set_topic(znode.name, change.new)
+
+
+def note_request(context: StepContext, znode: Znode, change: Change) -> None:
+    """Records an operator's request. A withdrawn request stays recorded, because the coordinator may still execute it.
+    Raises :class:`MalformedValue`."""
+    if change.new is None:
+        return
+    request = Request.from_json(fields.load(change.new.data, change.path), change.path)
+    if request.answered:
+        context.state.answered.append(znode.name)
+        return
+    context.state.requests[znode.name] = request
+    if request.type is RequestType.EVICT and request.group in context.state.groups:
+        context.state.group(request.group).given_up.add(request.consumer)
+
+
+def note_group(context: StepContext, znode: Znode, change: Change) -> None:
+    """Records a group and its settings. Raises :class:`MalformedValue`."""
+    if change.new is None:
+        context.state.groups.pop(znode.group, None)
+        return
+    group = context.state.group(znode.group)
+    group.settings = None
+    where = layout.group(znode.group)
+    value = change.new.data
+    settings = GroupSettings.from_json(fields.load(value, where), where) if value else GroupSettings()
+    group.settings = settings
+    group.shortest_timeout_ms = min(group.shortest_timeout_ms, settings.rebalance_timeout_ms)
+
+
+def note_offsets_of_topic(context: StepContext, znode: Znode, change: Change) -> None:
+    """Records the identity in ``offsets/<topic>``, which shows which topic of that name the offsets belong to."""
+    group, topic = context.state.group(znode.group), znode.name
+    before = group.identities.pop(topic, "")
+    if change.new is None:
+        return
+    after = group.identities[topic] = TopicOfOffsets.read(change.new.data).identity
+    if is_identity(before) and is_identity(after) and not same_topic(before, after):
+        group.earlier_offsets.update(tp for tp in group.offsets if tp.topic == topic)

@@ -21,8 +21,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.audit import audit
 from kafka_coord.monitor.audit.auditor import Auditor
-from kafka_coord.monitor.audit.paths import Kind, Znode
-from kafka_coord.monitor.audit.state import StepContext
+from kafka_coord.monitor.audit.state import Kind, StepContext, Znode
 from kafka_coord.monitor.audit.tree import Change, Step
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.audit.sources import find_files, in_order
-from kafka_coord.monitor.audit.txnlog import CREATE, SET_DATA
+from kafka_coord.monitor.audit.txnlog import CREATE, SET_DATA, find_files, in_order
 from kafka_coord.zk import layout
 
 _FILE = "decisions.json"
