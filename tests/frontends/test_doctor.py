@@ -10,7 +10,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.state import read_groups
 from kafka_coord.monitor.doctor import Finding, Severity
-from kafka_coord.monitor.doctor.channel import check_channel
+from kafka_coord.monitor.doctor.instances import check_channel
 from kafka_coord.zk.store import Store
 from tests.coordinator.harness import FAST, World, open_store
 from tests.frontends.harness import HandConsumer, SocketInstance

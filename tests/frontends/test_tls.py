@@ -25,7 +25,7 @@ from kafka_coord.frontends.socket.access import GatewayOptions, SocketAccess, Us
 from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.doctor import channel
+from kafka_coord.monitor.doctor import instances
 from kafka_coord.zk.clock import SystemClock
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
@@ -314,11 +314,11 @@ def test_the_doctor_asks_a_tls_listener_and_finds_nothing_wrong_with_it(
 ):
     del world
     one = instance(tls=served(mutual)).start_elected()
-    answer = channel._ask(one.server.address)
+    answer = instances._ask(one.server.address)
     assert answer is None if not named else isinstance(answer, ClusterMetadata)
 
 
 def test_the_doctor_reports_a_port_where_no_instance_answers():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    assert "refused" in str(channel._ask(f"127.0.0.1:{port}"))
+    assert "refused" in str(instances._ask(f"127.0.0.1:{port}"))

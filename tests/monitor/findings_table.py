@@ -22,19 +22,16 @@ from kafka_coord.model import Action, Broker, GroupKind, Listener, PartitionSet,
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.doctor import (
-    access,
     brokers,
-    certificates,
-    channel,
     examination,
     groups,
-    groups_log,
+    instances,
     kafka_clients,
     lag,
     zookeeper,
 )
 from kafka_coord.monitor.doctor.findings import Finding
-from kafka_coord.monitor.doctor.four_letter import ServerFacts
+from kafka_coord.monitor.doctor.zookeeper import ServerFacts
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration
 from kafka_coord.zk.store import GetChildren, Node, Read, Stat
@@ -167,14 +164,14 @@ def acls(**given: Any) -> Any:
 
 def against_plan(deviations: Iterable[Any] = (), missing: Iterable[str] = (), hidden: Iterable[str] = ()) -> Checked:
     found = of(deviations=tuple(deviations), missing=tuple(missing), acls=acls(hidden=tuple(hidden)))
-    return replaced(access, lambda: access._check_plan(of(), of()), compare=answering(found))
+    return replaced(zookeeper, lambda: zookeeper._check_plan(of(), of()), compare=answering(found))
 
 
 def by_digest(tls: object) -> Checked:
     store = of(options=of(plan=of(), tls=tls, digest=of()))
     none = answering(iter(()))
     return replaced(
-        access, lambda: access.check_access(store), AclStore=SimpleNamespace, _check_plan=none, _check_kafka=none
+        zookeeper, lambda: zookeeper.check_access(store), AclStore=SimpleNamespace, _check_plan=none, _check_kafka=none
     )
 
 
@@ -184,11 +181,11 @@ ACCESS = [
     Case("contrary to the plan", against_plan([of(path="/a", open=True)]), CLOSED),
     Case("the ACL of /a is not as planned", against_plan([of(path="/a", open=False)]), CLOSED),
     Case("/a is missing", against_plan(missing=["/a"]), CLOSED),
-    Case("may change /a", lambda: access._check_open(acls(open=("/a",))), lambda: access._check_open(acls())),
+    Case("may change /a", lambda: zookeeper._check_open(acls(open=("/a",))), lambda: zookeeper._check_open(acls())),
     Case(
         "not allowed to read the ACL of /a",
-        lambda: access._check_open(acls(unreadable=("/a",))),
-        lambda: access._check_open(acls(open=tuple("abcdefghi"))),
+        lambda: zookeeper._check_open(acls(unreadable=("/a",))),
+        lambda: zookeeper._check_open(acls(open=tuple("abcdefghi"))),
     ),
     Case("not allowed to list /a", against_plan(hidden=["/a"]), CLOSED),
 ]
@@ -422,12 +419,12 @@ def listening(*numbers: int, members: int = 0, response: Any = None) -> Checked:
     named = of(coordinator=of(epoch=7, instance=1))
     seen = {str(n): of(observation=of(members={"s": member(1)})) for n in range(members)}
     answer = answering(named if response is None else response)
-    return replaced(channel, lambda: channel.check_channel(cluster(instances=both), seen), _ask=answer)
+    return replaced(instances, lambda: instances.check_channel(cluster(instances=both), seen), _ask=answer)
 
 
 def renewed(ends_in_ms: float | None = 90 * DAY_MS, *, unusable: bool = False) -> Checked:
     ends_s = None if ends_in_ms is None else (NOW_MS + ends_in_ms) / 1000
-    return lambda: certificates.findings({1: (certificates.Reported("channel", ends_s, unusable),)}, NOW_MS)
+    return lambda: instances.certificate_findings({1: (instances.Reported("channel", ends_s, unusable),)}, NOW_MS)
 
 
 CHANNEL = [
@@ -459,7 +456,7 @@ def listeners(first: str = "COORD", second: str = "COORD", addresses: Mapping[in
     )
 
 
-def instances(silent: Iterable[Any] = (), nodes: Iterable[tuple[int, str]] = ((1, "h1:9192"),)) -> Checked:
+def serving(silent: Iterable[Any] = (), nodes: Iterable[tuple[int, str]] = ((1, "h1:9192"),)) -> Checked:
     asked = of(ask_each=answering(({1: list(nodes)}, tuple(silent))))
     return replaced(
         kafka_clients,
@@ -532,8 +529,8 @@ KAFKA_CLIENTS = [
     Case("no instance beside broker 2", listeners(addresses={1: "h1:9192"}), listeners()),
     Case("no listener of broker 2 advertises", listeners(addresses={1: "h1:9192", 2: "h2:9999"}), listeners()),
     Case("listeners of different names", listeners("COORD", "OTHER"), listeners("OTHER", "OTHER")),
-    Case("instance 3 does not answer", instances([of(broker_id=3, reason="refused")]), instances()),
-    Case("directly to brokers: broker 1", instances(nodes=[(1, "h1:9092")]), instances(nodes=[(2, "h2:9092")])),
+    Case("instance 3 does not answer", serving([of(broker_id=3, reason="refused")]), serving()),
+    Case("directly to brokers: broker 1", serving(nodes=[(1, "h1:9092")]), serving(nodes=[(2, "h2:9092")])),
     Case("different serve.managed_groups", managed_by("a", "b"), managed_by("a", "a")),
     Case("/consumers/kafka/1 cannot be read", terms(b"\xff", b"{}"), terms(b"", b"{}")),
     Case("denies its instance a right", rights("1"), rights()),
@@ -555,12 +552,12 @@ KAFKA_CLIENTS = [
 def topic(replicas: tuple[int, int] = (3, 3), **settings: str) -> Any:
     usual = {"cleanup.policy": "compact", "compression.type": "producer", "min.insync.replicas": "2"}
     usual |= {"unclean.leader.election.enable": "false"} | {k.replace("_", "."): v for k, v in settings.items()}
-    return groups_log.Topic(usual, dict.fromkeys(range(PARTITIONS), replicas))
+    return kafka_clients.Topic(usual, dict.fromkeys(range(PARTITIONS), replicas))
 
 
 def log(found: Any = None, leaders: Mapping[int, int] | None = None, live: int = 3) -> Checked:
     led = dict.fromkeys(range(PARTITIONS), 1) if leaders is None else leaders
-    return lambda: groups_log.check_topic(found or topic(), InstanceDirectory({}, led), live, "b:9092")
+    return lambda: kafka_clients.check_topic(found or topic(), InstanceDirectory({}, led), live, "b:9092")
 
 
 ALL = dict.fromkeys(range(PARTITIONS), 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.monitor.doctor.certificates import Reported, certificates_in, findings
 from kafka_coord.monitor.doctor.findings import Severity
+from kafka_coord.monitor.doctor.instances import Reported, certificate_findings, certificates_in
 
 NOW_MS = 1_800_000_000_000
 DAY_S = 86_400
@@ -24,14 +24,14 @@ DAY_S = 86_400
 def test_a_certificate_is_reported_when_it_ends_soon_or_cannot_be_renewed(
     ends_in_s: int, unusable: bool, severities: list[Severity], words: str
 ) -> None:
-    found = list(findings({2: (Reported("channel", NOW_MS / 1000 + ends_in_s, unusable),)}, NOW_MS))
+    found = list(certificate_findings({2: (Reported("channel", NOW_MS / 1000 + ends_in_s, unusable),)}, NOW_MS))
     assert [one.severity for one in found] == severities
     assert words in found[0].what
     assert all(one.todo for one in found if one.severity is not Severity.OK)
 
 
 def test_without_certificates_there_is_no_finding() -> None:
-    assert list(findings({1: (), 2: ()}, NOW_MS)) == []
+    assert list(certificate_findings({1: (), 2: ()}, NOW_MS)) == []
 
 
 def test_the_page_of_metrics_is_read_and_odd_lines_are_left_out() -> None:
@@ -55,9 +55,9 @@ kafka_coord_renewal_unusable{of="users"} 1.0
     ],
 )
 def test_a_certificate_that_the_instance_presents_is_reported_too(of: str, ends_in_s: int, words: str) -> None:
-    (found,) = findings({2: (Reported(of, NOW_MS / 1000 + ends_in_s, False),)}, NOW_MS)
+    (found,) = certificate_findings({2: (Reported(of, NOW_MS / 1000 + ends_in_s, False),)}, NOW_MS)
     assert found.what == words
-    (fine,) = findings({2: (Reported(of, NOW_MS / 1000 + 15 * DAY_S, False),)}, NOW_MS)
+    (fine,) = certificate_findings({2: (Reported(of, NOW_MS / 1000 + 15 * DAY_S, False),)}, NOW_MS)
     assert fine.severity is Severity.OK
 
 
@@ -71,7 +71,7 @@ def test_a_certificate_that_the_instance_presents_is_reported_too(of: str, ends_
     ],
 )
 def test_what_has_no_certificate_is_reported_only_if_it_cannot_be_used(of: str, named: str) -> None:
-    (found,) = findings({2: (Reported(of, None, True),)}, NOW_MS)
+    (found,) = certificate_findings({2: (Reported(of, None, True),)}, NOW_MS)
     assert (found.severity, found.what.startswith(f"instance 2: {named} has been renewed")) == (Severity.WARNING, True)
-    (fine,) = findings({2: (Reported(of, None, False),)}, NOW_MS)
+    (fine,) = certificate_findings({2: (Reported(of, None, False),)}, NOW_MS)
     assert fine.severity is Severity.OK

@@ -61,11 +61,10 @@ from kafka_coord.monitor.dashboard.documents import (
 from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRows
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
-from kafka_coord.monitor.doctor.access import check_access
 from kafka_coord.monitor.doctor.findings import FindingDocument, info
-from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
+from kafka_coord.monitor.doctor.zookeeper import ServerFacts, check_access
 from kafka_coord.zk.store import Store
 
 MAX_ROWS = 100

@@ -19,12 +19,12 @@ from kafka_coord.groups.requests import read_requests
 from kafka_coord.groups.state import GroupSnapshot, read_groups, read_waiting
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import GroupKind, PartitionSet, Unreadable
-from kafka_coord.monitor.doctor import access, brokers, certificates, channel, kafka_clients, zookeeper
+from kafka_coord.monitor.doctor import brokers, instances, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor import groups as of_groups
 from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
-from kafka_coord.monitor.doctor.four_letter import ServerFacts
 from kafka_coord.monitor.doctor.lag import CHECK as LAG
 from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
+from kafka_coord.monitor.doctor.zookeeper import ServerFacts
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
@@ -70,7 +70,7 @@ def examine(
     yield from _made("zookeeper limits", lambda: zookeeper.check_session(store, session_timeout_ms))
     if writes:
         yield from _made("clocks", lambda: zookeeper.check_clock(store))
-    yield from _made("acls", access_findings or (lambda: access.check_access(store)))
+    yield from _made("acls", access_findings or (lambda: zookeeper.check_access(store)))
     of_brokers = list(_made("brokers", lambda: brokers.check_brokers(store)))
     yield from of_brokers
     if any(one.severity is Severity.ERROR for one in of_brokers):
@@ -79,7 +79,7 @@ def examine(
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))
     now_ms = round(store.clock.time() * 1000)
-    yield from _made("certificates", lambda: certificates.check_certificates(cluster, now_ms))
+    yield from _made("certificates", lambda: instances.check_certificates(cluster, now_ms))
     yield from _check_topics(cluster)
     yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, kafka or {}))
     yield from _made("groups", lambda: _check_groups(store, cluster, groups, lag))
@@ -120,7 +120,7 @@ def _check_groups(
 ) -> Iterator[Finding]:
     now_ms = round(store.clock.time() * 1000)
     snapshots = _seen_twice(store, cluster, [name for name in cluster.groups if names is None or name in names])
-    yield from channel.check_channel(cluster, snapshots)
+    yield from instances.check_channel(cluster, snapshots)
     queued, unreadable = read_requests(store)
     yield from of_groups.check_pause(cluster, now_ms)
     yield from of_groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)

@@ -1,34 +1,182 @@
-"""Checks the setup for stock Kafka clients: listeners, instances, and groups that the brokers also coordinate."""
+"""Checks the setup for stock Kafka clients: listeners, instances, groups that the brokers also coordinate, and the
+topic that stores client-assigned groups and their offsets."""
 
 from __future__ import annotations
 
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from kafka_coord.classic_groups.errors import named
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.errors import BrokerError, MalformedValue
-from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.groups.cluster import Reading
 from kafka_coord.groups.copies import GroupPositions, KafkaOffsetStore
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import duration, iso_time
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
+from kafka_coord.kafka.cluster import metadata_request
 from kafka_coord.kafka.coordinators import Ask
+from kafka_coord.kafka.errors import RIGHTS
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.json_fields import decimal
+from kafka_coord.model.partitions import ranges
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
-from kafka_coord.monitor.doctor.groups_log import check_log
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.retention import read_retention
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
-CHECK = "kafka clients"
-_METADATA = 4
+_GROUPS_LOG = "groups log"
+_DESCRIBE_CONFIGS, _METADATA, _OF_TOPIC = 1, 4, 2
+_UNKNOWN_ERROR = -1
+"""The code for a response that describes nothing, or more than the topic."""
+_MOST_REPLICAS = 3
+_MOST_IN_SYNC = (1 << 31) - 1
+_SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "unclean.leader.election.enable")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The groups log's topic, as a broker describes it: its settings and, for each partition, how many replicas it has
+    and how many of them are in sync. The errors say why the broker told nothing, and are 0 otherwise."""
+
+    settings: Mapping[str, str]
+    replicas: Mapping[int, tuple[int, int]]
+    settings_error: int = 0
+    replicas_error: int = 0
+
+
+def check_log(
+    instances: AskedInstances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
+) -> Iterator[Finding]:
+    """Checks the groups log's topic. Does nothing if the topic does not exist yet, since an instance will create it.
+    ``listeners`` are the brokers' listeners."""
+    if not directory.leaders:
+        return
+    topics, _ = instances.ask_each(directory.addresses, _read)
+    if not topics:
+        return  # other findings report that no instance answers
+    at = listeners[0].address if listeners else "BROKER:PORT"
+    findings = list(check_topic(next(iter(topics.values())), directory, brokers, at))
+    yield from findings
+    if not findings:
+        yield ok(_GROUPS_LOG, f"{TOPIC} has {PARTITIONS} partitions, is compacted, and is replicated correctly")
+
+
+def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, address: str) -> Iterator[Finding]:
+    """Checks the partitions and settings of the groups log's topic. ``address`` is a broker's address, for the commands
+    in the remedies."""
+    yield from _check_partitions(topic, directory, address)
+    wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+    why = {
+        "cleanup.policy": "Kafka may delete offsets that are still needed",
+        "unclean.leader.election.enable": "a leader that lacks acknowledged commits can be elected",
+    }
+    yield from _check_told(topic)
+    for name, value in wanted.items():
+        actual = topic.settings.get(name, value)
+        if actual != value:
+            yield error(_GROUPS_LOG, f"{TOPIC} has {name}={actual}, so {why[name]}", _set(address, name, value))
+    compression = topic.settings.get("compression.type", "producer")
+    if compression not in {"producer", "uncompressed"}:
+        what = f"{TOPIC} has compression.type={compression}, which no instance can load"
+        yield error(_GROUPS_LOG, what, _set(address, "compression.type", "producer"))
+    fewest = min((replicas for replicas, _ in topic.replicas.values()), default=0)
+    needed = min(_MOST_REPLICAS, brokers)
+    if topic.replicas and fewest < needed:
+        what = f"{TOPIC} has partitions with only {counted(fewest, 'replica')}; {brokers} brokers can hold {needed}"
+        todo = f"give each partition {needed} replicas with kafka-reassign-partitions.sh --bootstrap-server {address}"
+        yield warning(_GROUPS_LOG, what, todo)
+    in_sync = decimal(topic.settings.get("min.insync.replicas", "1"), _MOST_IN_SYNC)
+    if fewest >= _MOST_REPLICAS and in_sync is not None and not 2 <= in_sync < fewest:
+        what = f"{TOPIC} has min.insync.replicas={in_sync}, so " + (
+            "a commit is acknowledged as soon as one broker has it" if in_sync < 2 else "one dead broker stops commits"
+        )
+        yield warning(_GROUPS_LOG, what, _set(address, "min.insync.replicas", "2"))
+
+
+def _check_told(topic: Topic) -> Iterator[Finding]:
+    """Reports what the broker does not tell. What is unknown is neither good nor bad."""
+    if topic.settings_error:
+        what = f"the settings of {TOPIC} are unknown: DescribeConfigs is answered with {named(topic.settings_error)}"
+        todo = f"give this command's user (--kafka-property) DESCRIBE_CONFIGS on the topic {TOPIC}"
+        yield warning(_GROUPS_LOG, what, todo if topic.settings_error in RIGHTS else _ASK_AGAIN)
+    elif silent := [name for name in _SETTINGS if name not in topic.settings]:
+        yield warning(_GROUPS_LOG, f"the broker does not tell {', '.join(silent)} of {TOPIC}", _ASK_AGAIN)
+    if topic.replicas_error:
+        what = f"the replicas of {TOPIC} are unknown: Metadata is answered with {named(topic.replicas_error)}"
+        todo = f"give this command's user (--kafka-property) DESCRIBE on the topic {TOPIC}"
+        yield warning(_GROUPS_LOG, what, todo if topic.replicas_error in RIGHTS else _ASK_AGAIN)
+
+
+_ASK_AGAIN = f"ask the brokers: kafka-topics.sh --describe --topic {TOPIC}"
+
+
+def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) -> Iterator[Finding]:
+    missing = [number for number in range(PARTITIONS) if number not in directory.leaders]
+    extra = [number for number in directory.leaders if number >= PARTITIONS]
+    if missing:
+        what = f"{TOPIC} has no {_named(missing)}, so some groups have no coordinator"
+        todo = f"kafka-topics.sh --bootstrap-server {address} --alter --topic {TOPIC} --partitions {PARTITIONS}"
+        yield error(_GROUPS_LOG, what, todo)
+    if extra:
+        what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
+        yield warning(
+            _GROUPS_LOG, what, "do nothing: Kafka cannot remove partitions, and the unused partitions stay empty"
+        )
+    leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
+    if leaderless:
+        what = f"{TOPIC} has no live leader for {_named(leaderless)}, so some groups have no coordinator"
+        yield error(_GROUPS_LOG, what, "start the brokers that hold the replicas")
+    behind = [number for number, (replicas, in_sync) in topic.replicas.items() if in_sync < replicas]
+    if behind and not leaderless:
+        what = f"{TOPIC} has out-of-sync replicas in {_named(behind)}"
+        yield warning(_GROUPS_LOG, what, "start the brokers that are down, or wait until they have caught up")
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"{plural('partition', len(numbers))} {ranges(numbers)}"
+
+
+def _set(address: str, name: str, value: str) -> str:
+    return (
+        f"kafka-configs.sh --bootstrap-server {address} --alter --entity-type topics --entity-name {TOPIC}"
+        f" --add-config {name}={value}"
+    )
+
+
+async def _read(ask: Ask) -> Topic:
+    form = message("DescribeConfigsRequest")
+    resource = form.struct("DescribeConfigsResource")(
+        resource_type=_OF_TOPIC, resource_name=TOPIC, configuration_keys=_SETTINGS
+    )
+    configs = await ask("DescribeConfigs", _DESCRIBE_CONFIGS, form(resources=(resource,)))
+    metadata = await ask("Metadata", _METADATA, metadata_request([TOPIC], _METADATA))
+    return Topic(
+        {one.name: one.value or "" for result in configs.results for one in result.configs},
+        {
+            part.partition_index: (len(part.replica_nodes), len(part.isr_nodes))
+            for found in metadata.topics
+            for part in found.partitions
+        },
+        _error_of(configs.results),
+        _error_of(metadata.topics),
+    )
+
+
+def _error_of(described: Sequence[Any]) -> int:
+    return int(described[0].error_code) if len(described) == 1 else _UNKNOWN_ERROR
+
+
+_CLIENTS = "kafka clients"
 _ASKING_S = 5.0
 
 
@@ -48,7 +196,9 @@ def check_kafka_clients(store: Store, properties: Mapping[str, str]) -> Iterator
     findings += _check_retention(store)
     yield from findings
     if not findings:
-        yield ok(CHECK, f"{len(directory.addresses)} instances serve Kafka clients, and each broker advertises its own")
+        yield ok(
+            _CLIENTS, f"{len(directory.addresses)} instances serve Kafka clients, and each broker advertises its own"
+        )
     yield from check_log(instances, directory, len(brokers), _bootstrap(directory, brokers))
     yield from _check_native_groups(instances, _bootstrap(directory, brokers), properties)
 
@@ -62,7 +212,7 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
         if address is None:
             what = f"no instance beside broker {number} serves Kafka clients, so its groups have no coordinator"
             todo = f"run kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
-            yield error(CHECK, what, todo)
+            yield error(_CLIENTS, what, todo)
             continue
         names[number] = {one.name for one in broker.listeners if _is_same(one.address, address)}
         if not names[number]:
@@ -72,11 +222,13 @@ def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) ->
                 f"give broker {number} a listener with advertised address {address} and restart it, or start the"
                 " instance with --listen-kafka at an advertised address"
             )
-            yield error(CHECK, what, todo)
+            yield error(_CLIENTS, what, todo)
     if names and all(names.values()) and not set.intersection(*names.values()):
         shown = ", ".join(f"{number}: {', '.join(sorted(found))}" for number, found in sorted(names.items()))
         what = f"the brokers advertise their instances on listeners of different names ({shown})"
-        yield error(CHECK, what, "give that listener the same name on all brokers, and restart the brokers you changed")
+        yield error(
+            _CLIENTS, what, "give that listener the same name on all brokers, and restart the brokers you changed"
+        )
 
 
 def _check_instances(instances: AskedInstances, directory: InstanceDirectory) -> Iterator[Finding]:
@@ -89,7 +241,7 @@ def _check_instances(instances: AskedInstances, directory: InstanceDirectory) ->
     nodes_of, silent = instances.ask_each(directory.addresses, names)
     for one in silent:
         todo = "check that it is running, and that this host can reach its --listen-kafka address; see its log"
-        yield error(CHECK, f"instance {one.broker_id} does not answer: {one.reason}", todo)
+        yield error(_CLIENTS, f"instance {one.broker_id} does not answer: {one.reason}", todo)
     for number, nodes in nodes_of.items():
         past = {
             node: address
@@ -100,7 +252,7 @@ def _check_instances(instances: AskedInstances, directory: InstanceDirectory) ->
             shown = ", ".join(f"broker {node} at {address}" for node, address in sorted(past.items()))
             what = f"instance {number} sends its clients directly to brokers: {shown}"
             todo = f"restart instance {number} with --broker-listener set to the listener that advertises instances"
-            yield error(CHECK, what, todo)
+            yield error(_CLIENTS, what, todo)
 
 
 def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterator[Finding]:
@@ -121,11 +273,11 @@ def _check_managed_groups(store: Store, directory: InstanceDirectory) -> Iterato
     if unread := reading.unreadable:
         what = f"{some([one.path for one in unread], 3)} cannot be read, so the serve.managed_groups of their instances"
         todo = "the next instance that takes the partition over writes it again; restart the one that holds it"
-        yield warning(CHECK, f"{what} were not compared: {unread[0].reason}", todo)
+        yield warning(_CLIENTS, f"{what} were not compared: {unread[0].reason}", todo)
     if len(set(patterns.values())) > 1:
         shown = ", ".join(f"{broker}: {pattern or 'none'}" for broker, pattern in sorted(patterns.items()))
         what = f"the instances have different serve.managed_groups ({shown}), so a group's kind depends on its instance"
-        yield warning(CHECK, what, "give all instances the same setting, and restart those you changed")
+        yield warning(_CLIENTS, what, "give all instances the same setting, and restart those you changed")
 
 
 def _check_rights(store: Store) -> Iterator[Finding]:
@@ -138,11 +290,11 @@ def _check_rights(store: Store) -> Iterator[Finding]:
         if code is not None:
             number = path.rpartition("/")[2]
             what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
-            yield error(CHECK, what, f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}")
+            yield error(_CLIENTS, what, f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}")
     for unread in reading.unreadable:
         what = f"{unread.path} cannot be read, so it is unknown which right a broker denies its instance"
         todo = "see that instance's log; a restart of the instance writes the znode again if a right is missing"
-        yield error(CHECK, f"{what}: {unread.reason}", todo)
+        yield error(_CLIENTS, f"{what}: {unread.reason}", todo)
 
 
 def _error_in(where: str, node: Node) -> str:
@@ -154,7 +306,7 @@ def _check_retention(store: Store) -> Iterator[Finding]:
         yield from check_retention(read_retention(store), round(store.clock.time() * 1000))
     except MalformedValue as failed:
         what = f"{layout.RETENTION} cannot be read, so no offsets expire: {failed}"
-        yield error(CHECK, what, "delete the znode; the instances write it again")
+        yield error(_CLIENTS, what, "delete the znode; the instances write it again")
 
 
 def check_retention(found: Retention, now_ms: int) -> Iterator[Finding]:
@@ -165,18 +317,18 @@ def check_retention(found: Retention, now_ms: int) -> Iterator[Finding]:
     if silent:
         what = f"no instance may read the settings of {plural('broker', len(silent))} {', '.join(silent)}, so"
         todo = "give the instance's user DESCRIBE_CONFIGS on the cluster"
-        yield warning(CHECK, f"{what} Kafka's defaults apply there", todo)
+        yield warning(_CLIENTS, f"{what} Kafka's defaults apply there", todo)
     if len({one.retention_ms for one in brokers.values()}) > 1:
         shown = ", ".join(f"{number}: {duration(one.retention_ms)}" for number, one in brokers.items())
         what = f"the brokers have different offsets.retention.minutes ({shown}); the longest applies"
-        yield warning(CHECK, what, "give all brokers the same setting, and restart those you changed")
+        yield warning(_CLIENTS, what, "give all brokers the same setting, and restart those you changed")
     ends_ms = found.since_ms + found.in_force_ms
     if found.since_ms and now_ms < ends_ms:
         what = (
             f"the brokers keep the offsets of unused groups for a shorter time than before: for"
             f" {duration(found.in_force_ms)}, so the first ones expire at {iso_time(ends_ms)}"
         )
-        yield warning(CHECK, what, "if that is too short, raise offsets.retention.minutes on a broker before then")
+        yield warning(_CLIENTS, what, "if that is too short, raise offsets.retention.minutes on a broker before then")
 
 
 def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:

@@ -1,16 +1,85 @@
-"""Checks ZooKeeper itself: versions, speed, limits, sessions and clocks."""
+"""Checks ZooKeeper itself: versions, speed, limits, sessions and clocks, as its servers tell them in four-letter words,
+and the access to its znodes: those that anyone may change, ACLs that differ from the plan, and passwords in clear
+text."""
 
 from __future__ import annotations
 
+import re
+import socket
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from kafka_coord.errors import NoAuth, NoNode
+from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
-from kafka_coord.monitor.doctor.four_letter import ServerFacts, ask_servers
 from kafka_coord.zk import layout
+from kafka_coord.zk.acl import AclPlan, open_to_change
+from kafka_coord.zk.acl_tree import AclStore, TreeAcls, compare, read_tree_acls
 from kafka_coord.zk.options import parse_connect_string
 from kafka_coord.zk.store import Store
+
+TIMEOUT_S = 2.0
+_MAX_ANSWER = 1 << 20
+_VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """One server's responses. ``problem`` says why it did not answer. ``metrics`` is empty if the server's whitelist
+    allows only ``srvr``, which ZooKeeper always allows."""
+
+    server: str
+    version: tuple[int, int, int] | None = None
+    mode: str = ""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    reached: bool = False
+
+
+def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
+    """Queries all servers (``host:port``) at once and returns their responses. Waits at most a few seconds for each
+    server."""
+    wanted = tuple(servers)
+    with ThreadPoolExecutor(max_workers=min(16, max(1, len(wanted))), thread_name_prefix="doctor") as pool:
+        return tuple(pool.map(_ask, wanted))
+
+
+def _ask(server: str) -> ServerFacts:
+    try:
+        response = _word(server, "srvr")
+    except OSError as problem:
+        return ServerFacts(server, problem=problem.strerror or str(problem) or type(problem).__name__)
+    version = _VERSION.search(response)
+    if version is None:
+        return ServerFacts(server, problem="does not answer srvr", reached=True)
+    mode = next((line.partition(":")[2].strip() for line in response.splitlines() if line.startswith("Mode:")), "")
+    major, minor, patch = (int(part or 0) for part in version.groups())
+    return ServerFacts(server, (major, minor, patch), mode, _metrics(server), reached=True)
+
+
+def _metrics(server: str) -> dict[str, str]:
+    """Returns the values from ``mntr`` and ``conf`` in one mapping, which is empty if the whitelist forbids both."""
+    metrics: dict[str, str] = {}
+    for word, separator in (("mntr", "\t"), ("conf", "=")):
+        try:
+            lines = _word(server, word).splitlines()
+        except OSError:
+            continue
+        metrics |= {name: value.strip() for name, mark, value in (line.partition(separator) for line in lines) if mark}
+    return metrics
+
+
+def _word(server: str, word: str) -> str:
+    host, _, port = server.rpartition(":")
+    answer = bytearray()
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S) as connection:
+        connection.sendall(word.encode())
+        while len(answer) < _MAX_ANSWER and (part := connection.recv(65_536)):
+            answer += part
+    return answer.decode("utf-8", errors="replace")
+
 
 MULTI_READ_SINCE = (3, 6, 0)
 MAINTAINED_SINCE = (3, 8, 0)
@@ -201,3 +270,81 @@ def check_clock(store: Store) -> Iterator[Finding]:
         yield warning(check, what, todo)
     else:
         yield ok(check, "this host's clock agrees with ZooKeeper's")
+
+
+MOST_OF_A_KIND = 500
+"""The maximum number of znodes of each kind that the doctor checks. ``acl check`` has no limit."""
+
+_ACLS = "acls"
+_DOC = "docs/operations.md, Security"
+
+
+def check_access(store: Store) -> Iterator[Finding]:
+    """Checks whether anyone may change the coordination znodes, and whether the ACLs follow the plan."""
+    if not isinstance(store, AclStore):
+        return
+    options = store.options
+    if options.plan is not None:
+        yield from _check_plan(store, options.plan)
+    else:
+        yield from _check_open(read_tree_acls(store, MOST_OF_A_KIND))
+    yield from _check_kafka(store)
+    if options.tls is None and options.digest is not None:
+        what = "this client sends its ZooKeeper password in clear text, because it uses the digest scheme without TLS"
+        yield warning(_ACLS, what, "set zookeeper.tls, or make sure that no one can eavesdrop on the network")
+
+
+def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
+    found = compare(store, plan, MOST_OF_A_KIND)
+    todo = "kafka-coord acl check lists all of them, and kafka-coord acl apply corrects them"
+    wide = [one.path for one in found.deviations if one.open]
+    other = [one.path for one in found.deviations if not one.open]
+    if wide:
+        yield warning(_ACLS, f"anyone who can reach ZooKeeper may change {some(wide, 3)}, contrary to the plan", todo)
+    if other:
+        yield warning(_ACLS, f"the ACL of {some(other, 3)} is not as planned", todo)
+    if found.missing:
+        yield warning(_ACLS, f"{some(found.missing, 3)} is missing, and consumers are not allowed to create it", todo)
+    yield from _check_hidden(found.acls)
+    if not (found.deviations or found.missing):
+        yield ok(_ACLS, f"the ACLs of {found.acls.looked_at} znodes match the plan")
+
+
+def _check_open(found: TreeAcls) -> Iterator[Finding]:
+    wide = found.open
+    if found.looked_at and len(wide) == found.looked_at:
+        todo = f"this is fine on a trusted network; otherwise configure identities ({_DOC})"
+        yield info(_ACLS, f"anyone who can reach ZooKeeper may change everything below {layout.CONSUMERS}", todo)
+    elif wide:
+        todo = f"give all instances and consumers the same settings; the other znodes are not open ({_DOC})"
+        yield warning(_ACLS, f"anyone who can reach ZooKeeper may change {some(wide, 3)}", todo)
+    elif found.looked_at:
+        yield ok(_ACLS, f"the znodes below {layout.CONSUMERS} are closed to unauthorised clients")
+    if found.unreadable:
+        what = f"this client is not allowed to read the ACL of {some(found.unreadable, 3)}"
+        yield warning(_ACLS, what, "check this client's credentials")
+    yield from _check_hidden(found)
+
+
+def _check_hidden(found: TreeAcls) -> Iterator[Finding]:
+    if found.hidden:
+        yield warning(
+            _ACLS,
+            f"this client is not allowed to list {some(found.hidden, 3)}",
+            "check this client's credentials, and which identity created the znode",
+        )
+
+
+def _check_kafka(store: AclStore) -> Iterator[Finding]:
+    """Checks the ACLs of Kafka's own znodes that the coordinator relies on."""
+    paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
+    wide = [
+        path
+        for path, one in zip(paths, store.read_acls(paths), strict=True)
+        if one is not None and not isinstance(one, NoAuth) and open_to_change(one.acl)
+    ]
+    if wide:
+        what = f"anyone who can reach ZooKeeper may change Kafka's own {' and '.join(wide)}"
+        yield info(
+            _ACLS, what, "to close them, set zookeeper.set.acl=true in Kafka and run zookeeper-security-migration.sh"
+        )

@@ -15,8 +15,7 @@ from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.doctor import Finding, Severity
-from kafka_coord.monitor.doctor.groups_log import Topic, check_topic
-from kafka_coord.monitor.doctor.kafka_clients import _check_listeners, check_kafka_clients
+from kafka_coord.monitor.doctor.kafka_clients import Topic, _check_listeners, check_kafka_clients, check_topic
 from kafka_coord.zk import layout
 from tests.frontends.kafka.conftest import Front, published
 from tests.frontends.kafka.java import KafkaTools
