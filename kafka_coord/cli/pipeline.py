@@ -19,7 +19,7 @@ from kafka_coord.groups.managed import read_trail
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafka_coord.spark.jobs.history import HistoryReport
+    from kafka_coord.spark.jobs import HistoryReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,11 +153,10 @@ def history(
     kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/history
     kafka-coord pipeline run history --group delays --group fares --output /tmp/history
     """
-    from kafka_coord.spark.checking import require_versions
+    from kafka_coord.spark.session import require_versions
 
     require_versions()
-    from kafka_coord.spark.jobs.evidence import read_evidence
-    from kafka_coord.spark.jobs.history import write_history
+    from kafka_coord.spark.jobs import read_evidence, write_history
     from kafka_coord.spark.sinks.files import local_directory
 
     if not paths and not groups:

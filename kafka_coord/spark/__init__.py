@@ -17,7 +17,7 @@ def register(spark: Any) -> None:
     """Registers ``format("kafka_coord")`` with the Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
     pyspark, pandas or pyarrow is missing or its version is not supported.
     """
-    from kafka_coord.spark.checking import require_versions
+    from kafka_coord.spark.session import require_versions
 
     require_versions()
     from kafka_coord.spark.source import KafkaCoordSource

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.spark.jobs.evidence import Evidence, HeldPartition, ReadPosition, read_evidence
-from kafka_coord.spark.jobs.history import data_set
-from kafka_coord.spark.jobs.publishing import publishing
+from kafka_coord.spark.jobs import Evidence, HeldPartition, ReadPosition, data_set, publishing, read_evidence
 from tests.chaos.journal import read_produced, read_run
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.spark.jobs.evidence import Evidence, HeldPartition, ReadPosition
+from kafka_coord.spark.jobs import Evidence, HeldPartition, ReadPosition
 from tests.chaos.lag import RunEvidence, read_run_evidence, write_lag
 from tests.chaos.night import Night
 from tests.spark.conftest import spark

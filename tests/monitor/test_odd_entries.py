@@ -128,7 +128,7 @@ def test_a_timeline_ends_where_a_decision_is_missing() -> None:
 
 
 def test_the_history_job_reads_the_other_entries(tmp_path: Path) -> None:
-    evidence = pytest.importorskip("kafka_coord.spark.jobs.evidence")
+    evidence = pytest.importorskip("kafka_coord.spark.jobs")
     good = {"generation": 3, "epoch": 7, "decided_at": "2026-01-01T00:00:00Z"}
     shown, znode = tmp_path / "delays.json", tmp_path / "fares.json"
     shown.write_text(json.dumps([good, {**good, "decided_at": "moon"}, {"generation": []}]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.spark.checking import SUPPORTED, require_java, require_versions
+from kafka_coord.spark.session import SUPPORTED, require_java, require_versions
 
 FITTING = {"pyspark": "4.2.0", "pandas": "2.3.3", "pyarrow": "21.0.0"}
 

@@ -12,7 +12,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.spark import fetching
-from kafka_coord.testing.fake_log import FakeClient, FakeLogs, FakeMessage
+from kafka_coord.testing.fake_cluster import FakeClient, FakeLogs, FakeMessage
 from tests.waiting import eventually
 
 Record = tuple[int, int]

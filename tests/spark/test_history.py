@@ -13,8 +13,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.groups.managed import read_trail
 from kafka_coord.model import Cause, Request, RequestType
-from kafka_coord.spark.jobs.evidence import DecidedAt, Evidence, HeldPartition, read_evidence
-from kafka_coord.spark.jobs.history import write_history
+from kafka_coord.spark.jobs import DecidedAt, Evidence, HeldPartition, read_evidence, write_history
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 from tests.audit.conftest import logged_server, world

@@ -24,8 +24,15 @@ from kafka_coord.errors import MalformedValue, NotFound, RequestRefused, Setting
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.ranges import OffsetRanges
 from kafka_coord.spark.sinks import DatabaseTable, ParquetTable, TableWriter, exactly_once, files, read_table
-from kafka_coord.spark.sinks.log import STATE_EVERY, CommitConflict, TableLog
-from kafka_coord.spark.sinks.manifest import Piece, TableCommit, TableState, commit_name
+from kafka_coord.spark.sinks.parquet import (
+    STATE_EVERY,
+    CommitConflict,
+    Piece,
+    TableCommit,
+    TableLog,
+    TableState,
+    commit_name,
+)
 from tests.spark.postgres import connecting, postgres
 
 SCHEMA = "topic string, partition int, offset bigint, value string"

@@ -73,7 +73,7 @@ def flights(
     kafka-coord pipeline run flights --group delays --topics flights --output /data/delays --once
     kafka-coord pipeline run flights --group delays --topics flights --output /mnt/d --master spark://host:7077
     """
-    from kafka_coord.spark.checking import require_versions
+    from kafka_coord.spark.session import require_versions
 
     require_versions()
     from kafka_coord.dev.jobs.flights import decoded
@@ -147,7 +147,7 @@ def report(
     kafka-coord pipeline report --output /data/delays
     kafka-coord pipeline report --output /data/delays --window '6 hours' --format json
     """
-    from kafka_coord.spark.checking import require_versions
+    from kafka_coord.spark.session import require_versions
 
     require_versions()
     from kafka_coord.dev.jobs.delays import Windows, write_report

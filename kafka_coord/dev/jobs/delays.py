@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import MalformedValue, SettingsError
-from kafka_coord.spark.jobs.publishing import last_published, publishing
+from kafka_coord.spark.jobs import last_published, publishing
 from kafka_coord.spark.sinks import read_table
 from kafka_coord.spark.sinks.files import local_directory
 

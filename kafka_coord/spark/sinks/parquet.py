@@ -1,9 +1,19 @@
-"""A parquet table that holds every record once. Any number of Spark applications may write to it concurrently.
+"""A parquet table that holds every record once, and the log of its commits. Any number of Spark applications may write
+to it concurrently.
 
 An append first writes its rows to new files. It then commits these files and their offsets in one file of the table's
 log. After a crash, Spark may repeat a batch, perhaps with other boundaries, and another member of the group may have
 written the same records. So before an append commits, it drops the rows whose offsets the table already covers. Readers
 see only committed rows.
+
+::
+
+    TABLE/_commits/00000000000000000007.json   Commit number 7, created by the first writer to get there
+    TABLE/_commits/state.json                  a TableState, so that readers need not read all commits
+    TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit lists them
+
+A writer creates a commit as the successor of the last commit that it read. If its number is taken, the writer reads the
+existing commit with that number and decides again, so that every commit takes all earlier commits into account.
 """
 
 from __future__ import annotations
@@ -14,18 +24,16 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.errors import NotFound, RequestRefused, SettingsError
+from kafka_coord.errors import MalformedValue, NotFound, RequestRefused, SettingsError, UnknownVersion
 from kafka_coord.model.names import legal
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
 from kafka_coord.spark.sinks import files
 from kafka_coord.spark.sinks.batches import ForeachBatch, require_key_columns
-from kafka_coord.spark.sinks.log import CommitConflict, TableLog
-from kafka_coord.spark.sinks.manifest import Piece, TableCommit, TableState
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,6 +41,213 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
+
+VERSION = 1
+_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The parquet ``files`` that one append wrote into ``data/<name>``."""
+
+    name: str
+    files: tuple[str, ...]
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "files": list(self.files), "rows": self.rows}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Piece:
+        return cls(str(value["name"]), tuple(map(str, value["files"])), int(value["rows"]))
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """One commit to a table, at ``at_ms`` (ms since 1970). It adds ``ranges``, whose rows are in ``piece``, to the
+    covered offsets, and removes ``forget`` from them. The table's first commit sets its ``group`` and ``schema``
+    (Spark's JSON)."""
+
+    at_ms: int
+    ranges: OffsetRanges = NO_RANGES
+    piece: Piece | None = None
+    forget: OffsetRanges = NO_RANGES
+    group: str = ""
+    schema: str = ""
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = {"version": VERSION, "at_ms": self.at_ms}
+        if self.ranges:
+            value["ranges"] = self.ranges.to_json()
+        if self.piece is not None:
+            value["piece"] = self.piece.to_json()
+        if self.forget:
+            value["forget"] = self.forget.to_json()
+        if self.group:
+            value |= {"group": self.group, "schema": self.schema}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, content: bytes, where: str) -> TableCommit:
+        """Reads the value. Raises :class:`MalformedValue` and :class:`UnknownVersion`."""
+        value = _load(content, where)
+        try:
+            return cls(
+                at_ms=int(value["at_ms"]),
+                ranges=OffsetRanges.from_json(value.get("ranges", {}), where),
+                piece=Piece.from_json(value["piece"]) if "piece" in value else None,
+                forget=OffsetRanges.from_json(value.get("forget", {}), where),
+                group=str(value.get("group", "")),
+                schema=str(value.get("schema", "")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedValue(where, f"not a table commit ({error!r})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The state of a table after commit ``number``, or before the first commit if ``number`` is -1."""
+
+    number: int = -1
+    group: str = ""
+    schema: str = ""
+    covered: OffsetRanges = NO_RANGES
+    pieces: tuple[Piece, ...] = ()
+
+    def after(self, commit: TableCommit) -> TableState:
+        return replace(
+            self,
+            number=self.number + 1,
+            group=commit.group or self.group,
+            schema=commit.schema or self.schema,
+            covered=(self.covered | commit.ranges) - commit.forget,
+            pieces=self.pieces if commit.piece is None else (*self.pieces, commit.piece),
+        )
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the table."""
+        return sum(piece.rows for piece in self.pieces)
+
+    def encode(self) -> bytes:
+        value = {
+            "version": VERSION,
+            "number": self.number,
+            "group": self.group,
+            "schema": self.schema,
+            "covered": self.covered.to_json(),
+            "pieces": [piece.to_json() for piece in self.pieces],
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, content: bytes, where: str) -> TableState:
+        """Reads the value. Raises :class:`MalformedValue` and :class:`UnknownVersion`."""
+        value = _load(content, where)
+        try:
+            return cls(
+                number=int(value["number"]),
+                group=str(value["group"]),
+                schema=str(value["schema"]),
+                covered=OffsetRanges.from_json(value["covered"], where),
+                pieces=tuple(Piece.from_json(piece) for piece in value["pieces"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedValue(where, f"not the state of a table ({error!r})") from None
+
+
+def commit_name(number: int) -> str:
+    return f"{number:0{_DIGITS}d}.json"
+
+
+def _load(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise MalformedValue(where, f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise MalformedValue(where, "not a JSON object")
+    if value.get("version") != VERSION:
+        raise UnknownVersion(where, f"version {value.get('version')!r}; this release supports {VERSION}")
+    return value
+
+
+STATE_EVERY = 50
+_STATE = "state.json"
+
+
+class CommitConflict(Exception):
+    """Another writer committed first. ``state`` is the table's current state."""
+
+    def __init__(self, state: TableState) -> None:
+        super().__init__(f"the table is already at commit {state.number}")
+        self.state = state
+
+
+class TableLog:
+    """Reads and writes a table's ``_commits``. Caches the state, because commits never change. Not thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known = TableState()
+
+    def load(self) -> TableState:
+        """Returns the table's current state. Raises :class:`MalformedValue` for a log that cannot be read."""
+        first = self._known.number < 0
+        state = self._refreshed(self._kept() if first else self._known)
+        if first and (newest := self._newest()) > state.number:
+            state = self._refreshed(state)  # another writer may have just committed it
+            if newest > state.number:
+                raise MalformedValue(
+                    str(self._folder / commit_name(state.number + 1)),
+                    f"the commit is missing although commit {newest} exists: restore the file",
+                )
+        self._known = state
+        return state
+
+    def _refreshed(self, state: TableState) -> TableState:
+        while (content := _read(self._folder / commit_name(state.number + 1))) is not None:
+            state = state.after(TableCommit.decode(content, str(self._folder / commit_name(state.number + 1))))
+        return state
+
+    def _newest(self) -> int:
+        return max((int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()), default=-1)
+
+    def commit(self, state: TableState, commit: TableCommit) -> TableState:
+        """Appends ``commit`` as the successor of ``state``. Returns the new state. If ``state`` is no longer the
+        newest, commits nothing and raises :class:`CommitConflict`.
+        """
+        number = state.number + 1
+        if not files.create(self._folder / commit_name(number), commit.encode()):
+            raise CommitConflict(self.load())
+        self._known = state.after(commit)
+        if number and number % STATE_EVERY == 0:
+            self._keep(self._known)
+        return self._known
+
+    def _kept(self) -> TableState:
+        content = _read(self._folder / _STATE)
+        if content is None:
+            return TableState()
+        try:
+            return TableState.decode(content, str(self._folder / _STATE))
+        except MalformedValue as error:
+            log.warning("reading all commits of the table, because its state file is unreadable: %s", error)
+            return TableState()
+
+    def _keep(self, state: TableState) -> None:
+        try:
+            files.replace(self._folder / _STATE, state.encode())
+        except OSError as error:  # the commit exists, and the state file only saves time for readers
+            log.warning("cannot write the table's state file, so readers will be slower: %s", error)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
 
 DAY_S = 24 * 3600.0
 _COMMITS = "_commits"

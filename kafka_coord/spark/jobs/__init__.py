@@ -1,1 +1,0 @@
-"""The batch job ``history``, which analyses coordinator decisions. The sample job is in :mod:`kafka_coord.dev.jobs`."""
