@@ -14,10 +14,10 @@ from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
     from kafka_coord.consumer.async_consumer import AsyncConsumer
+    from kafka_coord.consumer.command_loop import ConsumerStats
     from kafka_coord.consumer.consumer import Consumer
-    from kafka_coord.consumer.counters import ConsumerStats
+    from kafka_coord.consumer.fetcher import Stream
     from kafka_coord.consumer.record import Record
-    from kafka_coord.consumer.stream import Stream
     from kafka_coord.errors import (
         BrokerError,
         ConsumerClosed,
@@ -63,9 +63,9 @@ __all__ = [
 _HOME = {
     "AsyncConsumer": "kafka_coord.consumer.async_consumer",
     "Consumer": "kafka_coord.consumer.consumer",
-    "ConsumerStats": "kafka_coord.consumer.counters",
+    "ConsumerStats": "kafka_coord.consumer.command_loop",
     "Record": "kafka_coord.consumer.record",
-    "Stream": "kafka_coord.consumer.stream",
+    "Stream": "kafka_coord.consumer.fetcher",
     "Subscription": "kafka_coord.model.member",
     "TopicPartition": "kafka_coord.model.partitions",
 }

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
-from kafka_coord.consumer.command_loop import CommandLoop, tell
-from kafka_coord.consumer.counters import ConsumerStats
-from kafka_coord.consumer.fetcher_interface import Fetchers
+from kafka_coord.consumer.command_loop import CommandLoop, ConsumerStats, Fetchers, tell
 from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import (
     ConsumerClosed,

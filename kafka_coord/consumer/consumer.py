@@ -9,12 +9,11 @@ from typing import Literal, Never, Self, overload
 
 from confluent_kafka import Message
 
-from kafka_coord.consumer.counters import ConsumerStats
-from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS
+from kafka_coord.consumer.command_loop import ConsumerStats
+from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS, Stream
 from kafka_coord.consumer.member import GroupMember, Offsets
 from kafka_coord.consumer.other_clients import check_call
 from kafka_coord.consumer.record import K, Record, V
-from kafka_coord.consumer.stream import Stream
 from kafka_coord.errors import ConsumerError
 
 

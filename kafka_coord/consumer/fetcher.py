@@ -1,4 +1,5 @@
-"""The fetcher of one stream, which takes records from librdkafka and hands them to the application.
+"""One stream: its fetcher, which takes records from librdkafka and hands them to the application, the errors that
+librdkafka reports for a partition, and the stream as the application sees it.
 
 Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`). The
 two never wait for each other: the connector can stop a partition and acknowledge the stop while the application is
@@ -8,27 +9,133 @@ blocked in ``poll``, and the fetcher then drops any records of that partition th
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Generic, Never
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from kafka_coord.consumer.assigned_client import AssignedClient, Key
-from kafka_coord.consumer.fetch_errors import UNREADABLE, FetchErrors
-from kafka_coord.consumer.fetched_runs import Run
-from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.record import Record
+from kafka_coord.consumer.other_clients import check_call
+from kafka_coord.consumer.record import K, Record, V
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.consumer.stream_partitions import StreamPartitions
-from kafka_coord.errors import ConsumerClosed, ConsumerError
+from kafka_coord.consumer.stream_partitions import HeldPartition, Run, StreamPartitions
+from kafka_coord.errors import ConsumerClosed, ConsumerError, NoOffset
 from kafka_coord.kafka.librdkafka import is_about_no_group
-from kafka_coord.model import TopicPartition
+from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
+
+UNREADABLE = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""The errors that last until the cluster or its operator changes something. The client goes on trying."""
+
+_TRUNCATED = re.compile(r"truncation detected .*broker end offset is (\d+)")
+"""What librdkafka says when the log of a new leader has lost the end of the epoch from which the client has read
+(KIP-320). It asks with OffsetForLeaderEpoch at each change of leader, and tells the end only in this text."""
+
+
+class FetchErrors:
+    """Handles the errors of one stream, on the application's thread and without the stream's lock."""
+
+    def __init__(
+        self,
+        partitions: StreamPartitions,
+        client: AssignedClient,
+        reset: OffsetReset,
+        troubles: Callable[[TopicPartition, KafkaError], None],
+    ) -> None:
+        self._partitions = partitions
+        self._client = client
+        self._reset = reset
+        self._troubles = troubles
+
+    def handle(self, holding: HeldPartition, error: KafkaError) -> None:
+        """Recovers from an error, or reports that the partition cannot be read for now."""
+        code = error.code()
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            truncated = _TRUNCATED.search(error.str())
+            if truncated is not None:
+                self._truncated(holding, int(truncated[1]))
+            else:
+                self._out_of_range(holding, error)
+        elif code in UNREADABLE:
+            self._troubles(holding.partition, error)
+            self._client.learn(holding.partition.topic)
+        else:
+            log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
+
+    def _truncated(self, holding: HeldPartition, end: int) -> None:
+        """Continues where the log was cut: at ``end``, the end of the epoch of the last record that was fetched. The
+        application may not have come that far; then it has missed nothing."""
+        position, partition = self._partitions.position(holding), holding.partition
+        if position <= end:
+            log.info("fetching partition=%s anew from offset=%d: its log was cut at %d", partition, position, end)
+            self._partitions.try_again(partition)
+            return
+        what = (
+            f"the log of {partition} was cut at {end}, and the last {position - end} offsets before {position} are gone"
+        )
+        if self._reset is OffsetReset.ERROR:
+            failure = NoOffset(f"{what}; auto_offset_reset is 'error': seek() to {end} to read what replaces them")
+            self._partitions.fail(holding, failure)
+            return
+        log.warning(
+            "continuing partition=%s at the end of the leader's epoch offset=%d: %s",
+            *(partition, end, what),
+            extra={"event": "consumer_truncated"},
+        )
+        self._partitions.seek(holding, end)
+
+    def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
+        """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
+
+        librdkafka always runs with ``auto.offset.reset=error``, because its own reset would move the position silently.
+        If the position moved back, as it would for a recreated topic, records would seem to be delivered twice.
+        """
+        position = self._partitions.position(holding)
+        where = f"offset {position} of {holding.partition} is not in the log"
+        if self._reset is OffsetReset.ERROR:
+            failure = NoOffset(f"{where} ({error.str()}); auto_offset_reset is 'error': seek() to a valid offset")
+            self._partitions.fail(holding, failure)
+            return
+        try:
+            begin, end = self._client.bounds_of(holding.partition)
+        except KafkaException as failed:
+            log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
+            self._partitions.try_again(holding.partition)  # the next fetch fails in the same way
+            return
+        if NO_OFFSET < position < begin:  # retention has overtaken the group; what still exists is read
+            log.warning(
+                "continuing at the start of the log partition=%s offset=%d: %d unread records are gone",
+                *(holding.partition, begin, begin - position),
+                extra={"event": "consumer_overtaken"},
+            )
+            self._partitions.seek(holding, begin)
+            return
+        if self._reset is OffsetReset.LATEST and begin <= position <= end:
+            log.warning("continuing partition=%s offset=%d: %s, but it is now", holding.partition, position, where)
+            self._partitions.seek(holding, position)
+            return
+        log.warning(
+            "reset partition=%s to=%s reason=%r",
+            *(holding.partition, self._reset.value, f"{where} ({error.str()}), which ends at {end}"),
+            extra={"event": "consumer_reset_offset"},
+        )
+        self._partitions.seek(holding, end if self._reset is OffsetReset.LATEST else NO_OFFSET)
+
 
 _monotonic = time.monotonic
 
@@ -325,3 +432,71 @@ class Fetcher:
     def forked(self) -> None:
         """Stops this copy, which belongs to a forked process, from returning records. ``check`` raises the error."""
         self._runs.forked()
+
+
+class Stream(Generic[K, V]):
+    """The records of the stream's partitions. Iteration ends when the consumer is closed or stopped."""
+
+    def __init__(self, fetcher: Fetcher, check_process: Callable[[], None]) -> None:
+        self._fetcher = fetcher
+        self._check_process = check_process
+
+    @property
+    def number(self) -> int:
+        """The stream's index in the consumer."""
+        return self._fetcher.number
+
+    def poll(self, timeout_s: float = 1.0, **other: Never) -> Record[K, V] | None:
+        """Returns the next record, or ``None`` if no record arrived within ``timeout_s`` seconds.
+
+        The previous record counts as consumed from then on. Raises the errors that :class:`~kafka_coord.Consumer`
+        lists.
+        """
+        if other:
+            check_call("poll", other)
+        record = self._fetcher.next_of_run()
+        if record is not None:
+            return record
+        self._check_process()
+        return self._fetcher.take_one(timeout_s)
+
+    def consume(
+        self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0, **other: Never
+    ) -> list[Record[K, V]]:
+        """Returns up to ``max_records`` records as soon as any is available, or an empty list after ``timeout_s``
+        seconds. All previous records count as consumed from then on.
+        """
+        check_call("consume", other)
+        self._check_process()
+        return self._fetcher.take(max_records, timeout_s)
+
+    def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
+        """Like :meth:`consume`, but returns confluent-kafka's messages. They are never errors."""
+        self._check_process()
+        return self._fetcher.take_messages(max_messages, timeout_s)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that this stream fetches now."""
+        return frozenset(holding.partition for holding in self._fetcher.partitions.holdings() if not holding.stopping)
+
+    def __iter__(self) -> Iterator[Record[K, V]]:
+        return self._fetcher.iterate(self._take)
+
+    def forked(self) -> None:
+        """Stops this copy, which belongs to a forked process, from returning records. Its next call raises an error."""
+        self._fetcher.forked()
+
+    def __next__(self) -> Record[K, V]:
+        try:
+            return self._fetcher.next_of_run() or self._take()
+        except ConsumerClosed:
+            raise StopIteration from None
+
+    def _take(self) -> Record[K, V]:
+        self._check_process()
+        while True:
+            record = self._fetcher.take_one(1.0)
+            if record is not None:
+                return record
+            if self._fetcher.stopped:
+                raise ConsumerClosed("the consumer was stopped")

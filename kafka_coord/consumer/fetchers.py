@@ -12,11 +12,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, libversion
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.consumer.fetcher import Fetcher
-from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.other_clients import partition_of, refused_properties
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.settings import OffsetReset, between
-from kafka_coord.consumer.stream_partitions import offsets_of
+from kafka_coord.consumer.stream_partitions import HeldPartition, offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, MembershipLost, NoOffset, SettingsError
 from kafka_coord.kafka.authentication import files_of

@@ -21,10 +21,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, Unpack
 
-from kafka_coord.consumer.absences import Absences, TopicListing
+from kafka_coord.consumer.command_loop import ConsumerStats
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
-from kafka_coord.consumer.counters import ConsumerStats
+from kafka_coord.consumer.fetcher import Stream
 from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_settings
 from kafka_coord.consumer.other_clients import (
     arguments_of,
@@ -47,8 +47,8 @@ from kafka_coord.consumer.settings import (
     stream_count,
     subscription,
 )
-from kafka_coord.consumer.stream import Stream
 from kafka_coord.consumer.transport import BrokerLookup, Endpoint, Transport, open_transport
+from kafka_coord.consumer.troubles import Absences, TopicListing
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition
 from kafka_coord.model.lag import LogRange, lag_of

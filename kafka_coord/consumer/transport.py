@@ -16,8 +16,8 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.consumer.absences import Look, look_in_zookeeper
 from kafka_coord.consumer.settings import ConsumerOptions, MemberSettings, ReadingSettings, between
+from kafka_coord.consumer.troubles import Look, look_in_zookeeper
 from kafka_coord.errors import MalformedValue, SettingsError, StoreUnavailable
 from kafka_coord.kafka.brokers import BrokerDirectory, choose
 from kafka_coord.model import Broker

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from kafka_coord.channel.operations import Offsets
-from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.stream_partitions import HeldPartition
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class BatchHoldings:
-    """Implements :class:`kafka_coord.consumer.fetcher_interface.Fetchers` for a query that reads in micro-batches.
+    """Implements :class:`kafka_coord.consumer.command_loop.Fetchers` for a query that reads in micro-batches.
 
     The application has records in hand from the moment when Spark plans their micro-batch until it plans the next one,
     because only then has the checkpoint stored the previous micro-batch. So a stop-fetcher is acknowledged between two

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.consumer.absences import Absences, look_in_zookeeper, missing_topics
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import member_settings
+from kafka_coord.consumer.troubles import Absences, look_in_zookeeper, missing_topics
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, SettingsError, StoreUnavailable
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader

@@ -21,10 +21,10 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
-from kafka_coord.consumer.absences import Look, Present
 from kafka_coord.consumer.fetchers import FetchClients
 from kafka_coord.consumer.settings import MemberSettings, stream_count
 from kafka_coord.consumer.transport import Endpoint
+from kafka_coord.consumer.troubles import Look, Present
 from kafka_coord.coordinator.assignors import AssignmentInputs, built_in_assignors
 from kafka_coord.errors import MembershipLost, NotFound
 from kafka_coord.model import (

@@ -9,7 +9,7 @@ import pytest
 from kafka_coord.channel.offset_details import read_offsets
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel, ensure_group, stored_offsets
-from kafka_coord.consumer.unresolved import UnresolvedPartitions
+from kafka_coord.consumer.command_loop import UnresolvedPartitions
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import MalformedValue, NoAuth
 from kafka_coord.model import CommittedOffset, TopicOfOffsets, TopicPartition

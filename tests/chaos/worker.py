@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 
 from kafka_coord import Consumer
+from kafka_coord.consumer.fetcher import Stream
 from kafka_coord.consumer.member import Partition
 from kafka_coord.consumer.record import Record
-from kafka_coord.consumer.stream import Stream
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MembershipLost, StoreUnavailable
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kafka_coord.consumer.absences import Absences, Present
+from kafka_coord.consumer.troubles import Absences, Present
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import Subscription
 from kafka_coord.testing.fake_cluster import FakeCluster

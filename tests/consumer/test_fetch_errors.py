@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from kafka_coord.consumer.fetch_errors import FetchErrors
+from kafka_coord.consumer.fetcher import FetchErrors
 from kafka_coord.consumer.fetchers import KafkaFetchers
-from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.consumer.stream_partitions import StreamPartitions
+from kafka_coord.consumer.stream_partitions import HeldPartition, StreamPartitions
 from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, TopicPartition
 

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
-from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.fetchers import KafkaFetchers
-from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.settings import OffsetReset
+from kafka_coord.consumer.stream_partitions import HeldPartition, Run
 from kafka_coord.model import StartPoint
 from tests.consumer.fetched import PARTITION, messages
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.consumer.fetched_runs import IteratedRun
-from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.stream_partitions import HeldPartition, IteratedRun
 from tests.consumer.fetched import PARTITION, Message, messages
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.consumer.fetched_runs import Run
-from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.stream_partitions import StreamPartitions
+from kafka_coord.consumer.stream_partitions import HeldPartition, Run, StreamPartitions
 from tests.consumer.fetched import PARTITION, Message
 
 

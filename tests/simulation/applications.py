@@ -10,11 +10,9 @@ from confluent_kafka import KafkaError
 
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.consumer.assigned_client import AssignedClient, Key
-from kafka_coord.consumer.fetch_errors import FetchErrors
-from kafka_coord.consumer.fetched_runs import FetchedRuns, Run
-from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.fetcher import FetchErrors
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.consumer.stream_partitions import StreamPartitions
+from kafka_coord.consumer.stream_partitions import FetchedRuns, HeldPartition, Run, StreamPartitions
 from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
@@ -101,7 +99,7 @@ class _Message(NamedTuple):
 
 
 class SimulatedFetchers:
-    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, with an application that handles one batch
+    """A model of :class:`~kafka_coord.consumer.command_loop.Fetchers`, with an application that handles one batch
     at a time."""
 
     def __init__(

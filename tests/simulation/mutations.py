@@ -14,10 +14,9 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.command_loop import CommandLoop
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.fetch_errors import FetchErrors
-from kafka_coord.consumer.fetched_runs import FetchedRuns
-from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.fetcher import FetchErrors
 from kafka_coord.consumer.settings import OffsetReset
+from kafka_coord.consumer.stream_partitions import FetchedRuns, HeldPartition
 from kafka_coord.coordinator import decision_writer, group_reader, image, start_offsets
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.first_ends import FirstEnds

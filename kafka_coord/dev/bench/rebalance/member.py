@@ -42,7 +42,7 @@ _CLOSE_S = 20.0
 
 
 class ModelFetchers:
-    """A base for simulated :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`, which never have records in
+    """A base for simulated :class:`~kafka_coord.consumer.command_loop.Fetchers`, which never have records in
     hand."""
 
     def unresolved(self) -> Mapping[TopicPartition, str]:
