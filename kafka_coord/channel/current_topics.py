@@ -10,8 +10,8 @@ from kafka_coord.errors import MalformedValue, NoAuth
 from kafka_coord.model import TopicInfo, TopicOfOffsets, is_identity
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import topic_identity
 from kafka_coord.zk.store import GetData, Node, ReadResult, Store
-from kafka_coord.zk.topic_identity import topic_identity
 
 
 class Owner(Enum):

@@ -10,8 +10,8 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import topic_identity
 from kafka_coord.zk.store import Node
-from kafka_coord.zk.topic_identity import topic_identity
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:

@@ -1,5 +1,5 @@
-"""Reads the Kafka brokers registered below ``/brokers/ids``, reports what is wrong with unusable registrations, and
-tells whether Kafka migrates its metadata to KRaft."""
+"""Reads Kafka's own znodes: the brokers registered below ``/brokers/ids``, with what is wrong with unusable
+registrations, and the identity of a topic (ADR 42)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from kafka_coord.errors import MalformedValue, NoAuth
-from kafka_coord.model import Broker, Unreadable
+from kafka_coord.model import Broker, Unreadable, is_topic_id
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
@@ -102,3 +102,12 @@ def read_migration(store: Store) -> Migration:
     except NoAuth:
         return Migration.NONE
     return Migration.of(controller, migration)
+
+
+def topic_identity(value: fields.Json, node: Node) -> tuple[str, str]:
+    """Returns the identity of the topic whose znode contains ``value``, and its former identity if Kafka has given it
+    an id since; see :class:`kafka_coord.model.TopicInfo`."""
+    topic_id, czxid = value.get("topic_id"), str(node.stat.czxid)
+    if isinstance(topic_id, str) and is_topic_id(topic_id):
+        return topic_id, czxid
+    return czxid, ""

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from kafka_coord.errors import Fenced, MultiFailed
-from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Check, Op, OpResult, Store
+from kafka_coord.zk.store import Check, Op, OpResult, Store, op_size
 
 MAX_BYTES = 900_000
 """The maximum size of a multi, in bytes. A server accepts 1,048,575 bytes, but the chroot lengthens paths, and the

@@ -27,9 +27,9 @@ from kafka_coord.zk.kazoo_private import KazooHandler, translated
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ConnectString, ZkOptions, parse_connect_string, renewed_credentials, to_kazoo
 from kafka_coord.zk.persistent_watches import PersistentWatches
-from kafka_coord.zk.sizes import HEADER, described, op_size
 from kafka_coord.zk.store import (
     ANY_VERSION,
+    HEADER,
     Armed,
     Clock,
     Create,
@@ -49,6 +49,8 @@ from kafka_coord.zk.store import (
     Watcher,
     WatchEvent,
     WatchType,
+    described,
+    op_size,
 )
 
 log = logging.getLogger(__name__)

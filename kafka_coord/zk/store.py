@@ -1,4 +1,5 @@
-"""The store interface: the part of ZooKeeper that the rest of the project uses.
+"""The store interface: the part of ZooKeeper that the rest of the project uses, with the sizes of operations, because
+ZooKeeper drops the connection if a request is too large.
 
 There are two implementations: the one in :mod:`kafka_coord.zk.session`, which uses kazoo, and a simulated ZooKeeper
 under a seeded scheduler. Everything that decides (election, handler, executor, connector) uses only :class:`Store`,
@@ -10,7 +11,7 @@ Every call has a deadline. A refusal (:class:`~kafka_coord.errors.NoNode`, ``Bad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -185,7 +186,7 @@ class Session(Protocol):
         """Returns the (monotonic) time until which this session is certain to last, or 0.0 if there is no lease.
 
         The ZooKeeper leader has counted a request that this session *sent* at some time s, so the session cannot end
-        before s + timeout. The deadline is s + timeout minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
+        before s + timeout. The deadline is s + timeout minus a safety margin (:mod:`kafka_coord.zk.kazoo_session`). It
         holds even without further responses, so a client that acts only before the deadline never acts after its
         session has ended. The state also shows the end of a session, but sometimes much later.
         """
@@ -300,3 +301,28 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Ends the session, which deletes its ephemeral znodes immediately. Safe to call twice."""
+
+
+HEADER = 8
+"""The size in bytes of the xid and the type that precede every request."""
+_MULTI_HEADER = 9
+_INT = 4
+_VERBS: Mapping[type[Op], str] = {Check: "check", Create: "create", SetData: "set", Delete: "delete"}
+
+
+def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
+    """Returns the size in bytes of one operation of a multi. ``path_prefix`` is the length of the chroot, and ``acl``
+    is the size of the ACL."""
+    size = _MULTI_HEADER + _INT + path_prefix + len(op.path.encode()) + _INT
+    if isinstance(op, Create):
+        return size + _INT + len(op.data) + acl
+    if isinstance(op, SetData):
+        return size + _INT + len(op.data)
+    return size
+
+
+def described(ops: Sequence[Op]) -> str:
+    """Describes a multi for use in messages, such as ``multi of 3 operations (check /a, set /b, …)``."""
+    shown = ", ".join(f"{_VERBS[type(op)]} {op.path}" for op in ops[:3])
+    more = ", …" if len(ops) > 3 else ""
+    return f"multi of {len(ops)} operations ({shown}{more})"

@@ -20,8 +20,7 @@ from kafka_coord.model.command import NODE_PREFIX
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
-from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Op, OpResult, Read, ReadResult, SessionState
+from kafka_coord.zk.store import Op, OpResult, Read, ReadResult, SessionState, op_size
 from tests.frontends.machine import invariants  # noqa: F401  every term checks them
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from kafka_coord.errors import NoNode, SessionLost, StoreUnavailable
-from kafka_coord.zk.lease import SessionLease
+from kafka_coord.zk.kazoo_session import SessionLease
 from kafka_coord.zk.store import (
     ANY_VERSION,
     Clock,

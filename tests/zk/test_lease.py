@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_coord.zk.lease import LAG_SHARE, MARGIN_S, SessionLease
+from kafka_coord.zk.kazoo_session import LAG_SHARE, MARGIN_S, SessionLease
 
 TIMEOUT_S = 10.0
 

@@ -25,8 +25,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model.unresolved import Unresolved
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import packed, unit_at_fault
-from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import GetData, Node, Op, Store
+from kafka_coord.zk.store import GetData, Node, Op, Store, op_size
 
 log = logging.getLogger(__name__)
 
