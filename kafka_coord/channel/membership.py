@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_coord.channel.frames import BadFrame, Fault, Frame
+from kafka_coord.channel.frames import AnsweredRequest, Asked, BadFrame, Fault, Frame, RefusedRequest, Rpc
 from kafka_coord.channel.instructions import (
     ChannelChanged,
     HangUp,
@@ -41,7 +41,6 @@ from kafka_coord.channel.messages import (
     write_unresolved,
 )
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, RefusedRequest, Rpc
 from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
 from kafka_coord.model import Command, CommandId, Member, StartFetcher, StopFetcher, TopicPartition, parse_command_id
 from kafka_coord.model.unresolved import Unresolved

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kafka_coord.channel.current_topics import identity_reads, replaced_topics
+from kafka_coord.channel.offset_details import identity_reads, replaced_topics
 from kafka_coord.channel.operations import (
     FENCE_LENGTH,
     Offsets,

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kafka_coord.channel.client import SocketClient
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.link import SocketClient, SocketLink
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel

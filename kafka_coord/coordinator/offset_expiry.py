@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
-from kafka_coord.channel.offset_details import with_details
+from kafka_coord.channel.offset_details import Owner, identity_reads, owners_of_offsets, with_details
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.execute import Executor, in_parts
 from kafka_coord.coordinator.history import past_decisions

@@ -8,9 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from kafka_coord.channel.client import SocketClient, _Line, ask_cluster_metadata
 from kafka_coord.channel.frames import Decoder, Frame, encode
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.link import SocketClient, SocketLink, _Line, ask_cluster_metadata
 from kafka_coord.errors import NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Subscription
 from kafka_coord.model import json_fields as fields

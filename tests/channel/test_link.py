@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.channel.frames import BadFrame, Frame
+from kafka_coord.channel.frames import AnsweredRequest, Asked, BadFrame, Event, Frame, Rpc
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, Rpc
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import MembershipLost, NoAuth, StoreUnavailable
 from kafka_coord.model import CommandId, Member, Subscription, TopicPartition, parse_command_id

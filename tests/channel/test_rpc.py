@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.frames import BadFrame, Fault
-from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Rpc
+from kafka_coord.channel.frames import MAX_UNANSWERED, Asked, BadFrame, Fault, Rpc
 
 
 def test_the_number_of_unanswered_requests_is_limited() -> None:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from kafka_coord.channel import search
-from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault
+from kafka_coord.channel.frames import MAX_FRAME_BYTES, MAX_UNANSWERED, Asked, BadFrame, Decoder, Fault, Rpc
 from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import (
     WAIT_MS,
@@ -30,7 +30,6 @@ from kafka_coord.channel.messages import (
     read_refused,
     read_unresolved,
 )
-from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Rpc
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Member, Mode, StartFetcher, StopFetcher, Subscription, TopicPartition
 

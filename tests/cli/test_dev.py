@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from kafka_coord.channel.client import ask_cluster_metadata
+from kafka_coord.channel.link import ask_cluster_metadata
 from kafka_coord.dev.cluster.ports import free_port
 from tests.cli.running import run, started
 from tests.waiting import eventually

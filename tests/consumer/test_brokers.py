@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord import BrokerError, Consumer
-from kafka_coord.channel.client import ask_cluster_metadata
+from kafka_coord.channel.link import ask_cluster_metadata
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import MalformedValue
 from kafka_coord.kafka.brokers import BrokerDirectory, choose

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_coord.channel.frames import Decoder, encode
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
+from kafka_coord.channel.frames import AnsweredRequest, Asked, Decoder, Event, RefusedRequest, Rpc, encode
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess

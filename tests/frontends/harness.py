@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafka_coord.channel.frames import BadFrame, Decoder, encode
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
+from kafka_coord.channel.frames import AnsweredRequest, Asked, BadFrame, Decoder, Event, RefusedRequest, Rpc, encode
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.frontends.socket.gateway import LeadershipView

@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafka_coord.channel.frames import Frame, encode
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
+from kafka_coord.channel.frames import AnsweredRequest, Asked, Event, Frame, RefusedRequest, Rpc, encode
 from kafka_coord.errors import NoAuth, NoNode, RequestTooLarge
 from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kafka_coord.channel.rpc import AnsweredRequest
+from kafka_coord.channel.frames import AnsweredRequest
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from tests.frontends.simulated import SimulatedConsumer, SimulatedHouse

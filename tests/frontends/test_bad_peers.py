@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.channel.frames import MAX_FRAME_BYTES, encode
-from kafka_coord.channel.rpc import MAX_UNANSWERED, AnsweredRequest, RefusedRequest
+from kafka_coord.channel.frames import MAX_FRAME_BYTES, MAX_UNANSWERED, AnsweredRequest, RefusedRequest, encode
 from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.access import GatewayOptions
 from tests.frontends.harness import HandConsumer, SocketInstance

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
+from kafka_coord.channel.frames import AnsweredRequest, Asked, Event, RefusedRequest, Rpc
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.model import StartFetcher, StartPoint, TopicPartition

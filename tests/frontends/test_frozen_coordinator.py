@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.channel.client import SocketClient
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.link import SocketClient, SocketLink
 from kafka_coord.channel.operations import Registration
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port

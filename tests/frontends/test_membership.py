@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, RefusedRequest
+from kafka_coord.channel.frames import AnsweredRequest, Asked, RefusedRequest
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from tests.coordinator.harness import World

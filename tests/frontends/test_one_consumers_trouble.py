@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.channel.frames import AnsweredRequest, RefusedRequest
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import StoreError
 from kafka_coord.frontends.members.committed_offsets import MAX_READS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
+from kafka_coord.channel.frames import AnsweredRequest, RefusedRequest
 from kafka_coord.model import NO_PARTITIONS, Ledger, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafka_coord.channel.frames import Decoder, encode
-from kafka_coord.channel.rpc import Rpc
+from kafka_coord.channel.frames import Decoder, Rpc, encode
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.server import GatewayServer
 from tests.frontends.simulated import SimulatedHouse

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from kafka_coord.channel.client import SocketClient, ask_cluster_metadata
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.frames import AnsweredRequest, RefusedRequest
+from kafka_coord.channel.link import SocketClient, SocketLink, ask_cluster_metadata
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import AnsweredRequest, RefusedRequest
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
 from kafka_coord.frontends import handshakes, tls
 from kafka_coord.frontends.socket import server

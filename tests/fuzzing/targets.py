@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from kafka_coord.channel.frames import BadFrame, Decoder, Frame, decode, encode
+from kafka_coord.channel.frames import BadFrame, Decoder, Frame, Rpc, decode, encode
 from kafka_coord.channel.messages import (
     ClusterMetadata,
     Ping,
@@ -24,7 +24,6 @@ from kafka_coord.channel.messages import (
     read_outstanding,
 )
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
-from kafka_coord.channel.rpc import Rpc
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.reset import duration_ms, read_csv, time_ms

@@ -32,10 +32,10 @@ PLANTED = (
     ("channel/frames.py", "import socket", "- kafka_coord.channel.frames -> socket"),
     (
         "channel/messages.py",
-        "import kafka_coord.channel.client",
-        "- kafka_coord.channel.messages -> kafka_coord.channel.client kafka_coord.channel.client -> threading",
+        "import kafka_coord.channel.link",
+        "- kafka_coord.channel.messages -> kafka_coord.channel.link kafka_coord.channel.link -> threading",
     ),
-    ("channel/rpc.py", "import threading", "- kafka_coord.channel.rpc -> threading"),
+    ("channel/rpc.py", "import threading", "- kafka_coord.channel.frames -> threading"),
     ("coordinator/deadlines.py", "import time", "- kafka_coord.coordinator.deadlines -> time"),
     ("frontends/members/machine/__init__.py", "import socket", "- kafka_coord.frontends.members.machine -> socket"),
     ("classic_groups/__init__.py", "import random", "- kafka_coord.classic_groups -> random"),

@@ -95,7 +95,7 @@ def results(tmp_path: Path) -> Path:
     file = tmp_path / "results.jsonl"
     told = [(1, "killed", "now", []), (2, "survived", "now", ["-a"]), (3, "killed", "old", [])]
     lines = [
-        json.dumps(asdict(run.Tried(f"kafka_coord/channel/rpc.py:{line}:1:not", outcome, 1.0, commit, change)))
+        json.dumps(asdict(run.Tried(f"kafka_coord/channel/frames.py:{line}:1:not", outcome, 1.0, commit, change)))
         for line, outcome, commit, change in told
     ]
     file.write_text("".join(f"{line}\n" for line in lines))
@@ -107,4 +107,4 @@ def test_changes_tried_on_this_commit_are_not_tried_again_and_are_in_the_summary
     assert [name[-7:] for name in known] == ["1:1:not", "2:1:not"]
     told = "\n".join(run.summary(known.values()))
     assert "| `kafka_coord/channel` | 2 | 1 | 1 | 0 | 50 % |" in told
-    assert "not noticed: kafka_coord/channel/rpc.py:2:1:not\n  -a" in told
+    assert "not noticed: kafka_coord/channel/frames.py:2:1:not\n  -a" in told

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafka_coord.channel.client import LASTED_S
-from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.frames import AnsweredRequest, BadFrame, Decoder, Frame, Rpc, encode
+from kafka_coord.channel.link import LASTED_S, SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.rpc import AnsweredRequest, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.frontends.socket.connection import Connection
@@ -190,7 +188,7 @@ class PipeliningLink(SocketLink):
 
 
 class SimulatedClient:
-    """Does the work of :class:`kafka_coord.channel.client.SocketClient` in the scheduler's time. ``dial`` returns a
+    """Does the work of :class:`kafka_coord.channel.link.SocketClient` in the scheduler's time. ``dial`` returns a
     connection to a host, or ``None`` if the host does not answer."""
 
     def __init__(

@@ -6,9 +6,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafka_coord.channel.frames import BadFrame, Frame
+from kafka_coord.channel.frames import BadFrame, Frame, Rpc
 from kafka_coord.channel.messages import Code, MessageType, Ping, write_command
-from kafka_coord.channel.rpc import Rpc
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.model import CommandId, StartFetcher

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafka_coord.channel.frames import BadFrame, Fault, Frame
+from kafka_coord.channel.frames import AnsweredRequest, Asked, BadFrame, Fault, Frame, RefusedRequest
 from kafka_coord.channel.messages import (
     Code,
     MessageType,
@@ -25,7 +25,6 @@ from kafka_coord.channel.messages import (
     read_unresolved,
     write_offsets,
 )
-from kafka_coord.channel.rpc import AnsweredRequest, Asked, RefusedRequest
 from kafka_coord.channel.zookeeper import stored_offsets
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed_offsets import CommittedReader

@@ -9,8 +9,8 @@ import threading
 from collections import deque
 from contextlib import suppress
 
+from kafka_coord.channel.frames import Rpc
 from kafka_coord.channel.messages import Code
-from kafka_coord.channel.rpc import Rpc
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from kafka_coord.frontends.handshakes import Handshakes

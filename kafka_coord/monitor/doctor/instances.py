@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kafka_coord.channel.client import ask_cluster_metadata
 from kafka_coord.channel.frames import BadFrame
+from kafka_coord.channel.link import ask_cluster_metadata
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import MalformedValue

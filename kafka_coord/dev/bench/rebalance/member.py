@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TextIO
 
-from kafka_coord.channel.client import SocketClient
 from kafka_coord.channel.interface import MemberChannel, SessionHandle
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.link import SocketClient, SocketLink
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel

@@ -18,12 +18,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from kafka_coord.channel.client import LASTED_S
-from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.frames import AnsweredRequest, BadFrame, Decoder, Frame, Rpc, encode
+from kafka_coord.channel.link import LASTED_S, SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.operations import Offsets
-from kafka_coord.channel.rpc import AnsweredRequest, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member

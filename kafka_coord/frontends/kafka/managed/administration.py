@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from kafka_coord.channel.current_topics import Owner, identity_reads, owners_of_offsets
-from kafka_coord.channel.offset_details import write_details
+from kafka_coord.channel.offset_details import Owner, identity_reads, owners_of_offsets, write_details
 from kafka_coord.channel.operations import recording
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.classic_groups.errors import Error
