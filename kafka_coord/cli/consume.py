@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings
+from kafka_coord.cli.failures import Stopping, stopping_at_signals
 from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
 from kafka_coord.cli.output import note
-from kafka_coord.cli.stopping import Stopping, stopping_at_signals
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.group import iso_time
 from kafka_coord.model import TopicPartition

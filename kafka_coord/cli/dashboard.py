@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.output import note
-from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, host_and_port
 from kafka_coord.zk.options_from_settings import connect_with

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.cli.records import read_records
+from kafka_coord.cli.load import read_records
 from kafka_coord.errors import MalformedValue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_coord.cli.status import Status
+from kafka_coord.cli.serve import Status
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from kafka_coord.cli.load import read_records
 from kafka_coord.cli.output import clean
-from kafka_coord.cli.records import read_records
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.offsets import parse_scope
 from tests.fuzzing.mutations import Form

@@ -1,5 +1,5 @@
-"""``groups list`` and ``groups describe``: show groups. ``groups match``: shows which topics a pattern matches.
-``topics describe``: shows who reads a topic."""
+"""``groups list``, ``groups describe``, ``groups match`` and ``groups history``: show groups, the topics that a pattern
+matches, and the latest decisions and operator actions for a group. ``topics describe``: shows who reads a topic."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 import click
 
 from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.opening import lag_service, open_cluster
-from kafka_coord.cli.options import ANY_GROUP, kind_option, output_option, partitions_option
-from kafka_coord.cli.output import Column, Format, Section, cell, columns, duration, note, show
+from kafka_coord.cli.opening import lag_service, open_cluster, open_groups
+from kafka_coord.cli.options import ANY_GROUP, any_group_argument, kind_option, output_option, partitions_option
+from kafka_coord.cli.output import ACTIONS, Column, Format, Section, cell, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.directory import SORTS, GroupDirectory, read_topic, selected
 from kafka_coord.groups.group import (
+    ActionDocument,
+    DecisionDocument,
     GroupDescription,
     GroupDocument,
     LagTotal,
@@ -35,6 +37,7 @@ from kafka_coord.groups.offsets import Scope, parse_scope
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.model import GroupSettings, Subscription, Unreadable
 from kafka_coord.model.lag import gone_text
+from kafka_coord.model.operations import MAX_MOVES
 from kafka_coord.model.sequences import grouped
 from kafka_coord.zk.store import Store
 
@@ -403,3 +406,75 @@ def describe_topic(topic: str, output: Format) -> None:
     show(output, found, sections)
     for sentence in found.notes:
         note(sentence)
+
+
+_COLUMNS = columns(
+    "#generation=GEN #epoch decided_at=DECIDED reason assignor #members #partitions #moved "
+    "stopped_after=STOPPED settled_after=SETTLED"
+)
+_MOVES = columns("#generation=GEN consumer gained lost")
+
+
+@click.command()
+@any_group_argument
+@kind_option
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The number of decisions to show.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
+@click.option("--actions", "only_actions", is_flag=True, help="Show only the operator actions.")
+@output_option
+@connection_options
+def history(group: str, kind: str | None, last: int, verbose: bool, only_actions: bool, output: Format) -> None:
+    """Show the latest decisions about a group, oldest first: when and why each was made, how many partitions moved, and
+    how long that took. A second table shows the operator actions; formats other than table show them only with
+    --actions.
+
+    STOPPED is the time from the decision until every stop-fetcher was acknowledged. SETTLED is the time until every
+    partition had its owner.
+
+    The history of a client-assigned group is read from its records in the groups log, which goes back only as far as
+    compaction allows. EPOCH is then the term of the log's partition, and STOPPED and SETTLED are unknown.
+
+    \b
+    kafka-coord groups history delays --last 5 --verbose
+    kafka-coord groups history delays --actions -o json
+    """
+    with open_groups() as directory:
+        trail = directory.find(group, kind).history(group, note)
+    report_unreadable(trail.unreadable)
+    decisions, done = trail.decisions[-last:], [ActionDocument.of(one) for one in trail.actions[-last:]]
+    shows_actions = only_actions or output is Format.TABLE
+    note_earlier(last, actions=len(trail.actions) if shows_actions else 0)
+    note_earlier(last, decisions=0 if only_actions else len(trail.decisions))
+    shown = Section("actions", ACTIONS, [one.row() for one in done])
+    if only_actions:
+        show(output, done, [shown])
+        return
+    documents = [DecisionDocument.of(decision) for decision in decisions]
+    rows = [
+        one.row(stopped_after=duration(one.stopped_ms), settled_after=duration(one.settled_ms)) for one in documents
+    ]
+    sections = [Section("decisions", _COLUMNS, rows)]
+    if done and output is Format.TABLE:
+        sections.append(shown)
+    if verbose:
+        moves = [
+            {
+                "generation": one.generation,
+                "consumer": consumer,
+                "gained": moved.get("gained"),
+                "lost": moved.get("lost"),
+            }
+            for one in decisions
+            for consumer, moved in one.moves.items()
+        ]
+        sections.append(Section("moves", _MOVES, moves))
+        if cut := [str(one.generation) for one in decisions if len(one.moves) == MAX_MOVES]:
+            note(f"of {MAX_MOVES} consumers at most, the history has what they gained and lost: {', '.join(cut)}")
+    show(output, documents, sections)

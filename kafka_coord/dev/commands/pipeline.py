@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, given_config
+from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.options import CONSUMER, GROUP
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.cli.pipeline import format_option, job_session, output_directory, spark_options
-from kafka_coord.cli.stopping import stopping_at_signals
 
 if TYPE_CHECKING:
     from kafka_coord.dev.jobs.delays import DelayReport
