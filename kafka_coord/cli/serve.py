@@ -314,8 +314,8 @@ class _Renewed:
         serve = settings.serve
         if not (serve.listen_http or serve.listen_channel or serve.listen_kafka):
             return cls(made)
+        from kafka_coord.frontends.listening import Certificate
         from kafka_coord.frontends.socket.access import UsersFile
-        from kafka_coord.frontends.tls import Certificate
 
         if serve.listen_http is not None and serve.http_cert_file is not None:
             http = serve.http_cert_file, serve.http_key_file, serve.http_client_ca_file

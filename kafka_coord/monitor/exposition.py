@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.tls import common_name
+from kafka_coord.frontends.listening import common_name
 from kafka_coord.model.durations import Durations
 from kafka_coord.settings import host_and_port, is_address
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.frontends.members.committed_offsets import CommittedReader
+from kafka_coord.frontends.members.writes import CommittedReader
 from kafka_coord.model import TopicPartition
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.frontends.socket.inbox import ALLOWANCES, LARGE_BYTES, Inbox, Lane, Sender
+from kafka_coord.frontends.socket.peer import ALLOWANCES, LARGE_BYTES, Inbox, Lane, Sender
 
 SMALL, LARGE = 100, LARGE_BYTES + 1
 

@@ -10,12 +10,10 @@ from kafka_coord.channel.frames import AnsweredRequest, RefusedRequest
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import StoreError
-from kafka_coord.frontends.members.committed_offsets import MAX_READS
-from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.isolation import isolated
+from kafka_coord.frontends.members.fenced_store import FencedStore, isolated
 from kafka_coord.frontends.members.machine.instructions import WriteMember
 from kafka_coord.frontends.members.machine.stimuli import MemberId
-from kafka_coord.frontends.members.writes import MemberZnodes, Write
+from kafka_coord.frontends.members.writes import MAX_READS, MemberZnodes, Write
 from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES

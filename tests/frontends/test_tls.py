@@ -18,10 +18,10 @@ from kafka_coord.channel.link import SocketClient, SocketLink, ask_cluster_metad
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
-from kafka_coord.frontends import handshakes, tls
+from kafka_coord.frontends import listening
+from kafka_coord.frontends.listening import Certificate
 from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.access import GatewayOptions, SocketAccess, UsersFile
-from kafka_coord.frontends.tls import Certificate
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.doctor import instances
@@ -191,7 +191,7 @@ def test_incomplete_handshakes_count_as_connections_and_time_out(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
     monkeypatch.setattr(server, "SPARE_CONNECTIONS", 2)
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 3.0)
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 3.0)
     one = instance(tls=served(False), options=GatewayOptions(most_consumers=1)).start_elected()
     host, port = one.server.address.split(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(3)]
@@ -216,8 +216,8 @@ def test_incomplete_handshakes_count_as_connections_and_time_out(
 def test_a_handshake_beyond_the_limit_waits_and_then_succeeds(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
-    monkeypatch.setattr(handshakes, "MAX_HANDSHAKES", 1)
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 3.0)
+    monkeypatch.setattr(listening, "MAX_HANDSHAKES", 1)
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 3.0)
     one = instance(tls=served(False)).start_elected()
     host, port = one.server.address.split(":")
     with socket.create_connection((host, int(port))):
@@ -246,7 +246,7 @@ def presented(context: ssl.SSLContext, authority: trustme.CA) -> str:
 
 @pytest.fixture
 def renewable(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificate:
-    monkeypatch.setattr(tls, "LOOK_S", 0.0)
+    monkeypatch.setattr(listening, "LOOK_S", 0.0)
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
     issued.private_key_pem.write_to_path(tmp_path / "own.key")

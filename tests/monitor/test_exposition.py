@@ -16,7 +16,7 @@ import pytest
 import trustme
 from prometheus_client.core import Metric
 
-from kafka_coord.frontends.tls import Certificate
+from kafka_coord.frontends.listening import Certificate
 from kafka_coord.monitor import exposition
 from kafka_coord.monitor.exposition import Exposition, gauge, is_own, own_names
 from tests.waiting import eventually

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.heartbeat_hold import AutoCommits
 from kafka_coord.errors import BrokerError
-from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access
 from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.clients import CLOSING_S
@@ -44,6 +43,7 @@ from kafka_coord.frontends.kafka.routing import (
     expects_answer,
     is_local,
 )
+from kafka_coord.frontends.listening import Handshakes
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
 

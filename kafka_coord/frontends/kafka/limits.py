@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors, allowed_descriptors
+from kafka_coord.frontends.listening import OTHER_DESCRIPTORS, allow_descriptors, allowed_descriptors
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from kafka_coord.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
 from kafka_coord.frontends.kafka.claims import Claimants, Readiness, claim_term, is_current_term, report_right
@@ -36,6 +35,7 @@ from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import Patches
 from kafka_coord.frontends.kafka.registered import RegisteredInstances
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
+from kafka_coord.frontends.listening import Handshakes
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection, connect

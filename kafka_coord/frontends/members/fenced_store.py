@@ -1,10 +1,12 @@
-"""Provides a store whose writes fail once the epoch (or term) has changed."""
+"""Provides a store whose writes fail once the epoch (or term) has changed, and requests for many members in which one
+member's failure does not affect the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from kafka_coord.errors import MultiFailed, StoreError
+from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.zk.fencing import multi_fenced
 from kafka_coord.zk.store import (
     ANY_VERSION,
@@ -119,3 +121,27 @@ class FencedStore(Store):
             return self.multi((op,))[0]
         except MultiFailed as error:
             raise error.cause from error
+
+
+T = TypeVar("T")
+
+
+def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
+    """Calls ``do`` with all items. If ZooKeeper refuses them, tries again with each half, and so on. An item that is
+    refused on its own is passed to ``failed``, with the reason. ``do`` may get items that it has already handled.
+
+    Raises :class:`Fenced` and :class:`StoreUnavailable`, which affect all items.
+    """
+    if not items:
+        return
+    try:
+        do(items)
+    except (Fenced, StoreUnavailable):
+        raise
+    except StoreError as error:
+        if len(items) == 1:
+            failed(items[0], error)
+            return
+        middle = len(items) // 2
+        isolated(items[:middle], do, failed)
+        isolated(items[middle:], do, failed)

@@ -29,8 +29,7 @@ from kafka_coord.errors import (
     NoNode,
     StoreError,
 )
-from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.isolation import isolated
+from kafka_coord.frontends.members.fenced_store import FencedStore, isolated
 from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields

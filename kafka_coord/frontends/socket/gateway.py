@@ -27,13 +27,13 @@ from kafka_coord.channel.messages import (
 )
 from kafka_coord.channel.zookeeper import stored_offsets
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
-from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import MemberEvent
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
+from kafka_coord.frontends.members.writes import CommittedReader
 from kafka_coord.frontends.socket.access import DenialLog, GatewayOptions, RegistrationCheck, SocketAccess, UsersFile
 from kafka_coord.frontends.socket.connection import Connection, Peer, SocketPresence
 from kafka_coord.frontends.socket.heard import HeardNote

@@ -12,12 +12,10 @@ from contextlib import suppress
 from kafka_coord.channel.frames import Rpc
 from kafka_coord.channel.messages import Code
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.descriptors import OTHER_DESCRIPTORS, allow_descriptors
-from kafka_coord.frontends.handshakes import Handshakes
+from kafka_coord.frontends.listening import OTHER_DESCRIPTORS, Handshakes, allow_descriptors
 from kafka_coord.frontends.socket.access import GatewayOptions, SocketAccess, UsersFile
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
-from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
-from kafka_coord.frontends.socket.peer import CLOSING_S, Input, SocketPeer
+from kafka_coord.frontends.socket.peer import CLOSING_S, LARGE_BYTES, Inbox, Input, SocketPeer
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store
 

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.listening import Certificate
 from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
-from kafka_coord.frontends.tls import Certificate
 from kafka_coord.groups.group import AgeBy
 from kafka_coord.groups.lag import LagService, NextRecords, probe_with
 from kafka_coord.model import Cause, GroupKind

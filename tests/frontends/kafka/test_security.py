@@ -38,7 +38,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.frontends.tls import Certificate
+from kafka_coord.frontends.listening import Certificate
 from kafka_coord.groups.lag import Next, probe_with
 from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.model import StartPoint

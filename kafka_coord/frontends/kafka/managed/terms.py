@@ -29,11 +29,11 @@ from kafka_coord.frontends.kafka.managed.member import Answer, KafkaMember, Memb
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_name
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
 from kafka_coord.frontends.kafka.managed.watching import ConversionRequests, Targets
-from kafka_coord.frontends.members.committed_offsets import CommittedReader
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
+from kafka_coord.frontends.members.writes import CommittedReader
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model import Request as OperatorRequest

@@ -1,9 +1,13 @@
-"""The certificates of the listeners, and the names in client certificates."""
+"""What listeners need before a client may speak: certificates and the names in them, TLS handshakes, limited in number
+and duration, and one or two file descriptors for each connection."""
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,3 +70,47 @@ def common_name(certificate: Mapping[str, Any] | None) -> str | None:
     """Returns the common name in a certificate from :meth:`ssl.SSLSocket.getpeercert`."""
     names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else None
+
+
+HANDSHAKE_S = 5.0
+"""The time limit for a TLS handshake, in seconds."""
+MAX_HANDSHAKES = 128
+"""The maximum number of concurrent TLS handshakes. Any other connections wait, which costs little."""
+
+
+class Handshakes:
+    """The handshakes of one listener. Use only on the event loop."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
+        self._places = asyncio.Semaphore(MAX_HANDSHAKES)
+
+    async def secure(self, raw: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
+        """Performs the handshake. Returns the transport that ``protocol`` must use from then on, or ``None`` if the
+        connection has been closed. Run this in a task, as soon as ``raw`` is connected. Raises :class:`OSError` if the
+        handshake fails."""
+        # connection_made is too early to pause: in Python 3.11.2, the transport starts reading right after it
+        raw.pause_reading()
+        async with self._places:
+            return await asyncio.get_running_loop().start_tls(
+                raw, protocol, self._tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+            )
+
+
+OTHER_DESCRIPTORS = 200
+"""How many file descriptors are reserved for everything except client connections."""
+
+
+def allowed_descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
+
+
+def allow_descriptors(wanted: int) -> int:
+    """Raises the limit on open files to ``wanted``, or as far as the process is allowed to. Returns the new limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed_descriptors() < wanted:
+        with suppress(ValueError, OSError):
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return allowed_descriptors()
