@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.cluster.process import stopping_event
 from kafka_coord.errors import KafkaCoordError
 from tests.chaos.journal import ConsumerWriter
 from tests.chaos.parts import Part

@@ -17,7 +17,7 @@ from typing import Any
 import click
 from confluent_kafka import KafkaException, Producer
 
-from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.cluster.process import stopping_event
 from tests.chaos.journal import ProducedWriter
 from tests.chaos.logins import login
 from tests.chaos.parts import PREFIX

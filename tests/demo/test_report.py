@@ -12,7 +12,7 @@ from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.report import RunReport, render
 from kafka_coord.dev.demo.timeline import Event, EventKind, assemble
 from kafka_coord.dev.demo.verification import verify
-from kafka_coord.dev.html.markup import Markup, join, tag
+from kafka_coord.dev.html import Markup, join, tag
 from tests.demo.evidence import START_MS, SmallRun, decision, timeline, tp
 
 HOSTILE = "</title><script>alert(1)</script><b a='\" & \x00\x1b[31m"

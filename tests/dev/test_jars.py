@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.cluster.class_archive import keep_archives
+from kafka_coord.dev.cluster.class_archive import archives_classes, keep_archives
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path, zookeeper_class_path
-from kafka_coord.dev.cluster.java import archives_classes
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java

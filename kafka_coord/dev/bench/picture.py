@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kafka_coord.dev.bench.report import BenchReport, Drawing, Table
-from kafka_coord.dev.html.markup import Markup, join, table, tag
-from kafka_coord.dev.html.page import page
+from kafka_coord.dev.html import Markup, join, page, table, tag
 
 _WIDTH, _LEFT, _RIGHT = 1120.0, 380.0, 90.0
 _ROW, _BAR = 24.0, 16.0

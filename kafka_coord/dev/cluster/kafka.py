@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kafka_coord.dev.cluster.jars import kafka_class_path
-from kafka_coord.dev.cluster.metadata import ClusterView, view_of
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
+from kafka_coord.dev.cluster.topics import ClusterView, view_of
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral
 from kafka_coord.errors import DevClusterError
 from kafka_coord.zk import layout

@@ -7,13 +7,12 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from kafka_coord.dev.cluster.ivy import Artifact
-from kafka_coord.dev.cluster.jars import LIBRARIES, OWN_JARS, fetched_class_path, kafka_release
-from kafka_coord.dev.cluster.java import run_java
-from kafka_coord.dev.cluster.metadata import view_of
+from kafka_coord.dev.cluster.class_archive import run_java
+from kafka_coord.dev.cluster.jars import LIBRARIES, OWN_JARS, Artifact, fetched_class_path, kafka_release
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
+from kafka_coord.dev.cluster.topics import view_of
 from kafka_coord.errors import DevClusterError
 
 KAFKA_4_VERSION = "4.3.0"

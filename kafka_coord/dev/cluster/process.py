@@ -1,4 +1,5 @@
-"""Starts a child process with a log file, waits until it is ready, and stops it by process id."""
+"""Starts a child process with a log file, waits until it is ready, and stops it by process id; and handles Ctrl-C and
+stop signals meanwhile."""
 
 from __future__ import annotations
 
@@ -7,14 +8,34 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from kafka_coord.dev.cluster import child_reaper
 from kafka_coord.dev.cluster.identity import ProcessIdentity
-from kafka_coord.dev.cluster.interrupts import interrupts_held_back
 from kafka_coord.errors import DevClusterError
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Delays a Ctrl-C until the end of the block. Outside the main thread, which alone handles signals in Python, does
+    nothing.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(signal.SIGINT, came[0])
+
 
 OnProgress = Callable[[str], None]
 
@@ -201,3 +222,15 @@ class ChildProcess:
         lines = [line for line in self.log_since_start().splitlines() if line.strip()]
         tail = "".join(f"\n    {line[:300]}" for line in lines[-_LOG_TAIL_LINES:])
         return f"; the end of its log {self.log}:{tail}" if tail else f"; its log {self.log} is empty"
+
+
+def stopping_event(*signals: signal.Signals) -> threading.Event:
+    """Returns an event that these signals set (default: SIGTERM and SIGINT), for the main thread to check."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for one in signals or (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, stop)
+    return stopping

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_coord.dev.cluster import record
-from kafka_coord.dev.cluster.metadata import view_of
 from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord
+from kafka_coord.dev.cluster.topics import view_of
 from kafka_coord.dev.cluster.zookeeper import ephemeral_exists, server_mode
 from kafka_coord.zk import layout
 

@@ -1,18 +1,60 @@
-"""Creates, grows and deletes topics. Each call returns when all live brokers know about the change."""
+"""The topics of a cluster: creates, grows and deletes them, reads the cluster's metadata from one of its brokers, and
+checks that the cluster is ready by writing records and reading them back."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafka_coord.dev.cluster.metadata import ClusterView, view_of
-from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
+from kafka_coord.errors import BrokerError, DevClusterError, NotFound, RequestRefused, Timeout
+from kafka_coord.settings import host_and_port
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One broker's metadata: the live brokers, the controller, and the leader of each partition.
+
+    ``controller`` and leaders are broker ids, or -1 if there is none.
+    """
+
+    brokers: Mapping[int, str]
+    controller: int
+    topics: Mapping[str, Mapping[int, int]]
+
+    def led_partitions(self, topic: str) -> int:
+        """Returns how many partitions of ``topic`` have a live leader. An unknown topic has 0."""
+        return sum(leader in self.brokers for leader in self.topics.get(topic, {}).values())
+
+
+def view_of(address: str, timeout_s: float = 5.0) -> ClusterView | None:
+    """Returns the metadata of the broker at ``address`` (``host:port``), or None if the broker does not answer."""
+    try:
+        # If the connection is refused, librdkafka retries and logs it, so try a plain socket first: it fails fast and
+        # logs nothing.
+        socket.create_connection(host_and_port(address), timeout=1).close()
+        # A new client each time, because one that knows other brokers might ask any of them.
+        answer = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=timeout_s)
+    except (OSError, KafkaException):
+        return None
+    return ClusterView(
+        brokers={broker.id: f"{broker.host}:{broker.port}" for broker in answer.brokers.values()},
+        controller=answer.controller_id,
+        topics={
+            name: {number: partition.leader for number, partition in topic.partitions.items()}
+            for name, topic in answer.topics.items()
+            if topic.error is None
+        },
+    )
+
 
 _POLL_S = 0.05
 _AGAIN_S = 0.5
@@ -146,3 +188,64 @@ class TopicAdmin:
         if time.monotonic() >= deadline:
             raise Timeout(f"timed out after {self._timeout_s:.0f} s waiting for {what}")
         time.sleep(_POLL_S)
+
+
+TOPIC = "kafka-coord-dev-probe"
+
+
+def write_and_read_back(bootstrap_servers: str, brokers: int, timeout_s: float = 60.0) -> None:
+    """Writes a record through each of ``brokers`` brokers to a temporary topic, and reads it back.
+
+    Raises :class:`DevClusterError` if a record is refused, or cannot be read back within ``timeout_s`` seconds.
+    """
+    topics = TopicAdmin(bootstrap_servers, timeout_s=timeout_s)
+    with contextlib.suppress(RequestRefused):  # the topic exists only if an earlier probe was killed
+        topics.delete(TOPIC)
+    topics.create(TOPIC, partitions=brokers)  # Kafka gives each broker one
+    try:
+        token = uuid.uuid4().bytes
+        _write(bootstrap_servers, token, brokers, timeout_s)
+        _read(bootstrap_servers, token, brokers, timeout_s)
+    finally:
+        topics.delete(TOPIC)
+
+
+def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap_servers, "message.timeout.ms": int(timeout_s * 1000), "log_level": 0}
+    )
+    for partition in range(partitions):
+        producer.produce(TOPIC, token, partition=partition, on_delivery=delivered)
+    left = producer.flush(timeout_s)
+    if left or failures:
+        raise DevClusterError(
+            f"the brokers did not accept all test records: {failures[0] if failures else 'no answer'}"
+        )
+
+
+def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
+    # Even without a subscription, librdkafka looks for its group's coordinator, and Kafka then creates
+    # __consumer_offsets. An empty group name would avoid that, but makes librdkafka crash in close().
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": TOPIC, "enable.auto.commit": False, "log_level": 0}
+    )
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(partitions)])
+        awaited = set(range(partitions))
+        deadline = time.monotonic() + timeout_s
+        while awaited:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None and message.value() == token:
+                awaited.discard(message.partition())
+            elif time.monotonic() >= deadline:
+                raise DevClusterError(f"test records were written, but could not be read within {timeout_s:.0f} s")
+    except KafkaException as error:
+        raise DevClusterError(f"test records cannot be read: {error}") from error
+    finally:
+        consumer.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.dev.demo.timeline import Ending, Span, Timeline
-from kafka_coord.dev.html.markup import Markup, join, tag
+from kafka_coord.dev.html import Markup, join, tag
 from kafka_coord.model import TopicPartition
 
 WIDTH = 1120.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow
 
 from kafka_coord import Consumer, Record
-from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.cluster.process import stopping_event
 from kafka_coord.dev.demo.worker import Pace, member_arguments, membership, run_process
 from kafka_coord.dev.jobs.flights import as_arrow
 from kafka_coord.spark.sinks import TableWriter

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.cluster.process import stopping_event
 from kafka_coord.dev.demo.worker import run_process
 from kafka_coord.dev.jobs.delays import write_report
 from kafka_coord.dev.jobs.flights import decoded

@@ -11,8 +11,7 @@ from kafka_coord.dev.demo.expected import AirlineTotal, side_by_side
 from kafka_coord.dev.demo.shared_section import sharing_section
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, handovers_of, median_gap_ms
 from kafka_coord.dev.demo.verification import Verification
-from kafka_coord.dev.html.markup import Markup, join, scroll, section, table, tag
-from kafka_coord.dev.html.page import page
+from kafka_coord.dev.html import Markup, join, page, scroll, section, table, tag
 from kafka_coord.model import Decision
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.dev.demo.charts import minutes, thousands
-from kafka_coord.dev.html.markup import Markup, section, table, tag
+from kafka_coord.dev.html import Markup, section, table, tag
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.cluster.process import stopping_event
 from kafka_coord.dev.demo.journal import JournalWriter, now_ms
 from kafka_coord.dev.demo.queries import LIGHT
 from kafka_coord.dev.demo.worker import Work, run_worker

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kafka_coord import Consumer, KafkaCoordError
-from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.cluster.process import stopping_event
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import Change, JournalWriter, Run, now_ms
 from kafka_coord.model import PartitionSet, TopicPartition

@@ -12,9 +12,9 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_coord.dev.cluster.class_archive import archive_path, use
-from kafka_coord.dev.cluster.ivy import Artifact
 from kafka_coord.dev.cluster.jars import (
     KAFKA_VERSION,
+    Artifact,
     Release,
     fetched_class_path,
     kafka_class_path,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
+from kafka_coord.dev.cluster.class_archive import COMPILER, run_java
 from kafka_coord.dev.cluster.jars import fetched_class_path
-from kafka_coord.dev.cluster.java import COMPILER, run_java
 from kafka_coord.dev.cluster.kraft import KAFKA_4
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kafka_coord.dev.bench.rolling.client import ClientPlace
 from kafka_coord.dev.bench.rolling.journal import Note, What
+from kafka_coord.dev.cluster.class_archive import COMPILER, run_java
 from kafka_coord.dev.cluster.jars import kafka_class_path
-from kafka_coord.dev.cluster.java import COMPILER, run_java
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka_coord.dev.cluster.ivy import Artifact
-from kafka_coord.dev.cluster.jars import Release, cached_jars, kafka_class_path
+from kafka_coord.dev.cluster.jars import Artifact, Release, cached_jars, kafka_class_path
 
 SPARK_VERSION = "4.2.0"
 _SPARK = "org.apache.spark"

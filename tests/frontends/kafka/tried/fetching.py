@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import becoming, cache_directory
+from kafka_coord.dev.cluster.class_archive import COMPILER
 from kafka_coord.dev.cluster.jars import zookeeper_class_path
-from kafka_coord.dev.cluster.java import COMPILER
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 
