@@ -35,7 +35,7 @@ PLANTED = (
         "import kafka_coord.channel.link",
         "- kafka_coord.channel.messages -> kafka_coord.channel.link kafka_coord.channel.link -> threading",
     ),
-    ("channel/rpc.py", "import threading", "- kafka_coord.channel.frames -> threading"),
+    ("channel/frames.py", "import threading", "- kafka_coord.channel.frames -> threading"),
     ("coordinator/deadlines.py", "import time", "- kafka_coord.coordinator.deadlines -> time"),
     ("frontends/members/machine/__init__.py", "import socket", "- kafka_coord.frontends.members.machine -> socket"),
     ("classic_groups/__init__.py", "import random", "- kafka_coord.classic_groups -> random"),

@@ -19,7 +19,7 @@ from kafka_coord.dev.cluster.class_archive import keep_archives
 from kafka_coord.dev.cluster.coordinator import Coordinator, CoordinatorCommand, serve_command
 from kafka_coord.dev.cluster.identity import boot_id
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.ports import free_port, port_is_free
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.record import KINDS, ClusterRecord, ServerRecord
