@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets, unclaimed
+from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets, unclaimed, write_ops
+from kafka_coord.frontends.kafka.managed.administration import begin_adoption
 from kafka_coord.model import (
     Coverage,
     Member,
@@ -18,7 +19,7 @@ from kafka_coord.model import (
     Unreadable,
 )
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Node, Op, SetData, Stat
+from kafka_coord.zk.store import Check, Create, Node, Op, SetData, Stat
 from tests.coordinator.harness import World
 from tests.simulation.store import SimulatedStore, connected_store
 
@@ -215,3 +216,21 @@ def test_the_partitions_of_a_topic_with_offsets_of_kafka_0_8_are_counted_before_
     more = {"fares": topic("fares", 4)}
     again = read_start_offsets(store, GROUP, PartitionSet({"fares": {2, 3}}), more, members)
     assert (again.parent, again.later) == ((), {TopicPartition("fares", 3)})
+
+
+@pytest.mark.parametrize("remembers", [None, Subscription.to(["flights"])])
+def test_a_conversion_skips_nothing_that_came_later(remembers: Subscription | None) -> None:
+    """Nobody knows how many partitions there were when the client-assigned group first read the topic."""
+    store, claim = connected_store(), layout.log_partition(14)
+    store.ensure_path(claim)
+    if remembers is not None:
+        store.ensure_path(layout.offsets(GROUP))
+        store.set(layout.offsets(GROUP), Coverage().with_also([remembers]).to_bytes())
+    committed = [TopicPartition("fares", 0), TopicPartition("fares", 1)]
+    for _ in range(2):  # also when it is repeated
+        begin_adoption(store, GROUP, committed, "an operator asked", Check(claim, 0))
+    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0, 1}}), FARES, {})
+    store.multi((*start.parent, *start.prepare["fares"], *write_ops(GROUP, dict.fromkeys(committed, 7), ())))
+    members = {"c1": Member("c1", 7, Subscription.to(["fares", "flights"]))}
+    start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0, 1, 2}}), FARES, members)
+    assert (start.offsets[committed[1]], start.later) == (7, {TopicPartition("fares", 2)})

@@ -20,6 +20,7 @@ from kafka_coord.channel.operations import recording
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.image import Image, Wanted, read_images
+from kafka_coord.coordinator.start_offsets import remembered
 from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists, NoNode, StoreError
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
@@ -32,6 +33,7 @@ from kafka_coord.model import (
     PartitionSet,
     Request,
     RequestType,
+    Subscription,
     TopicPartition,
     history_to_json,
 )
@@ -40,7 +42,7 @@ from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
-from kafka_coord.zk.store import Check, Create, Store
+from kafka_coord.zk.store import Check, Create, GetData, Node, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +279,10 @@ def begin_adoption(
     store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
 ) -> frozenset[TopicPartition]:
     """Creates the group if it does not exist, with ``reason`` as the first entry in its history. Returns the partitions
-    that have no stored offset although their topics exist. Raises :class:`Fenced` and :class:`StoreError`."""
+    that have no stored offset although their topics exist. Raises :class:`Fenced` and :class:`StoreError`.
+
+    The group has read the topics of its offsets, and nobody knows how many partitions they had then. So it remembers
+    them, and partitions without an offset count as ones that came later (ADR 41)."""
     ensure_group(store, group)
     topics = sorted({tp.topic for tp in partitions})
     paths = [layout.broker_topic(topic) for topic in topics]
@@ -293,6 +298,13 @@ def begin_adoption(
     except MultiFailed as error:
         if not isinstance(error.cause, NodeExists):
             raise
+    (node,) = store.read_many([GetData(layout.offsets(group))])
+    known = remembered(group, node)
+    now = known.with_also([Subscription.to(topics)]) if known is not None and topics else known
+    if now is not None and now != known:
+        path, data = layout.offsets(group), now.to_bytes()
+        op = SetData(path, data, node.stat.version) if isinstance(node, Node) else Create(path, data)
+        write_fenced(store, fence, [(op,)])
     return missing
 
 
