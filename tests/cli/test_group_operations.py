@@ -176,7 +176,13 @@ def test_settings_are_changed_one_by_one_and_take_effect(elected: World, coord: 
         "assignor": "range",
         "rebalance_timeout_ms": 30_000,
         "offsets_retention_ms": 604_800_000,
-        "origin": {"assignor": "znode", "rebalance_timeout_ms": "znode", "offsets_retention_ms": "brokers"},
+        "lag_warning_ms": None,
+        "origin": {
+            "assignor": "znode",
+            "rebalance_timeout_ms": "znode",
+            "offsets_retention_ms": "brokers",
+            "lag_warning_ms": "default",
+        },
     }
     eventually(lambda: coord("groups", "history", "delays", "-o", "json").json()[-1]["assignor"] == "range")
     default = coord("groups", "settings", "delays", "--assignor", "default", "-o", "json").json()

@@ -83,9 +83,9 @@ class OddBroker:
         self._chance, self.sane, self.told = chance, sane, []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one connection until its client or an odd answer ends it."""
+        """Answers one connection until its client, an odd answer or the end of the test ends it."""
         is_native = False
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 length = int.from_bytes(await reader.readexactly(4), "big")
                 frame = await reader.readexactly(length)

@@ -186,7 +186,7 @@ def test_a_rolling_restart_restarts_each_instance_and_the_elected_one_last(super
     assert (first.startswith("restarting "), second.endswith(", the elected one)")) == (True, True), done.stdout
     assert "elected" not in first
     assert last == "every host was restarted"
-    assert "waiting for instance " in done.stdout, "the script says what it waits for"
+    assert "waiting for " in done.stdout, "the script says what it waits for"
     restarted = (supervised / "restarted").read_text().splitlines()
     assert sorted(restarted[2:]) == ["one.example.com 1", "two.example.com 2"]
     assert all(file.read_text() != before[file.name] for file in supervised.glob("*.pid"))
