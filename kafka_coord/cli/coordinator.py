@@ -11,7 +11,7 @@ from kafka_coord.cli import candidates
 from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
-from kafka_coord.cli.options import asking_options, output_option, reason_option, show_answers, who
+from kafka_coord.cli.options import asking_options, last_option, output_option, reason_option, show_answers, who
 from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
@@ -106,14 +106,7 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
 
 
 @coordinator.command(short_help="Show past elections and operator actions.")
-@click.option(
-    "--last",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Show the last N elections and the last N actions.",
-)
+@last_option("Show the last N elections and the last N actions.")
 @output_option
 @connection_options
 def history(last: int, output: Format) -> None:

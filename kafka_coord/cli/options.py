@@ -99,6 +99,11 @@ def timeout_option(default_s: float, what: str) -> Callable[[F], F]:
     )
 
 
+def last_option(what: str) -> Callable[[F], F]:
+    """Limits a history to its last entries. ``what`` is the help."""
+    return click.option("--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help=what)
+
+
 def who() -> str:
     """Returns the operator's name, such as ``alice@host``, to record in requests and pauses."""
     try:

@@ -224,10 +224,7 @@ def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
     if output is Format.JSON:
         click.echo(encode(document).decode())
     elif output is Format.YAML:
-        click.echo(
-            "---\n" + yaml_of(document),
-            nl=False,
-        )
+        click.echo("---\n" + yaml_of(document), nl=False)
     elif isinstance(frame, str):
         click.echo(f"# {frame}" if output is Format.TSV else frame)
     else:

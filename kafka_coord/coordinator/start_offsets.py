@@ -85,10 +85,11 @@ def read_start_offsets(
     )
     parents = results[2 : 2 + len(names)]
     children = results[2 + len(names) : 2 + 2 * len(names)]
-    about, parent, covered, known = covering(group, results[1], _names(results[0]), members, topics)
+    there = _names(results[0])
+    about, parent, covered, known = covering(group, results[1], there, members, topics)
     if parent and known is not None:
-        counted = _counted(store, group, _names(results[0]), members, topics, known)
-        about, parent = {**about, **counted.topics}, (*counted.ops, *parent)
+        counted, first = _counted(store, group, there, members, topics, known)
+        about, parent = {**about, **counted}, (*first, *parent)
     by_topic = {
         topic: _of_topic(
             layout.topic_offsets(group, topic),
@@ -284,9 +285,9 @@ def _counted(
     members: Mapping[str, Member],
     topics: Mapping[str, TopicInfo],
     known: Coverage,
-) -> Covering:
+) -> tuple[dict[str, TopicOfOffsets], list[Op]]:
     """Counts the partitions of the topics that only the new subscriptions cover, and whose offsets, perhaps those of
-    Kafka 0.8, are there already. They are written before the coverage too."""
+    Kafka 0.8, are there already. Returns the counts, and what writes them: before the coverage, too."""
     subscriptions, names = _subscriptions(members), sorted(there & topics.keys())
     names = [name for name in names if not known.covers(name) and any(one.wants(name) for one in subscriptions)]
     paths = [layout.topic_offsets(group, name) for name in names]
@@ -298,4 +299,4 @@ def _counted(
         if found.first is None and (not found.identity or topic.is_same(found.identity)):
             counted[name] = TopicOfOffsets(topic.identity, len(topic.partitions))
             ops.append(SetData(path, counted[name].data, node.stat.version))
-    return Covering(counted, tuple(ops), known, known)
+    return counted, ops

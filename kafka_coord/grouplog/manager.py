@@ -146,12 +146,6 @@ class GroupMetadataManager:
         term = self.terms.get(partition_of(group_id))
         return Error.NOT_COORDINATOR if term is None else await _proven(term)
 
-    async def prove_all(self, group_ids: Iterable[str | None]) -> dict[str, Error]:
-        """Calls :meth:`prove` for each of the given groups that this instance coordinates. Returns the errors."""
-        served = [one for one in group_ids if one is not None and partition_of(one) in self.terms]
-        errors = [(one, await self.prove(one)) for one in served]
-        return {one: error for one, error in errors if error is not Error.NONE}
-
     async def vouch(self, group_id: str) -> Error:
         """Proves as :meth:`prove` does, but only while the brokers refuse appends: then nothing else would tell this
         instance that its term is over. Call it before any answer from memory that needs no proof otherwise."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from random import Random
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from kafka_coord import Consumer
 from kafka_coord.coordinator.plan.reasons import first_of
@@ -17,17 +13,8 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from tests.cli.running import run
 from tests.fuzzing.odd_cluster import OddCluster
-from tests.fuzzing.tools import odd_cluster
 
 GROUP = "delays"
-
-
-@pytest.fixture
-def cluster() -> Iterator[OddCluster]:
-    with odd_cluster(Random(1)) as found:
-        for broker in (found.broker, found.instance):
-            broker.becomes(Random(1), sane=True)
-        yield found
 
 
 def test_a_history_says_how_much_earlier_it_goes_back_and_whose_moves_it_lacks(cluster: OddCluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound
 from kafka_coord.groups import managed
-from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.directory import SORTS, GroupDirectory, read_topic, selected
 from kafka_coord.groups.group import NOT_SUBSCRIBED, AgeBy, GroupRow, LagTotal, OffsetRow
 from kafka_coord.groups.instances import AskedInstances
@@ -31,6 +31,17 @@ def hundred(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, LogRange]
     return dict.fromkeys(partitions, LogRange(80, 100)), ""
 
 
+def at_rest(world: World) -> tuple[Cluster, GroupRows]:
+    """The cluster, once the group delays is at rest in it."""
+    eventually(lambda: world.node(layout.settled("delays")))
+    cluster = read_cluster(world.store)
+    rows = GroupRows(world.store, lambda: None)
+    rows.known(cluster.groups)
+    rows.step(cluster)
+    assert rows.is_at_rest("delays")
+    return cluster, rows
+
+
 def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,12 +50,7 @@ def test_the_lag_of_a_group_at_rest_equals_that_computed_from_all_its_znodes(
     world.settles("c1", partitions=4)
     world.store.ensure_path(layout.topic_offsets("delays", "flights"))
     world.store.create(layout.offset("delays", "flights", 2), b"70")
-    eventually(lambda: world.node(layout.settled("delays")))
-    cluster = read_cluster(world.store)
-    rows = GroupRows(world.store, lambda: None)
-    rows.known(cluster.groups)
-    rows.step(cluster)
-    assert rows.is_at_rest("delays")
+    cluster, rows = at_rest(world)
 
     whole, resting = (LagRound(GroupDirectory(AskedInstances(world.store, {})), hundred, LagService()) for _ in "ab")
     assert whole.step(rows.rows, cluster, None)
@@ -68,12 +74,7 @@ def test_offsets_of_a_topic_that_nobody_subscribes_to_do_not_count_for_a_group_a
     for topic in ("flights", "fares"):
         world.store.ensure_path(layout.topic_offsets("delays", topic))
         world.store.create(layout.offset("delays", topic, 0), b"70" if topic == "flights" else b"0")
-    eventually(lambda: world.node(layout.settled("delays")))
-    cluster = read_cluster(world.store)
-    rows = GroupRows(world.store, lambda: None)
-    rows.known(cluster.groups)
-    rows.step(cluster)
-    assert rows.is_at_rest("delays")
+    cluster, rows = at_rest(world)
     lags = LagRound(GroupDirectory(AskedInstances(world.store, {})), hundred, LagService())
     assert lags.step(rows.rows, cluster, rows.is_at_rest)
     assert lags.measured["delays"][1] == LagTotal(lag=20, worst_lag=20, lag_unknown=3, gone=10)

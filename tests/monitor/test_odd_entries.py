@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -21,18 +19,9 @@ from kafka_coord.zk import layout
 from tests.cli.running import run
 from tests.coordinator.led import Led
 from tests.fuzzing.odd_cluster import OddCluster
-from tests.fuzzing.tools import odd_cluster
 
 GROUP = "delays"
 ODD: list[Any] = [{"generation": "four", "epoch": 7}, 7, {"kind": ["x"], "by": 1}]
-
-
-@pytest.fixture
-def cluster() -> Iterator[OddCluster]:
-    with odd_cluster(Random(1)) as found:
-        for broker in (found.broker, found.instance):
-            broker.becomes(Random(1), sane=True)
-        yield found
 
 
 def spoil(cluster: OddCluster, path: str, field: str, odd: Any) -> None:

@@ -12,7 +12,14 @@ import click
 
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.opening import lag_service, open_cluster, open_groups
-from kafka_coord.cli.options import ANY_GROUP, any_group_argument, kind_option, output_option, partitions_option
+from kafka_coord.cli.options import (
+    ANY_GROUP,
+    any_group_argument,
+    kind_option,
+    last_option,
+    output_option,
+    partitions_option,
+)
 from kafka_coord.cli.output import ACTIONS, Column, Format, Section, cell, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
@@ -418,14 +425,7 @@ _MOVES = columns("#generation=GEN consumer gained lost")
 @click.command()
 @any_group_argument
 @kind_option
-@click.option(
-    "--last",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="The number of decisions to show.",
-)
+@last_option("The number of decisions to show.")
 @click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
 @click.option("--actions", "only_actions", is_flag=True, help="Show only the operator actions.")
 @output_option
