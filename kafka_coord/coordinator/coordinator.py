@@ -78,7 +78,7 @@ class ConsumerCoordinator:
         self._executor = Executor(store, leadership.fence)
         self.handler = RebalanceRequestHandler(
             store,
-            ActiveLeadership(leadership.epoch, self._executor, still_leads),
+            ActiveLeadership(leadership.epoch, self._executor, lambda: still_leads() and self._watches.is_current()),
             self.queue,
             self.registry,
             self.catalog,

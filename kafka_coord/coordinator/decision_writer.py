@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ActiveLeadership:
-    """The handler's view of its leadership. The handler calls ``still`` before every decision and every write."""
+    """The handler's view of its leadership. The handler calls ``still`` before every decision and every write: it says
+    whether this instance leads and its listeners know of every change before the last break of its connection."""
 
     epoch: int
     executor: Executor

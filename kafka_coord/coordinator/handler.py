@@ -123,7 +123,7 @@ class RebalanceRequestHandler:
         return handled
 
     def _step(self, timeout_s: float) -> bool:
-        if not self._may_go_on():
+        if not self.may_decide():
             return False
         batch = self._reader.take(timeout_s)
         if batch is None:
@@ -138,7 +138,9 @@ class RebalanceRequestHandler:
             self._handling = frozenset()
         return True
 
-    def _may_go_on(self) -> bool:
+    def may_decide(self) -> bool:
+        """Returns whether this instance still leads, and knows of every change before the last break of its
+        connection."""
         return not (self.closed or self.deposed) and self._leadership.still()
 
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
@@ -166,7 +168,7 @@ class RebalanceRequestHandler:
     def _handle(self, memories: Sequence[GroupMemory]) -> None:
         plans: list[PreparedPlan] = []
         for memory, result in zip(memories, self._reader.snapshots(memories), strict=True):
-            if not self._may_go_on():
+            if not self.may_decide():
                 self._queue.request(memory.group)
                 continue
             with self._isolated(memory):
@@ -197,7 +199,7 @@ class RebalanceRequestHandler:
     def _write(self, plans: Sequence[PreparedPlan]) -> None:
         written: Mapping[str, NewCommands] = {}
         try:
-            if self._may_go_on():
+            if self.may_decide():
                 written = self._writer.together(plans)
         except Fenced as error:
             self._depose(error)
@@ -209,14 +211,14 @@ class RebalanceRequestHandler:
             plans = [one for one in plans if not one.units]
         for one in plans:
             done = written.get(one.memory.group)
-            if done is None and not self._may_go_on():
+            if done is None and not self.may_decide():
                 one.memory.invalidate()
                 self._queue.request(one.memory.group)
                 continue
             with self._isolated(one.memory):
                 self._finish(one, self._leadership.executor.write_prepared(one.units) if done is None else done)
                 one.memory.failures = 0
-        if self._may_go_on():
+        if self.may_decide():
             try:
                 self.idle.settle(self._leadership.executor, [(one.memory, one.snapshot) for one in plans])
             except Fenced as error:

@@ -359,7 +359,7 @@ class CoordinatorService:
         all other instances from taking over."""
         try:
             while not (handler.closed or handler.deposed):
-                if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
+                if not handler.step(HANDLER_WAIT_S) and not handler.may_decide():
                     self._stopping.wait(0.02)
         except Exception as error:
             log.exception("rebalance request handler failed broker_id=%d; resigning", self._broker_id)

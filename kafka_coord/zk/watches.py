@@ -73,6 +73,9 @@ class Watches:
         self._fired: dict[str, None] = {}
         """The paths whose watches have fired, in the order in which they fired."""
         self._all_fired = False
+        """Whether all watches must be set again, because the connection has broken."""
+        self._behind = False
+        """Whether a step has begun to set all watches again and has not come through since."""
         self._closed = False
         self._unsubscribe = store.on_session(self._on_session)
 
@@ -128,6 +131,11 @@ class Watches:
         """Returns whether every listener has received the current state. Ignores znodes whose ACL forbids reading."""
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
+    def is_current(self) -> bool:
+        """Returns whether all watches have been set again since the connection last broke. Otherwise, what the
+        listeners know may be as old as the outage. Any thread may call this method."""
+        return not (self._all_fired or self._behind)
+
     def is_refused(self, path: str) -> bool:
         """Returns whether the ACL forbids watching the znode at ``path``."""
         return any(watched.path == path for watched in self._refused)
@@ -143,14 +151,19 @@ class Watches:
                 self._fired[event.path] = None
         self._wake()
 
-    def _on_session(self, _state: SessionState) -> None:
+    def _on_session(self, state: SessionState) -> None:
         """Called on one of the store's threads. After a reconnect, every watch must be set again."""
+        if state is not SessionState.CONNECTED:
+            with self._lock:
+                self._all_fired = True
         self._wake()
 
     def _take_fired(self) -> None:
         with self._lock:
             fired, self._fired = self._fired, {}
-            everything, self._all_fired = self._all_fired, False
+            everything = self._all_fired
+            self._behind = self._behind or everything
+            self._all_fired = False
         if everything:
             self._due.update(dict.fromkeys(self._watched.values()))
             return
@@ -186,6 +199,7 @@ class Watches:
             except StoreUnavailable as error:
                 log.debug("watches are still not set due=%d reason=%s", len(self._due), error)
                 return False
+        self._behind = False
         return not self._due
 
     def _serve(self, due: Sequence[_Watched]) -> None:

@@ -126,6 +126,8 @@ class InvariantChecker:
         self.eager: set[str] = set()
         """The eager groups. They stop all partitions before they start any, so partitions that do not move are also
         paused."""
+        self.said_farewell: set[str] = set()
+        """The ids of Kafka clients that have sent a leave. It may be written after the next process has started."""
         self.expired: set[tuple[str, str, int | None]] = set()
         """The group, consumer and incarnation of each member that a gateway expired."""
         self._heard: dict[str, tuple[int, int]] = {}
@@ -560,6 +562,8 @@ class InvariantChecker:
             return
         registered = fields.load(change.before.data, change.path)
         member_id = fields.plain(registered.get("resume_key", ""))
+        if member_id in self.said_farewell:
+            return
         since, last = self._heard.get(member_id, (0, 0))
         if witness.replaces(member_id, fields.plain(registered.get("protocol", ""))):
             return

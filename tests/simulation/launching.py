@@ -315,6 +315,7 @@ class Launcher:
 
         def leaves(consumed: Mapping[TopicPartition, int]) -> None:
             process.leave_began = dict(consumed)
+            cluster.checker.said_farewell.add(member_id)
 
         around = Surroundings(
             dial=dial,

@@ -244,7 +244,9 @@ def test_all_watches_are_armed_and_compared_again_after_a_restart_of_the_server(
     other.multi([Delete("/p"), Create("/p")])
     eventually(lambda: store.session.state is SessionState.CONNECTED)
 
+    assert not owner.watches.is_current(), "the owner knows what was true before the outage"
     owner.hears(())  # /p is a new znode; the others are unchanged
+    assert owner.watches.is_current()
     other.set("/changes", b"2")
     owner.hears(b"2")
     owner.watches.close()

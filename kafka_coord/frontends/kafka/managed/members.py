@@ -130,6 +130,9 @@ class KafkaMembers:
             if by_client:
                 member.given_up()
             member.waiting = None
+        for one in list(self._of_group.get(group, {}).values()):
+            if one.successor is not None and one.successor.token is token:
+                self._steps_back(one)
 
     def _waits_for(self, group: str, member_id: str, token: Hashable) -> KafkaMember | None:
         member = self._of_group.get(group, {}).get(member_id)
@@ -286,18 +289,22 @@ class KafkaMembers:
         member.waiting = member.changing = None
 
     def _from_another(self, member: KafkaMember, request: MemberRequest) -> None:
-        """Refuses a request from a client that is not the member. If the client was to take the member's place and
-        leaves before that, it must not become a member: nobody would end that membership, which would keep out the
-        client's next process."""
+        """Refuses a request from a client that is not the member, unless the client was to take the member's place and
+        leaves before that."""
         successor = member.successor
         if successor is None or not request.leaves or successor.member_id != request.member_id:
             self.refuse(request, Error.FENCED_INSTANCE_ID)
             return
-        member.successor = None
         self.refuse(successor, Error.UNKNOWN_MEMBER_ID)
+        self._steps_back(member)
+        self.refuse(request, Error.NONE)
+
+    def _steps_back(self, member: KafkaMember) -> None:
+        """Forgets the client that was to take the member's place, because it has left or its connection is lost. It
+        must not become a member: nobody would end that membership, which would keep out the client's next process."""
+        member.successor = None
         if member.id is None:  # the member itself has not been heard in this term
             self.drop(member)
-        self.refuse(request, Error.NONE)
 
     def _leave_for(self, member: KafkaMember, join: MemberRequest) -> None:
         replaced = Departure(DepartureKind.REPLACED, by=join.by)

@@ -142,6 +142,26 @@ def test_a_client_that_leaves_before_the_member_of_an_earlier_term_is_resumed_le
     assert play.beat_classic() is not Error.FENCED_INSTANCE_ID
 
 
+@pytest.mark.parametrize("is_of_earlier_term", [False, True])
+def test_a_client_whose_process_ends_while_it_takes_a_place_does_not_keep_out_its_next_process(
+    is_of_earlier_term: bool,
+) -> None:
+    play = Switching()
+    if is_of_earlier_term:
+        play.of_an_earlier_term(INSTANCE, resume_key="c1", protocol="classic")
+    else:
+        play.classic()
+    join = play.fresh_token()
+    beat = ConsumerHeartbeat(join, ("delays", INSTANCE), "k1", True, JOIN, owned=owned(), topics=FLIGHTS)
+    play.members.arrived(beat, play.house.now)  # ZooKeeper does not answer
+    play.members.gone("delays", "k1", join, play.house.now, by_client=True)
+    play.pump()
+    assert play.beat_848(JOIN, "k2") is None, "UNRELEASED_INSTANCE_ID is fatal"
+    play.write()
+    play.send(4, start=(0,), who=INSTANCE)
+    assert play.error_of(play.last_token) is Error.NONE
+
+
 @pytest.mark.parametrize("is_written", [False, True])
 def test_of_two_kip_848_clients_the_first_takes_the_place_of_a_classic_member(is_written: bool) -> None:
     play = Switching()
