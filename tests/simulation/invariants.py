@@ -517,6 +517,8 @@ class InvariantChecker:
         self.resets += 1
         self.frontier[group, partition] = offset
         self.unclean.discard((group, partition))
+        if offset > (end := self.ends.get(partition, 0)):  # the log was cut after the operator had looked
+            self.log_was_cut(group, partition, end)
 
     def topic_gone(self, topic: str) -> None:
         """Forgets a deleted topic. A topic of the same name begins with no records."""
