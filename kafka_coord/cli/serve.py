@@ -226,6 +226,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
 def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until a stop signal arrives, or until the service fails, in which case it raises the service's error."""
+    from kafka_coord.coordinator.first_ends import ANSWER_S
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.gateway import LeadershipView
@@ -244,7 +245,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             leadership_view = LeadershipView()
             # The last stable offsets: a consumer that reads uncommitted records may begin some records early, but one
             # that reads committed records skips none of a transaction that is open now.
-            lister = BrokerLog(store, settings.kafka.properties, read_committed=True)
+            lister = BrokerLog(store, settings.kafka.properties, read_committed=True, timeout_s=ANSWER_S)
             renewed = _Renewed.of(settings, store)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
             kafka = _kafka_listener(settings, broker_id, store, renewed)

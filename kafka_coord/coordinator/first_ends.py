@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 """How often the awaited ends are listed, in seconds."""
 
+ANSWER_S = 2.0
+"""How long the lister waits for a broker, in seconds: one that does not answer delays the ends of all others."""
+
 EndLister = Callable[[PartitionSet], Mapping[TopicPartition, int]]
 """Returns the ends that it could list. May wait for the brokers, and may raise :class:`KafkaCoordError`."""
 

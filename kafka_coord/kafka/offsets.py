@@ -124,11 +124,12 @@ class BrokerLog:
         on_left_out: Callable[[Unreadable], None] = log_left_out,
         *,
         read_committed: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._store = store
         self._properties = properties
         self._on_left_out = on_left_out
-        self._read_committed = read_committed
+        self._read_committed, self._timeout_s = read_committed, timeout_s
         self._reader: OffsetReader | None = None
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
@@ -163,7 +164,9 @@ class BrokerLog:
     def _connected(self) -> OffsetReader:
         if self._reader is None:
             bootstrap = bootstrap_servers(self._store, self._properties, self._on_left_out)
-            self._reader = OffsetReader(bootstrap, self._properties, read_committed=self._read_committed)
+            self._reader = OffsetReader(
+                bootstrap, self._properties, self._timeout_s, read_committed=self._read_committed
+            )
         return self._reader
 
     def close(self) -> None:
