@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -17,7 +15,6 @@ from pathlib import Path
 import click
 from hypothesis import Phase, settings
 
-from tests.chaos.judge.findings import Rule, Status
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.mutations import MUTATIONS, TELLING, mutated
@@ -49,9 +46,7 @@ PURE_TESTS = (
 EXAMPLES = 25
 NOT_SEEN = "-"
 NOT_RUN = ""
-RULES_OF_TIME = frozenset({Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER})
-"""A slow machine breaks these rules too, so they do not prove a defect."""
-_CELLS = 5
+_CELLS = 4
 
 
 @dataclass(slots=True)
@@ -63,14 +58,13 @@ class Seen:
     audit: int | None = None
     rule: str = ""
     properties: str = NOT_RUN
-    chaos: str = NOT_RUN
 
     def row(self) -> str:
         def shown(histories: int | None) -> str:
             return NOT_SEEN if histories is None else f"{histories}"
 
         audit = shown(self.audit) + (f" (`{self.rule}`)" if self.rule else "")
-        return f"| {self.name} | {shown(self.simulator)} | {self.properties} | {self.chaos} | {audit} |"
+        return f"| {self.name} | {shown(self.simulator)} | {self.properties} | {audit} |"
 
 
 def look(name: str, seeds: Iterable[int], budget_s: float) -> Seen:
@@ -101,19 +95,6 @@ def ask_properties(name: str) -> str:
         return "no answer in time"
     failed = re.search(r"^(?:FAILED|ERROR) (?:\S*/)?test_(\w+)\.py", done.stdout, re.MULTILINE)
     return f"`{failed[1]}`" if failed else NOT_SEEN
-
-
-def ask_chaos(name: str, minutes: float) -> str:
-    """Runs chaos with processes that have the defect. Returns the first violated rule that does not depend on time."""
-    with tempfile.TemporaryDirectory() as directory:
-        run = [sys.executable, "-m", "tests.chaos", "run", "--minutes", f"{minutes}", "--seed", "4", "--dir", directory]
-        done = subprocess.run([*run, "--planted", name], capture_output=True, timeout=1_800, check=False)
-        report = Path(directory, "report.json")
-        if not report.is_file():
-            return "does not run" if done.returncode else NOT_SEEN
-        rules = json.loads(report.read_text())["rules"]
-        broken = [one["rule"] for one in rules if one["status"] == Status.BROKEN and one["rule"] not in RULES_OF_TIME]
-    return broken[0] if broken else NOT_SEEN
 
 
 def run_properties(name: str) -> int:
@@ -151,9 +132,8 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
         cells = known.get(seen.name, "").split(" | ")
         if len(cells) == _CELLS:
             seen.properties = cells[2] if seen.properties == NOT_RUN else seen.properties
-            seen.chaos = cells[3] if seen.chaos == NOT_RUN else seen.chaos
         known[seen.name] = seen.row()
-    head = "| fault | simulator | property tests | chaos | audit |\n|---|---|---|---|---|"
+    head = "| fault | simulator | property tests | audit |\n|---|---|---|---|"
     table = [known[name] for name in (*RULE_MUTATIONS, *MUTATIONS) if name in known]
     path.write_text("\n".join([f"{before}{BEGIN}", head, *table, f"{END}{after}"]))
 
@@ -168,14 +148,9 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
     default=True,
     help="Also run the tests that need no server: 15 seconds per defect.",
 )
-@click.option(
-    "--chaos", default=0.0, metavar="MINUTES", help="Also run chaos for this long per defect. [default: none]"
-)
 @click.option("--write", is_flag=True, help="Write the table into docs/reliability.md.")
 @click.option("--pytest", "planted", default="", hidden=True)
-def main(
-    *, seeds: int, budget: float, only: str, rules: bool, properties: bool, chaos: float, write: bool, planted: str
-) -> None:
+def main(*, seeds: int, budget: float, only: str, rules: bool, properties: bool, write: bool, planted: str) -> None:
     """Plants each defect in the code, one at a time, and shows which checks find it.
 
     The figures are the numbers of simulated histories until the defect was found. Exit code 1 if the audit misses a
@@ -194,8 +169,6 @@ def main(
         seen = look(name, range(seeds), budget)
         if properties:
             seen.properties = ask_properties(name)
-        if chaos:
-            seen.chaos = ask_chaos(name, chaos)
         found.append(seen)
         click.echo(f"{number} of {len(names)}: {seen.row()}")
     if write:

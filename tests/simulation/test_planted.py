@@ -42,13 +42,13 @@ def test_the_documented_table_has_every_defect_that_breaks_a_rule() -> None:
 
 def test_the_table_is_written_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    old = "| no grace period | 1 | `pure` | `chaos` | old |\n| no epoch check | kept |"
+    old = "| no grace period | 1 | `pure` | old |\n| no epoch check | kept |"
     page.write_text(f"before\n{BEGIN}\n| a |\n|---|\n{old}\n{END}\nafter\n")
     write_table([Seen("no grace period", simulator=3, audit=1, rule="split-unit")], page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "| no grace period | 3 | `pure` | `chaos` | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
+    assert "| no grace period | 3 | `pure` | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
     assert "old" not in text
 
 
