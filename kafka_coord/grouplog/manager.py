@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -540,8 +539,7 @@ async def _all(appends: list[asyncio.Future[None]]) -> None:
             raise outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """The records for one batch, and what they say, which is replayed once they are durable."""
 
     records: list[LogRecord]

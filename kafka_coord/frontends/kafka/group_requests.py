@@ -253,11 +253,10 @@ class GroupCoordinator:
         await self._allow(call, Operation.READ, request.group_id)
         await self._learn(request.topics)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
-        offsets, errors = self._committed(request, denied)
+        offsets, topic_ids, errors = self._committed(request, denied)
         error = Error.NONE
         if offsets:
             who = Who(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
-            topic_ids = {name: one.topic_id for (name, _), one in offsets.items()}
             commit = Commit(who, offsets, topic_ids, call.version >= _COMMIT_WITH_EPOCHS)
             try:
                 errors |= await self._through(request.group_id, LOOKS, lambda group: group.commit(commit, call))
@@ -276,9 +275,13 @@ class GroupCoordinator:
             log.info("could not find out which partitions exist: %s; the client must retry", error)
             raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
 
-    def _committed(self, request: Any, denied: frozenset[str]) -> tuple[Offsets, dict[Partition, Error]]:
-        """Returns the offsets of a commit, and the errors of the partitions that do not exist or are ``denied``."""
+    def _committed(
+        self, request: Any, denied: frozenset[str]
+    ) -> tuple[Offsets, dict[str, str], dict[Partition, Error]]:
+        """Returns the offsets of a commit, the identities of their topics, and the errors of the partitions that do not
+        exist or are ``denied``."""
         offsets: Offsets = {}
+        topic_ids: dict[str, str] = {}
         errors: dict[Partition, Error] = {}
         now_ms, topics = self._manager.now_ms(), self._manager.topics
         expires_ms = expires_at_ms(now_ms, getattr(request, "retention_time_ms", -1))
@@ -290,12 +293,13 @@ class GroupCoordinator:
                     errors[where] = Error.TOPIC_AUTHORIZATION_FAILED
                 elif 0 <= part.partition_index < count:
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
+                    topic_ids[name] = topic_id
                     offsets[where] = CommittedOffset(
                         part.committed_offset, epoch, metadata, now_ms, topic_id, expires_ms
                     )
                 else:
                     errors[where] = Error.UNKNOWN_TOPIC_OR_PARTITION
-        return offsets, errors
+        return offsets, topic_ids, errors
 
     async def handle_fetch_offsets(self, call: Call) -> Any:
         asked = call.request.groups if call.version >= 8 else (call.request,)

@@ -86,13 +86,12 @@ class Groups:
         """Raises :class:`GroupError` unless this instance coordinates the group. As in Kafka, consumers that assign
         their own partitions may use an empty name for their offsets."""
         error = Error.NOT_COORDINATOR if self._instances.is_stopping else self._manager.availability(name)
-        if error is Error.NOT_COORDINATOR:
-            self._on_elsewhere()
-        elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+        if error is Error.NONE and (name in self._changing or not self._managed.knows(name)):
             raise Loading
-        refuse(error)
-        if name in self._changing or not self._managed.knows(name):
-            raise Loading
+        if error is not Error.NONE:
+            if error is Error.NOT_COORDINATOR:
+                self._on_elsewhere()
+            raise Loading if error is Error.COORDINATOR_LOAD_IN_PROGRESS else GroupError(error)
 
     def serves(self, name: str) -> bool:
         """Returns whether :meth:`check_served` raises nothing."""
@@ -125,8 +124,11 @@ class Groups:
     async def wait_until_loaded(self, names: Iterable[str], within_s: float = LOADED_WITHIN_S) -> None:
         """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
         among them are known. Waits no longer once the instance stops."""
+        named = list(names)
+        if all(self._is_loaded(one) for one in named):  # as nearly always
+            return
         loop = asyncio.get_running_loop()
-        late, named = loop.time() + within_s, list(names)
+        late = loop.time() + within_s
         for one in named:
             if self._is_elsewhere(one):
                 await self.look_again(one)
@@ -136,6 +138,9 @@ class Groups:
             if all(self._managed.knows(one) or self._manager.availability(one) for one in named):
                 return
             await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _is_loaded(self, name: str) -> bool:
+        return self._manager.availability(name) is Error.NONE and self._managed.knows(name)
 
     def _is_loading(self, names: list[str]) -> bool:
         if self._instances.is_stopping:
