@@ -33,7 +33,8 @@ class HeldPartition:
 
     The application has the records in [consumed, handed) in hand. ``asked`` is the offset that the application itself
     has committed. ``committed`` may exceed the others only after a seek back, or after the log was truncated;
-    ``may_go_back`` then lets one commit lower the stored offset.
+    ``may_go_back`` then lets one commit lower the stored offset. ``offered`` is the last offset of a commit that is
+    under way: until it is known to be stored, nobody knows whether ``committed`` still is.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class HeldPartition:
         "failure",
         "handed",
         "may_go_back",
+        "offered",
         "partition",
         "paused",
         "reached",
@@ -54,7 +56,7 @@ class HeldPartition:
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
         self.handed = self.consumed = self.asked = self.committed = offset
-        self.reached = NO_OFFSET
+        self.reached = self.offered = NO_OFFSET
         self.may_go_back = False
         self.begun = False
         """Whether the start-fetcher was carried out, so that the partition may be fetched."""
@@ -106,11 +108,12 @@ class HeldPartition:
     def start_at(self, offset: int) -> None:
         """Starts a partition without a position at an offset that the group has stored."""
         self.position = self.consumed = self.asked = self.committed = offset
+        self.offered = NO_OFFSET
 
     def move_to(self, offset: int) -> None:
         """Continues reading from ``offset``. ``NO_OFFSET`` stands for the current beginning of the log."""
         self.position = self.consumed = offset
-        if offset < self.committed:
+        if offset < max(self.committed, self.offered):
             self.may_go_back = True
 
     def to_commit(self, *, auto_commit: bool) -> int | None:
@@ -119,15 +122,19 @@ class HeldPartition:
 
     def admit(self, offset: int) -> int | None:
         """Returns ``offset`` if it may be stored, otherwise ``None``. It must differ from the stored offset, and it may
-        be lower only if ``may_go_back`` is set."""
-        if offset in (NO_OFFSET, self.committed) or (offset < self.committed and not self.may_go_back):
+        be lower only if ``may_go_back`` is set. The caller then commits it."""
+        is_stored = offset == self.committed and self.offered == NO_OFFSET
+        if offset == NO_OFFSET or is_stored or (offset < self.committed and not self.may_go_back):
             return None
+        self.offered = offset
         return offset
 
     def stored(self, offset: int) -> None:
         """Records that ZooKeeper has stored ``offset``. It may be of a commit from before a seek back, of which there
         can be several under way."""
         self.committed = offset
+        if self.offered == offset:
+            self.offered = NO_OFFSET
         self.may_go_back = self.consumed < offset
 
 

@@ -168,3 +168,17 @@ def test_a_commit_from_before_a_seek_back_that_arrives_late_does_not_keep_the_po
     assert stream.to_commit == 7
     stream.partitions.stored({PARTITION: 7})
     assert stream.to_commit is None
+
+
+def test_a_position_is_committed_although_it_equals_the_stored_offset_if_another_commit_is_under_way(stream: Stream):
+    stream.partitions.stored({PARTITION: 0})
+    stream.fetch(0, 1, 2)
+    stream.take(3)
+    assert stream.take(1) == []
+    assert stream.to_commit == 3, "it is sent, and nobody knows yet whether it is stored"
+    stream.holding.move_to(0)
+    assert stream.to_commit == 0, "otherwise, a consumer that leaves now would come back at 3"
+    stream.partitions.stored({PARTITION: 3})
+    assert stream.to_commit == 0
+    stream.partitions.stored({PARTITION: 0})
+    assert stream.to_commit is None
