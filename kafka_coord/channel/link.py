@@ -192,7 +192,9 @@ class SocketLink:
     # --- the connector's channel -------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
+        member = Member.from_json(
+            fields.load(value, "registration"), "registration", consumer=self.consumer, incarnation=0
+        )
         try:
             return self._wait_for_answer(lambda: self._membership.register(member, self.clock.monotonic()))
         except NameTaken as error:

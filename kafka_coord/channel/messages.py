@@ -7,24 +7,22 @@ write a frame return its fields without ``v``, ``id`` and ``type``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
-from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, Member, TopicPartition, command_from_json
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Count, JsonObject, Number, Positive
-from kafka_coord.model.names import RULE, is_legal
-from kafka_coord.model.partitions import MAX_PARTITION, nested
+from kafka_coord.model.codec import ByPartition, Count, JsonObject, Number, Positive, always, nested, read, unnested
 from kafka_coord.model.unresolved import Unresolved, read_topics
 
 WAIT_MS = 2_000
 """How long an instance may hold its response while a consumer is waiting for another coordinator, in ms."""
 MAX_TEXT_CHARS = 1_000
 """The maximum number of characters in a secret, a client name or any other text in a registration."""
+
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
 
 
 class MessageType(StrEnum):
@@ -76,8 +74,8 @@ class FrameBody(JsonObject, frozen=True):
     about: ClassVar[MessageType]
 
     @classmethod
-    def from_json(cls, value: fields.Json, where: str = "", **of_znode: Any) -> Self:
-        return super().from_json(value, where or cls.about, **of_znode)
+    def from_json(cls, value: fields.Json, where: str = "", **known: Any) -> Self:
+        return super().from_json(value, where or cls.about, **known)
 
 
 # --- offsets and partitions ----------------------------------------------------------------------------------------
@@ -90,29 +88,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
     """Reads the field ``offsets``, which only the requests in :data:`_NEEDS_OFFSETS` must contain."""
-    offsets = {}
-    for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
-        for partition, offset in _partitions(topic, partitions, where):
-            if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 1 << 63:
-                raise MalformedValue(where, f"{fields.shown(offset)} is not an offset", "offsets")
-            offsets[TopicPartition(topic, partition)] = offset
-    return offsets
-
-
-def _partitions(topic: str, partitions: Any, where: str, field_name: str = "offsets") -> list[tuple[int, Any]]:
-    if not is_legal(topic):
-        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal; use {RULE}", field_name)
-    if not isinstance(partitions, dict):
-        raise MalformedValue(
-            where, f"the {field_name} of {topic!r} must be an object, not {fields.shown(partitions)}", field_name
-        )
-    parsed = []
-    for written, value in partitions.items():
-        number = fields.decimal(written, MAX_PARTITION)
-        if number is None:
-            raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", field_name)
-        parsed.append((number, value))
-    return parsed
+    return unnested(frame.get("offsets", None if where in _NEEDS_OFFSETS else {}), ByPartition[Count], "offsets", where)
 
 
 # --- cluster-metadata ----------------------------------------------------------------------------------------------
@@ -144,70 +120,59 @@ class MetadataQuestion(FrameBody, frozen=True, omit_defaults=True):
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterMetadata:
+class ClusterMetadata(FrameBody, frozen=True):
     """An instance's response to a metadata request. ``brokers`` maps broker ids to the addresses in the brokers'
     registrations, and ``protocols`` maps listener names to protocols. ``instances`` contains the instances' addresses.
     ``coordinator`` is ``None`` while no coordinator is elected."""
 
-    instance: int
+    instance: Number
     brokers: Mapping[int, Sequence[str]]
     instances: Sequence[str]
     coordinator: Coordinator | None
-    protocols: Mapping[str, str] = field(default_factory=dict)
+    protocols: Mapping[str, str] = msgspec.field(default_factory=dict)
+    about: ClassVar[MessageType] = MessageType.CLUSTER_METADATA
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "instance": self.instance,
-            "brokers": [{"id": broker, "endpoints": list(found)} for broker, found in sorted(self.brokers.items())],
-            "protocols": dict(self.protocols),
-            "instances": list(self.instances),
-            "coordinator": self.coordinator.to_json() if self.coordinator else None,
-        }
+        brokers = [{"id": broker, "endpoints": list(found)} for broker, found in sorted(self.brokers.items())]
+        return self.to_json_with(brokers={}) | {"brokers": brokers}
 
     @classmethod
-    def from_json(cls, frame: fields.Json) -> ClusterMetadata:
-        where = MessageType.CLUSTER_METADATA
-        brokers = {}
-        for broker in _list(frame, "brokers", where):
-            if not isinstance(broker, dict):
-                raise MalformedValue(where, f"a broker must be an object, not {fields.shown(broker)}")
-            brokers[fields.number(broker, "id", where, at_least=0)] = _texts(broker, "endpoints", where)
-        return cls(
-            instance=fields.number(frame, "instance", where),
-            brokers=brokers,
-            instances=_texts(frame, "instances", where),
-            coordinator=read_coordinator(frame, where),
-            protocols={k: fields.plain(v) for k, v in fields.mapping(frame, "protocols", where).items()},
+    def from_json(cls, value: fields.Json, where: str = "", **known: Any) -> Self:
+        told = _Brokers.from_json(value, where or cls.about)
+        return super().from_json(
+            value,
+            where,
+            brokers={broker.id: broker.endpoints for broker in told.brokers},
+            protocols={name: fields.plain(one) for name, one in told.protocols.items()},
+            **known,
         )
 
 
+class _Broker(JsonObject, frozen=True):
+    id: Count
+    endpoints: tuple[str, ...]
+
+
+class _Brokers(JsonObject, frozen=True):
+    """The brokers as they are written. Their protocols may be anything."""
+
+    brokers: tuple[_Broker, ...]
+    protocols: dict[str, Any]
+
+
+class _Refusal(JsonObject, frozen=True):
+    coordinator: Coordinator | None
+
+
 def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
-    """Reads the field ``coordinator`` in a response to ``cluster-metadata`` or in a ``not-coordinator`` refusal."""
-    if "coordinator" in frame and frame["coordinator"] is None:
-        return None
-    return Coordinator.from_json(fields.mapping(frame, "coordinator", where), where)
-
-
-def _list(frame: fields.Json, name: str, where: str) -> list[Any]:
-    found = frame.get(name)
-    if not isinstance(found, list):
-        raise MalformedValue(where, f"field {name!r} must be an array, not {fields.shown(found)}", name)
-    return found
-
-
-def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
-    found = _list(frame, name, where)
-    if not all(isinstance(one, str) for one in found):
-        raise MalformedValue(where, f"field {name!r} must be an array of strings, not {fields.shown(found)}", name)
-    return tuple(found)
+    """Reads the field ``coordinator`` in a ``not-coordinator`` refusal."""
+    return _Refusal.from_json(frame, where).coordinator
 
 
 # --- register ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(FrameBody, frozen=True, omit_defaults=True):
     """A request to register. ``member`` is the content of the registration's znode. If the member's name is "", the
     coordinator generates one. ``resume_key`` is a random string that the consumer chose at startup; it lets the
     consumer take over a registration with the same key. If users are configured, ``secret`` authenticates the consumer.
@@ -215,44 +180,37 @@ class Register:
 
     group: str
     member: Member
-    auto_commit: bool = True
-    resume_key: str = ""
-    secret: str | None = field(default=None, repr=False)
+    auto_commit: bool = always(True)
+    resume_key: Text = ""
+    secret: Text | None = None
+    about: ClassVar[MessageType] = MessageType.REGISTER
 
     def to_json(self) -> dict[str, Any]:
-        member = self.member.to_json()
-        del member["version"]
-        written = {"group": self.group, "consumer_id": self.member.consumer or None, **member}
-        written["auto_commit"] = self.auto_commit
-        if self.resume_key:
-            written["resume_key"] = self.resume_key
-        if self.secret is not None:
-            written["secret"] = self.secret
-        return written
+        member, value = self.member.to_json(), self.to_json_with(member=None)
+        del member["version"], value["member"]
+        return {"group": self.group, "consumer_id": self.member.consumer or None} | member | value
 
     @classmethod
-    def from_json(cls, frame: fields.Json) -> Register:
+    def from_json(cls, value: fields.Json, where: str = "", **known: Any) -> Self:
         """Reads the request. Does not check names, because invalid names have an error code of their own."""
-        where = MessageType.REGISTER
-        auto_commit = frame.get("auto_commit", True)
-        if not isinstance(auto_commit, bool):
-            raise MalformedValue(
-                where, f"field 'auto_commit' must be true or false, not {fields.shown(auto_commit)}", "auto_commit"
-            )
-        for name in ("client", "host", "rack", "assignor", "secret", "resume_key"):
-            if isinstance(frame.get(name), str) and len(frame[name]) > MAX_TEXT_CHARS:
-                raise MalformedValue(
-                    where, f"field {name!r} is {len(frame[name])} characters long; the limit is {MAX_TEXT_CHARS}", name
-                )
-        consumer = fields.optional_text(frame, "consumer_id", where) or ""
-        fields.number(frame, "session_timeout_ms", where)  # only a registration over ZooKeeper may omit this field
-        return cls(
-            group=fields.text(frame, "group", where),
-            member=Member.from_json(frame, consumer, 0, where),
-            auto_commit=auto_commit,
-            resume_key=fields.text(frame, "resume_key", where, ""),
-            secret=fields.optional_text(frame, "secret", where),
-        )
+        consumer = _Registering.from_json(value, where or cls.about).consumer_id or ""
+        member = Member.from_json(value, where or cls.about, consumer=consumer, incarnation=0)
+        return super().from_json(value, where, member=member, **known)
+
+    def __repr__(self) -> str:
+        """Hides the secret."""
+        return f"Register({self.group!r}, {self.member!r}, {self.auto_commit}, {self.resume_key!r})"
+
+
+class _Registering(JsonObject, frozen=True):
+    """What a request to register demands beyond a registration."""
+
+    session_timeout_ms: Count
+    consumer_id: str | None = None
+    client: Text | None = None
+    host: Text | None = None
+    rack: Text | None = None
+    assignor: Text | None = None
 
 
 class Registered(FrameBody, frozen=True):
@@ -285,12 +243,12 @@ class Resume(FrameBody, frozen=True, omit_defaults=True):
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
     """Reads the response to ``resume``. Returns the names of the commands that are not acknowledged yet."""
-    return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
+    return frozenset(read(frame, tuple[str, ...], "outstanding", MessageType.RESUME))
 
 
 def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
     """Reads the response to ``commit`` or ``leave``. Returns the topics that no longer exist."""
-    return frozenset(_texts(frame, "refused", where))
+    return frozenset(read(frame, tuple[str, ...], "refused", where))
 
 
 # --- unresolved ----------------------------------------------------------------------------------------------------
@@ -305,14 +263,7 @@ def write_unresolved(unresolved: Unresolved) -> dict[str, Any]:
 def read_unresolved(frame: fields.Json) -> Unresolved:
     """Reads an ``unresolved`` request. Raises :class:`MalformedValue`."""
     where = MessageType.UNRESOLVED
-    awaited = {}
-    for topic, partitions in fields.mapping(frame, "awaited", where).items():
-        for partition, reason in _partitions(topic, partitions, where, "awaited"):
-            if not isinstance(reason, str) or len(reason) > MAX_TEXT_CHARS:
-                raise MalformedValue(
-                    where, f"{fields.shown(reason)} is not a reason of at most {MAX_TEXT_CHARS} characters", "awaited"
-                )
-            awaited[TopicPartition(topic, partition)] = reason
+    awaited = unnested(frame.get("awaited"), ByPartition[Text], "awaited", where)
     refused = read_topics(frame, "refused", where) if "refused" in frame else None
     return Unresolved(awaited, read_offsets(frame, where), refused)
 
@@ -339,5 +290,5 @@ def write_command(name: str, command: Command) -> dict[str, Any]:
 
 def read_command(frame: fields.Json) -> tuple[str, Command]:
     """Reads a command and its name."""
-    where = fields.text(frame, "type", "command")
-    return fields.text(frame, "command", where), command_from_json(frame, where)
+    where = read(frame, str, "type", "command")
+    return read(frame, str, "command", where), command_from_json(frame, where)

@@ -192,7 +192,7 @@ class ConsumerChannel:
     def _member(self, node: Node) -> Member | None:
         try:
             value = fields.load(node.data, self._registration_path)
-            return Member.from_json(value, self.consumer, node.stat.czxid, self._registration_path)
+            return Member.from_json(value, self._registration_path, consumer=self.consumer, incarnation=node.stat.czxid)
         except MalformedValue:
             return None
 

@@ -21,6 +21,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, Unpack
 
+from msgspec import structs
+
 from kafka_coord.consumer.command_loop import ConsumerStats
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
@@ -332,7 +334,9 @@ class GroupMember(Generic[K, V]):
         if stream_count(changed) > streams:
             raise SettingsError(f"the consumer has {streams} streams, so no topic can use {stream_count(changed)}")
         if changed != self._settings.member.subscription:
-            self._settings = replace(self._settings, member=replace(self._settings.member, subscription=changed))
+            self._settings = replace(
+                self._settings, member=structs.replace(self._settings.member, subscription=changed)
+            )
             self._connector.register_again()
 
     # --- about the consumer ------------------------------------------------------------------------------------------

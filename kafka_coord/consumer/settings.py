@@ -9,10 +9,12 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, Unpack
+
+from msgspec import structs
 
 from kafka_coord.channel.interface import SessionHandle
 from kafka_coord.consumer.record import K, V
@@ -89,7 +91,7 @@ class MemberSettings:
 
     def registration_value(self, store: SessionHandle) -> bytes:
         """Returns the value of ``ids/<consumer>``. The session timeout and the time come from the store."""
-        member = replace(
+        member = structs.replace(
             self.member,
             session_timeout_ms=store.session.timeout_ms,
             host=socket.gethostname(),

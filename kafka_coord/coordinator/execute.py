@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.operator_requests import answer_op, unanswered_op
@@ -168,7 +170,7 @@ class Translation:
         group = self._group
         match step:
             case SetTarget(assignment, version, _):
-                stamped = replace(assignment, timestamp_ms=int(self._store.clock.time() * 1000))
+                stamped = structs.replace(assignment, timestamp_ms=int(self._store.clock.time() * 1000))
                 path, data = layout.assignment(group), fields.dump(stamped.to_json())
                 return [[Create(path, data) if version is None else SetData(path, data, version)]]
             case WriteLedgerAndCommands():
@@ -199,7 +201,7 @@ class Translation:
                     tp: StartPoint(self._start.offsets[tp], point.stream, tp in self._start.later)
                     for tp, point in command.starts.items()
                 }
-                commands.append(replace(command, starts=starts))
+                commands.append(structs.replace(command, starts=starts))
                 before += self._offsets_parent
                 self._offsets_parent = []
                 for topic in command.partitions.topics:

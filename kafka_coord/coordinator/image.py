@@ -508,15 +508,19 @@ def read_commands(store: Store, commands: Sequence[tuple[str, str, CommandId]]) 
 
 
 def decode_member(where: str, node: Node) -> Member:
-    return Member.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.czxid, where)
+    return Member.from_json(
+        fields.load(node.data, where), where, consumer=where.rpartition("/")[2], incarnation=node.stat.czxid
+    )
 
 
 def decode_ledger(where: str, node: Node) -> Ledger:
-    return Ledger.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.version, where)
+    return Ledger.from_json(
+        fields.load(node.data, where), where, consumer=where.rpartition("/")[2], znode_version=node.stat.version
+    )
 
 
 def decode_assignment(where: str, node: Node) -> Assignment:
-    return Assignment.from_json(fields.load(node.data, where), node.stat.version, where)
+    return Assignment.from_json(fields.load(node.data, where), where, znode_version=node.stat.version)
 
 
 def decode_settings(where: str, node: Node) -> GroupSettings:

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from kafka_coord.channel.offset_details import Owner, identity_reads, owners_of_offsets, with_details
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.execute import Executor, in_parts
@@ -251,7 +253,7 @@ def _value(path: str, node: Node, details: object) -> CommittedOffset:
         bare = CommittedOffset(decode_offset(node.data, path))
     except MalformedValue:
         bare = CommittedOffset(-1)
-    return with_details(bare, node.stat.mzxid, details)._replace(committed_at_ms=node.stat.mtime_ms)
+    return structs.replace(with_details(bare, node.stat.mzxid, details), committed_at_ms=node.stat.mtime_ms)
 
 
 def retention_in(found: Sequence[Answer]) -> Retention | None:

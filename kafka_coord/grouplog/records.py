@@ -103,8 +103,8 @@ def _offset_key_start(group: str, topic: str) -> bytes:
 def _offset_value(value: CommittedOffset | None) -> bytes | None:
     if value is None:
         return None
-    offset, leader_epoch, text, committed_at_ms, topic_id, expires_at_ms = value
-    metadata = text.encode()
+    offset, leader_epoch, committed_at_ms = value.offset, value.leader_epoch, value.committed_at_ms
+    topic_id, expires_at_ms, metadata = value.topic_id, value.expires_at_ms, value.metadata.encode()
     if topic_id and expires_at_ms < 0 and len(metadata) < _ONE_BYTE:
         start = _TAGGED_VALUE_START.pack(TAGGED_OFFSET_VALUE, offset, leader_epoch, len(metadata) + 1)
         return b"".join((start, metadata, _TIMESTAMP.pack(committed_at_ms), _TAGS, topic_id_bytes(topic_id)))
@@ -112,7 +112,7 @@ def _offset_value(value: CommittedOffset | None) -> bytes | None:
         tagged = message("OffsetCommitValue")(
             offset=offset,
             leader_epoch=leader_epoch,
-            metadata=text,
+            metadata=value.metadata,
             commit_timestamp=committed_at_ms,
             topic_id=topic_id_bytes(topic_id) if topic_id else b"",
             expires_at=expires_at_ms,

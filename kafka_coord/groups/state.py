@@ -133,7 +133,7 @@ def lost(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: 
     for ledger in seen.ledgers.values():
         free -= ledger.held
     since_ms = _since_ms(snapshot, free, topics_changed_ms)
-    session_ms = max([DEFAULT_SESSION_TIMEOUT_MS, *(one.session_timeout_ms or 0 for one in seen.members.values())])
+    session_ms = max([DEFAULT_SESSION_TIMEOUT_MS, *(one.session_timeout_ms for one in seen.members.values())])
     return Unowned(free, since_ms) if free and since_ms and now_ms - since_ms > session_ms else None
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+from msgspec import Meta, field
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.names import is_legal
-from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE, PartitionSet, TopicPartition, nested
-from kafka_coord.model.streams import MAX_STREAMS
+from kafka_coord.model.codec import Count, JsonObject, Name, Number, PartitionNumber, always, flat
+from kafka_coord.model.partitions import PartitionSet, TopicPartition
+from kafka_coord.model.streams import StreamNumber
 
 NO_OFFSET = -1
 """Means that no offset is committed, so the consumer's ``auto.offset.reset`` decides where to begin."""
@@ -22,129 +23,99 @@ class CommandType(StrEnum):
     START_FETCHER = "start-fetcher"
 
 
-class StartPoint(NamedTuple):
+class StartPoint(JsonObject, frozen=True, omit_defaults=True, gc=False):
     """Where a fetcher starts: the offset of the next record, and the stream. If no offset is stored, ``offset`` is
     ``NO_OFFSET``. ``later`` then says that the partition came into being after the group's subscription first covered
     its topic, so that it begins at its beginning, whatever the consumer's ``auto_offset_reset``."""
 
-    offset: int
-    stream: int = 0
+    offset: Annotated[int, Meta(ge=NO_OFFSET, le=(1 << 63) - 1)]
+    stream: StreamNumber = always(0)
     later: bool = False
 
+
+class _Command(JsonObject, frozen=True, tag_field="type"):
+    generation: Count
+    epoch: Count
+    incarnation: Number
+
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {"offset": self.offset, "stream": self.stream}
-        return value | {"later": True} if self.later else value
+        return {"version": fields.VERSION, **super().to_json()}
 
 
-@dataclass(frozen=True, slots=True)
-class StopFetcher:
+class StopFetcher(_Command, frozen=True, tag=CommandType.STOP_FETCHER.value):
     """Tells the consumer to stop fetching exactly ``partitions``, finish or drop their queued records, commit the
     consumed offsets, and acknowledge."""
 
-    generation: int
-    epoch: int
-    incarnation: int
     partitions: PartitionSet
-    reason: str
+    reason: str = ""
     type: ClassVar[CommandType] = CommandType.STOP_FETCHER
 
     def to_json(self) -> dict[str, Any]:
-        return _envelope(self) | {
+        return {  # by hand, because it is faster
+            "version": fields.VERSION,
+            "type": "stop-fetcher",
+            "generation": self.generation,
+            "epoch": self.epoch,
+            "incarnation": self.incarnation,
             "partitions": {topic: sorted(numbers) for topic, numbers in self.partitions.by_topic()},
             "reason": self.reason,
         }
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
+        told = _WrittenStop.from_json(value, where, **known)
+        return cls(told.generation, told.epoch, told.incarnation, PartitionSet(told.partitions), told.reason)
 
-@dataclass(frozen=True, slots=True)
-class StartFetcher:
+
+class _WrittenStop(_Command, frozen=True, tag=CommandType.STOP_FETCHER.value):
+    """A ``stop-fetcher`` command as it is written."""
+
+    partitions: dict[Name, list[PartitionNumber]]
+    reason: str = ""
+
+
+class StartFetcher(_Command, frozen=True, omit_defaults=True, tag=CommandType.START_FETCHER.value):
     """Tells the consumer to start fetching exactly the partitions in ``starts``, each from its offset and on its
     stream, and acknowledge. ``assignor`` is the one that the group uses, if the consumer requested another; otherwise,
     it is empty."""
 
-    generation: int
-    epoch: int
-    incarnation: int
-    starts: Mapping[TopicPartition, StartPoint]
-    reason: str
+    starts: Mapping[TopicPartition, StartPoint] = field(name="partitions")
+    reason: str = always("")
     assignor: str = ""
     type: ClassVar[CommandType] = CommandType.START_FETCHER
+    by_partition: ClassVar[tuple[str, ...]] = ("partitions",)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
+        told = _WrittenStart.from_json(value, where, **known)
+        starts = flat(told.partitions)
+        return cls(told.generation, told.epoch, told.incarnation, starts, told.reason, told.assignor)
 
     @property
     def partitions(self) -> PartitionSet:
         return PartitionSet.of(self.starts)
 
-    def to_json(self) -> dict[str, Any]:
-        starts = {tp: point.to_json() for tp, point in self.starts.items()}
-        other = {"assignor": self.assignor} if self.assignor else {}
-        return _envelope(self) | {"partitions": nested(starts), "reason": self.reason} | other
+
+class _WrittenStart(_Command, frozen=True, tag=CommandType.START_FETCHER.value):
+    """A ``start-fetcher`` command as it is written."""
+
+    partitions: dict[Name, dict[PartitionNumber, StartPoint]]
+    reason: str = ""
+    assignor: str = ""
 
 
 Command = StopFetcher | StartFetcher
 
 
-def _envelope(command: Command) -> dict[str, Any]:
-    return {
-        "version": fields.VERSION,
-        "type": str(command.type),
-        "generation": command.generation,
-        "epoch": command.epoch,
-        "incarnation": command.incarnation,
-    }
-
-
 def command_from_json(value: fields.Json, where: str) -> Command:
     """Reads a command strictly. Raises :class:`MalformedValue` for a malformed value or an unknown type."""
-    kind = fields.choice(value, "type", where, CommandType)
-    partitions = fields.mapping(value, "partitions", where)
-    for topic in partitions:
-        if not is_legal(topic):
-            raise MalformedValue(where, f"{topic[:60]!r} is not a legal topic name")
-    generation = fields.number(value, "generation", where, at_least=0)
-    epoch = fields.number(value, "epoch", where, at_least=0)
-    incarnation = fields.number(value, "incarnation", where)
-    reason = fields.text(value, "reason", where, "")
-    if kind is CommandType.STOP_FETCHER:
-        stops = PartitionSet({topic: _partition_list(found, where) for topic, found in partitions.items()})
-        return StopFetcher(generation, epoch, incarnation, stops, reason)
-    starts = {}
-    for topic, found in partitions.items():
-        if not isinstance(found, dict) or len(found) > MAX_PARTITIONS_PER_VALUE:
-            what = f"must be an object with at most {MAX_PARTITIONS_PER_VALUE} start points"
-            raise MalformedValue(where, f"the partitions of topic {topic!r} {what}")
-        for partition, point in found.items():
-            starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
-    return StartFetcher(generation, epoch, incarnation, starts, reason, fields.text(value, "assignor", where, ""))
-
-
-def _partition_list(found: Any, where: str) -> list[int]:
-    if not isinstance(found, list) or len(found) > MAX_PARTITIONS_PER_VALUE:
-        raise MalformedValue(
-            where, f"stop-fetcher partitions must be a list of at most {MAX_PARTITIONS_PER_VALUE} integers"
-        )
-    for partition in found:
-        if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
-            raise MalformedValue(where, f"{fields.shown(partition)} is not a partition number")
-    return found
-
-
-def _partition(written: str, where: str) -> int:
-    number = fields.decimal(written, MAX_PARTITION)
-    if number is None:
-        raise MalformedValue(where, f"{written[:40]!r} is not a partition number")
-    return number
-
-
-def _start_point(point: Any, where: str) -> StartPoint:
-    if not isinstance(point, dict):
-        raise MalformedValue(where, f"{fields.shown(point)} is not a start point such as {{'offset': 12, 'stream': 0}}")
-    offset = fields.number(point, "offset", where, at_least=NO_OFFSET)
-    stream = fields.number(point, "stream", where, 0, at_least=0)
-    if stream >= MAX_STREAMS:
-        raise MalformedValue(where, f"stream {stream} must be below {MAX_STREAMS}")
-    later = point.get("later", False)
-    if not isinstance(later, bool):
-        raise MalformedValue(where, f"field 'later' is {fields.shown(later)}, not true or false")
-    return StartPoint(offset, stream, later)
+    match value.get("type"):
+        case CommandType.STOP_FETCHER:
+            return StopFetcher.from_json(value, where)
+        case CommandType.START_FETCHER:
+            return StartFetcher.from_json(value, where)
+        case other:
+            raise MalformedValue(where, f"field 'type' is {fields.shown(other)}, not a type of command", "type")
 
 
 # --- names of command znodes -----------------------------------------------------------------------------------------

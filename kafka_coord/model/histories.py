@@ -42,11 +42,11 @@ class ClusterHistory(JsonObject, frozen=True, tag_field="version", tag=1):
     of_znode: ClassVar[tuple[str, ...]] = ("unreadable",)
 
     @classmethod
-    def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+    def from_json(cls, value: fields.Json, where: str, **known: Any) -> Self:
         """Leaves out entries that cannot be decoded, and says so in ``unreadable``."""
         elections, no_election = fields.readable(value, "elections", where, Election.from_json)
         actions, no_action = fields.readable(value, "actions", where, Action.from_json)
-        return cls(elections, actions, _unreadable(where, no_election, no_action), **of_znode)
+        return cls(elections, actions, _unreadable(where, no_election, no_action), **known)
 
 
 @dataclass(frozen=True, slots=True)

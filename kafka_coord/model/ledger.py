@@ -4,19 +4,20 @@ holds, and a group's target. A command and the ledger change that it causes are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from msgspec import field
+from msgspec.structs import force_setattr
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import Count, JsonObject, Name, Number, always
+from kafka_coord.model.json_fields import VERSION
 from kafka_coord.model.member import Member
-from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITIONS_PER_VALUE, NO_PARTITIONS, PartitionSet, TopicPartition
 from kafka_coord.model.streams import Streams, streams_from_json, streams_to_json
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """The partitions that one consumer holds, and its incarnation.
 
     A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
@@ -28,17 +29,18 @@ class Ledger:
     """
 
     consumer: str
-    incarnation: int
-    owned: PartitionSet = NO_PARTITIONS
-    stopping: PartitionSet = NO_PARTITIONS
-    generation: int = 0
+    incarnation: Number
+    owned: PartitionSet = always(NO_PARTITIONS)
+    stopping: PartitionSet = always(NO_PARTITIONS)
+    generation: Number = always(0)
     streams: Streams = field(default_factory=dict)
     place: Member | None = None
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[Name, str] = field(default_factory=dict)
     """Maps each topic to the identity that it had when its partitions were started. A recreated topic has a different
     identity."""
-    session_timeout_ms: int = 0
+    session_timeout_ms: Count = 0
     znode_version: int = 0
+    of_znode: ClassVar[tuple[str, ...]] = ("consumer", "znode_version")
 
     @property
     def held(self) -> PartitionSet:
@@ -49,60 +51,38 @@ class Ledger:
         return self.streams.get(partition, 0)
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {
-            "version": fields.VERSION,
+        held = self.held
+        value = {  # by hand, because it is faster
+            "version": VERSION,
             "incarnation": self.incarnation,
-            "generation": self.generation,
             "owned": self.owned.to_json(),
             "stopping": self.stopping.to_json(),
+            "generation": self.generation,
         }
-        held = self.held
-        streams = streams_to_json({tp: stream for tp, stream in self.streams.items() if tp in held})
-        if streams:
-            value["streams"] = streams
-        topic_ids = {topic: identity for topic, identity in sorted(self.topic_ids.items()) if held.of_topic(topic)}
-        if topic_ids:
-            value["topic_ids"] = topic_ids
-        if self.place is not None:
-            value["place"] = self.place.to_json()
-        if self.session_timeout_ms:
-            value["session_timeout_ms"] = self.session_timeout_ms
-        return value
+        compact = {
+            "streams": streams_to_json({tp: stream for tp, stream in self.streams.items() if tp in held}),
+            "place": self.place.to_json() if self.place is not None else None,
+            "topic_ids": {topic: one for topic, one in sorted(self.topic_ids.items()) if held.of_topic(topic)},
+            "session_timeout_ms": self.session_timeout_ms,
+        }
+        return value | {name: one for name, one in compact.items() if one}
 
     @classmethod
-    def from_json(cls, value: fields.Json, consumer: str, znode_version: int, where: str) -> Ledger:
-        """Reads the value strictly. Raises :class:`MalformedValue`."""
-        incarnation = fields.number(value, "incarnation", where)
-        owned = PartitionSet.from_json(value.get("owned", {}), where)
-        stopping = PartitionSet.from_json(value.get("stopping", {}), where)
-        if not owned.isdisjoint(stopping):
-            raise MalformedValue(where, f"both owned and stopping: {owned & stopping}")
-        place = value.get("place")
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
+        """Raises :class:`MalformedValue`, also if the fields contradict each other."""
+        ledger = super().from_json(value, where, streams={}, place=None, **known)
+        if not ledger.owned.isdisjoint(ledger.stopping):
+            raise MalformedValue(where, f"both owned and stopping: {ledger.owned & ledger.stopping}")
+        streams, place = streams_from_json(value.get("streams", {}), ledger.held, where), value.get("place")
         if place is not None:
-            place = Member.from_json(fields.mapping(value, "place", where), consumer, incarnation, where)
-        return cls(
-            consumer=consumer,
-            incarnation=incarnation,
-            owned=owned,
-            stopping=stopping,
-            generation=fields.number(value, "generation", where, 0),
-            streams=streams_from_json(value.get("streams", {}), owned | stopping, where),
-            place=place,
-            topic_ids=_topic_ids(fields.mapping(value, "topic_ids", where, {}), where),
-            session_timeout_ms=fields.number(value, "session_timeout_ms", where, 0, at_least=0),
-            znode_version=znode_version,
-        )
+            place = Member.from_json(place, where, consumer=ledger.consumer, incarnation=ledger.incarnation)
+        if streams or place:
+            force_setattr(ledger, "streams", streams)
+            force_setattr(ledger, "place", place)
+        return ledger
 
 
-def _topic_ids(value: fields.Json, where: str) -> dict[str, str]:
-    for topic in value:
-        if not is_legal(topic):
-            raise MalformedValue(where, f"{topic[:60]!r} in 'topic_ids' is not a legal topic name")
-    return {topic: fields.text(value, topic, where) for topic in value}
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """The target of a group: which consumer should own which partitions. It names consumers, not incarnations.
 
     ``inputs`` is the digest of the inputs that the target was computed from. If the assignor decides the streams, as
@@ -110,62 +90,60 @@ class Assignment:
     of the decision.
     """
 
-    generation: int
-    epoch: int
+    generation: Count
+    epoch: Count
     inputs: str
     assignor: str
     reason: str
     members: Mapping[str, PartitionSet]
     streams: Mapping[str, Streams] = field(default_factory=dict)
-    timestamp_ms: int = 0
+    timestamp_ms: Number = always(0)
     znode_version: int = 0
+    of_znode: ClassVar[tuple[str, ...]] = ("znode_version",)
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {
-            "version": fields.VERSION,
+        value: dict[str, Any] = {  # by hand, because it is faster
+            "version": VERSION,
             "generation": self.generation,
             "epoch": self.epoch,
             "inputs": self.inputs,
             "assignor": self.assignor,
             "reason": self.reason,
-            "timestamp_ms": self.timestamp_ms,
             "members": {consumer: owned.to_json() for consumer, owned in sorted(self.members.items())},
+            "timestamp_ms": self.timestamp_ms,
         }
         streams = {consumer: streams_to_json(found) for consumer, found in sorted(self.streams.items()) if found}
-        if streams:
-            value["streams"] = streams
-        return value
+        return value | {"streams": streams} if streams else value
 
     @classmethod
-    def from_json(cls, value: fields.Json, znode_version: int, where: str) -> Assignment:
-        """Reads the value strictly. Raises :class:`MalformedValue`."""
-        members = _disjoint(fields.mapping(value, "members", where), where)
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
+        """Raises :class:`MalformedValue`, also if a partition has two owners."""
+        target = super().from_json({"reason": "", **value}, where, members={}, streams={}, **known)
+        written = _Shares.from_json(value, where)
+        members = _disjoint(written.members, where)
         streams = {
             consumer: streams_from_json(found, members.get(consumer, NO_PARTITIONS), where)
-            for consumer, found in fields.mapping(value, "streams", where, {}).items()
+            for consumer, found in written.streams.items()
         }
-        return cls(
-            generation=fields.number(value, "generation", where, at_least=0),
-            epoch=fields.number(value, "epoch", where, at_least=0),
-            inputs=fields.text(value, "inputs", where),
-            assignor=fields.text(value, "assignor", where),
-            reason=fields.text(value, "reason", where, ""),
-            members=members,
-            streams=streams,
-            timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
-            znode_version=znode_version,
-        )
+        force_setattr(target, "members", members)
+        force_setattr(target, "streams", streams)
+        return target
 
 
-def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
+class _Shares(JsonObject, frozen=True):
+    """The members of a target as they are written."""
+
+    members: dict[Name, Any]
+    streams: dict[str, Any] = field(default_factory=dict)
+
+
+def _disjoint(value: Mapping[str, Any], where: str) -> dict[str, PartitionSet]:
     """Reads the owners. Checks that no partition has two owners, which also limits how much memory a small value can
     occupy."""
     taken: dict[str, set[int]] = {}
     members = {}
     total = 0
     for consumer, written in value.items():
-        if not is_legal(consumer):
-            raise MalformedValue(where, f"{consumer[:60]!r} in 'members' is not a legal consumer name")
         owned = members[consumer] = PartitionSet.from_json(written, where)
         for topic, numbers in owned.by_topic():
             others = taken.setdefault(topic, set())

@@ -3,17 +3,15 @@ member went."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
 from kafka_coord.errors import InvalidPattern, MalformedValue
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Count, JsonObject, cut
+from kafka_coord.model.codec import Count, JsonObject, Number, Positive, always, cut
 from kafka_coord.model.names import is_legal, legal
 from kafka_coord.model.pattern import topic_filter, topic_pattern
 from kafka_coord.model.streams import MAX_STREAMS
@@ -49,14 +47,13 @@ class Mode(StrEnum):
     EAGER = "eager"
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(JsonObject, frozen=True):
     """The topics that a consumer subscribes to. For a static subscription, ``topics`` maps each topic to its number of
     streams. For all other kinds, ``pattern`` is a regular expression that must match whole topic names, and each topic
     gets ``streams`` streams."""
 
     kind: SubscriptionKind
-    topics: Mapping[str, int] = field(default_factory=dict)
+    topics: Mapping[str, int] = msgspec.field(default_factory=dict)
     pattern: str = ""
     streams: int = 1
 
@@ -116,31 +113,33 @@ class Subscription:
         return {"subscription": written, "pattern": str(self.kind)}
 
     @classmethod
-    def from_json(cls, value: fields.Json, where: str) -> Subscription:
-        written = fields.mapping(value, "subscription", where)
-        kind = fields.choice(value, "pattern", where, SubscriptionKind, "static")
-        for name, streams in written.items():
-            if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
-                shown = fields.shown(streams)
-                raise MalformedValue(where, f"{shown} streams for {name[:60]!r}; use 1 to {MAX_STREAMS}")
-        if kind is SubscriptionKind.STATIC:
-            for topic in written:
+    def from_json(cls, value: Mapping[str, Any], where: str, **_known: Any) -> Self:
+        found = _Subscribed.from_json(value, where)
+        if found.kind is SubscriptionKind.STATIC:
+            for topic in found.subscription:
                 if not is_legal(topic):
                     raise MalformedValue(where, f"subscribes to {topic[:60]!r}, which is not a legal topic name")
-            return cls(kind, dict(written))
-        if len(written) != 1:
-            raise MalformedValue(where, f"a {kind} subscription must contain exactly one pattern, not {len(written)}")
-        ((pattern, streams),) = written.items()
-        found = cls(kind, pattern=pattern, streams=streams)
+            return cls(found.kind, found.subscription)
+        if len(found.subscription) != 1:
+            what = f"a {found.kind} subscription must contain exactly one pattern, not {len(found.subscription)}"
+            raise MalformedValue(where, what)
+        ((pattern, streams),) = found.subscription.items()
+        made = cls(found.kind, pattern=pattern, streams=streams)
         try:
-            topic_pattern(found.expression)
+            topic_pattern(made.expression)
         except InvalidPattern as error:
             raise MalformedValue(where, str(error)) from None
-        return found
+        return made
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class _Subscribed(JsonObject, frozen=True):
+    """The fields of a registration that are its subscription: topics or patterns, with their numbers of streams."""
+
+    subscription: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_STREAMS)]]
+    kind: SubscriptionKind = msgspec.field(name="pattern", default=SubscriptionKind.STATIC)
+
+
+class Member(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """A consumer's live registration, as it was when it was read.
 
     ``incarnation`` is the czxid of its znode, so a consumer that returns under the same name is a different
@@ -148,6 +147,7 @@ class Member:
 
     - ``capacity``: a weight for the ``weighted`` assignor.
     - ``rack``: corresponds to Kafka's ``broker.rack``.
+    - ``session_timeout_ms``: 0 if unknown.
     - ``gateway`` and ``address``: for a consumer without a ZooKeeper session, the broker id of the instance that
       registered it, and the consumer's address at that time; otherwise ``None``.
     - ``protocol`` and ``software``: for a Kafka client, its group protocol (as in ``group.protocol``), and the name and
@@ -157,67 +157,33 @@ class Member:
     """
 
     consumer: str
-    incarnation: int
+    incarnation: Number
     subscription: Subscription
     assignor: str | None = None
-    capacity: int = 1
+    capacity: Positive = 1
     rack: str | None = None
     mode: Mode = Mode.INCREMENTAL
-    session_timeout_ms: int | None = None
-    rejoin_grace_ms: int = 0
+    session_timeout_ms: Count = 0
+    rejoin_grace_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_MS)] = 0
     host: str | None = None
     client: str | None = None
-    timestamp: str = ""
-    gateway: int | None = None
+    timestamp: str = always("")
+    gateway: Number | None = None
     address: str | None = None
     protocol: str | None = None
     software: str | None = None
-    rebalance_timeout_ms: int = 0
+    rebalance_timeout_ms: Count = 0
+    of_znode: ClassVar[tuple[str, ...]] = ("consumer", "incarnation")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the registration's value. Leaves out fields with default values."""
-        value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
-        return value | {name: one for name, default in _OPTIONAL if (one := getattr(self, name)) != default}
+        return self.to_json_with(subscription=None) | self.subscription.to_json()
 
     @classmethod
-    def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:
-        """Reads a registration's value strictly. Raises :class:`MalformedValue`. ``value`` comes from
-        :func:`json_fields.load`."""
-        mode = fields.choice(value, "mode", where, Mode, "incremental")
-        grace_ms = fields.number(value, "rejoin_grace_ms", where, 0, at_least=0)
-        if grace_ms > MAX_GRACE_MS:
-            raise MalformedValue(
-                where, f"field 'rejoin_grace_ms' is {grace_ms}, more than {MAX_GRACE_MS} (7 days)", "rejoin_grace_ms"
-            )
-        timeout = fields.number(value, "session_timeout_ms", where, 0, at_least=0)
-        timestamp = value.get("timestamp", "")
-        return cls(
-            consumer=consumer,
-            incarnation=incarnation,
-            subscription=Subscription.from_json(value, where),
-            assignor=fields.optional_text(value, "assignor", where),
-            capacity=fields.number(value, "capacity", where, 1, at_least=1),
-            rack=fields.optional_text(value, "rack", where),
-            mode=mode,
-            session_timeout_ms=timeout or None,
-            rejoin_grace_ms=grace_ms,
-            host=fields.optional_text(value, "host", where),
-            client=fields.optional_text(value, "client", where),
-            timestamp=fields.plain(timestamp)[:40],
-            gateway=fields.optional_number(value, "gateway", where),
-            address=fields.optional_text(value, "address", where),
-            protocol=fields.optional_text(value, "protocol", where),
-            software=fields.optional_text(value, "software", where),
-            rebalance_timeout_ms=fields.number(value, "rebalance_timeout_ms", where, 0, at_least=0),
-        )
-
-
-_OPTIONAL = tuple(
-    (one.name, one.default)
-    for one in dataclasses.fields(Member)
-    if one.default is not dataclasses.MISSING and one.name != "timestamp"
-)
-"""The fields that a registration leaves out if they have their defaults, in the order of the JSON object."""
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
+        """Also reads a timestamp that is a number, as some tools write it."""
+        subscription = Subscription.from_json(value, where)
+        timestamp = fields.plain(value.get("timestamp", ""))[:40]
+        return super().from_json(value, where, subscription=subscription, timestamp=timestamp, **known)
 
 
 class DepartureKind(StrEnum):

@@ -12,7 +12,7 @@ from msgspec import field
 from kafka_coord.errors import InvalidName, MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import MAX_CHANGE
-from kafka_coord.model.codec import Count, JsonObject, Number, Positive, cut
+from kafka_coord.model.codec import ByPartition, Count, JsonObject, Number, Positive, always, cut, unnested
 from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
@@ -29,7 +29,7 @@ class GroupSettings(JsonObject, frozen=True, omit_defaults=True, tag_field="vers
     which the coordinator ignores, the site's ``serve.lag_warning_ms`` applies."""
 
     assignor: str | None = None
-    rebalance_timeout_ms: Positive = DEFAULT_REBALANCE_TIMEOUT_MS
+    rebalance_timeout_ms: Positive = always(DEFAULT_REBALANCE_TIMEOUT_MS)
     offsets_retention_ms: Count | None = None
     lag_warning_ms: Count | None = None
 
@@ -44,11 +44,6 @@ class GroupSettings(JsonObject, frozen=True, omit_defaults=True, tag_field="vers
         if own and command is CommandType.STOP_FETCHER:
             return own
         return max(self.rebalance_timeout_ms, own)
-
-    def to_json(self) -> dict[str, Any]:
-        value = super().to_json()
-        value.pop("rebalance_timeout_ms", None)  # msgspec leaves a default out only if it is the same object
-        return value | {"rebalance_timeout_ms": self.rebalance_timeout_ms}
 
 
 class Pause(JsonObject, frozen=True, tag_field="version", tag=1):
@@ -139,9 +134,11 @@ class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", 
         cut(self, change=MAX_CHANGE)
 
     @classmethod
-    def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+    def from_json(cls, value: fields.Json, where: str, **known: Any) -> Self:
         """Raises :class:`MalformedValue`, also if the name of the group or of the consumer is not legal."""
-        request = super().from_json(value, where, **{"request_id": where.rpartition("/")[2]} | of_znode)
+        if "offsets" in value:
+            known["offsets"] = unnested(value["offsets"], ByPartition[Count], "offsets", where)
+        request = super().from_json(value, where, **{"request_id": where.rpartition("/")[2]} | known)
         try:
             if request.type in GROUP_REQUESTS and (request.group or request.type is not RequestType.LOOK):
                 legal("group", request.group)
@@ -246,12 +243,12 @@ class Decision(JsonObject, frozen=True):
         return self.causes[0] if self.causes else None
 
     @classmethod
-    def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+    def from_json(cls, value: fields.Json, where: str, **known: Any) -> Self:
         """Skips causes that a later release added. Raises :class:`MalformedValue`."""
         causes = value.get("causes")
         if isinstance(causes, list):
             value = {**value, "causes": [one for one in causes if one in _CAUSES]}
-        return super().from_json(value, where, **of_znode)
+        return super().from_json(value, where, **known)
 
 
 _CAUSES = tuple(Cause)

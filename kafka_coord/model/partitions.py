@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
@@ -15,8 +14,6 @@ MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
 """The maximum number of partitions in one value. Without this limit, a hostile range such as "0-2147483647" would
 exhaust memory."""
-
-T = TypeVar("T")
 
 _RANGES = re.compile(r"\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*")
 
@@ -175,36 +172,6 @@ class PartitionSet:
 
 
 NO_PARTITIONS = PartitionSet()
-
-
-def nested(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """Returns ``{topic: {"partition": value}}``, sorted, ready to be encoded as JSON."""
-    topics: dict[str, dict[str, T]] = {}
-    for (topic, partition), value in sorted(values.items(), key=itemgetter(0)):
-        topics.setdefault(topic, {})[str(partition)] = value
-    return topics
-
-
-def unnested(value: Any, field: str, where: str) -> dict[TopicPartition, Any]:
-    """Reads what :func:`nested` returns. Raises :class:`MalformedValue`."""
-    if not isinstance(value, dict):
-        raise MalformedValue(where, f"field {field!r} is {fields.shown(value)}, not an object keyed by topic", field)
-    found: dict[TopicPartition, Any] = {}
-    for topic, by_partition in value.items():
-        if not is_legal(topic):
-            raise MalformedValue(where, f"{topic[:60]!r} is not a legal topic name", field)
-        if not isinstance(by_partition, dict):
-            raise MalformedValue(where, f"{field} of topic {topic[:60]!r} are not an object", field)
-        for written, one in by_partition.items():
-            partition = fields.decimal(written, MAX_PARTITION)
-            if partition is None:
-                raise MalformedValue(where, f"{written[:40]!r} is not a partition number", field)
-            if (tp := TopicPartition(topic, partition)) in found:
-                raise MalformedValue(where, f"{field} names {tp} twice", field)
-            found[tp] = one
-            if len(found) > MAX_PARTITIONS_PER_VALUE:
-                raise MalformedValue(where, f"names more than {MAX_PARTITIONS_PER_VALUE} partitions", field)
-    return found
 
 
 def ranges(numbers: Iterable[int]) -> str:

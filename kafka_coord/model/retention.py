@@ -44,11 +44,11 @@ class Retention(JsonObject, frozen=True, tag_field="version", tag=1):
     brokers: Mapping[int, BrokersRetention] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], where: str, **of_znode: Any) -> Self:
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
         """Raises :class:`MalformedValue`, also if a field is missing: a retention is never guessed."""
         if missing := set(cls.__struct_fields__) - value.keys():
             raise MalformedValue(where, f"no field {min(missing)!r}", min(missing))
-        return super().from_json(value, where, **of_znode)
+        return super().from_json(value, where, **known)
 
     def expires_at_ms(self, unused_since_ms: int) -> int:
         """Returns when offsets expire that have not been used since ``unused_since_ms``."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import json_fields
-from kafka_coord.model.codec import Count, JsonObject
+from kafka_coord.model.codec import Count, JsonObject, Name
 from kafka_coord.model.member import Subscription, SubscriptionKind
-from kafka_coord.model.names import is_legal
 
 
 class Zxids(JsonObject, frozen=True):
@@ -39,8 +36,7 @@ class Zxids(JsonObject, frozen=True):
         return self.ids == ids and now in (None, self)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(JsonObject, frozen=True, tag_field="version", tag=1):
     """Records that a group in the state ``zxids`` needed no action. ``topics`` is the digest of its topics at that
     time.
 
@@ -51,27 +47,17 @@ class Settled:
 
     zxids: Zxids
     topics: str
-    members: int
+    members: Count
     subscriptions: tuple[Subscription, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "version": json_fields.VERSION,
-            "zxids": self.zxids.to_json(),
-            "topics": self.topics,
-            "members": self.members,
-            **interests_to_json(self.subscriptions),
-        }
+        value = self.to_json_with(subscriptions=())
+        del value["subscriptions"]
+        return value | interests_to_json(self.subscriptions)
 
     @classmethod
-    def from_json(cls, value: json_fields.Json, where: str) -> Settled:
-        """Reads the value strictly. Raises :class:`MalformedValue`."""
-        return cls(
-            zxids=Zxids.from_json(json_fields.mapping(value, "zxids", where), where),
-            topics=json_fields.text(value, "topics", where),
-            members=json_fields.number(value, "members", where, at_least=0),
-            subscriptions=interests_from_json(value, where),
-        )
+    def from_json(cls, value: Mapping[str, Any], where: str, **known: Any) -> Self:
+        return super().from_json(value, where, subscriptions=interests_from_json(value, where), **known)
 
 
 def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]:
@@ -93,21 +79,16 @@ def interests_to_json(interests: Iterable[Subscription]) -> dict[str, Any]:
     }
 
 
-def interests_from_json(value: json_fields.Json, where: str) -> tuple[Subscription, ...]:
+class _Interests(JsonObject, frozen=True):
+    wanted: tuple[Name, ...]
+    patterns: tuple[tuple[SubscriptionKind, str], ...]
+
+
+def interests_from_json(value: Mapping[str, Any], where: str) -> tuple[Subscription, ...]:
     """Reads the fields that :func:`interests_to_json` returns. Raises :class:`MalformedValue`."""
-    wanted, patterns = value.get("wanted"), value.get("patterns")
-    if not isinstance(wanted, list) or not all(isinstance(topic, str) and is_legal(topic) for topic in wanted):
-        raise MalformedValue(where, f"field 'wanted' is {json_fields.shown(wanted)}, not a list of topics")
-    if not isinstance(patterns, list):
-        raise MalformedValue(where, f"field 'patterns' is {json_fields.shown(patterns)}, not a list")
-    by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(wanted, 1)),) if wanted else ()
-    return (*by_name, *(_pattern(found, where) for found in patterns))
-
-
-def _pattern(found: object, where: str) -> Subscription:
-    if not isinstance(found, list) or len(found) != 2 or not all(isinstance(part, str) for part in found):
-        raise MalformedValue(where, f"pattern {json_fields.shown(found)} is not a [kind, expression] pair")
-    kind, pattern = found
-    if kind == SubscriptionKind.STATIC:
+    found = _Interests.from_json(value, where)
+    if any(kind is SubscriptionKind.STATIC for kind, _ in found.patterns):
         raise MalformedValue(where, "a static subscription is not a pattern")
-    return Subscription.from_json({"subscription": {pattern: 1}, "pattern": kind}, where)
+    by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(found.wanted, 1)),) if found.wanted else ()
+    written = ({"subscription": {pattern: 1}, "pattern": kind} for kind, pattern in found.patterns)
+    return (*by_name, *(Subscription.from_json(one, where) for one in written))

@@ -4,7 +4,9 @@ never written."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model.names import is_legal
@@ -14,6 +16,7 @@ Streams = Mapping[TopicPartition, int]
 """Maps partitions to streams. Contains only partitions on a stream other than 0."""
 
 MAX_STREAMS = 1_000
+StreamNumber = Annotated[int, Meta(ge=0, lt=MAX_STREAMS)]
 
 
 def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.codec import Count, JsonObject
-from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.model.codec import Count, JsonObject, Name, read
+from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION, TopicPartition
 
 MAX_REASON_CHARS = 300
@@ -23,9 +23,9 @@ class Refusals(JsonObject, frozen=True, tag_field="version", tag=1):
     topics: Mapping[str, str]
 
     @classmethod
-    def from_json(cls, value: fields.Json, where: str, **of_znode: Any) -> Self:
+    def from_json(cls, value: fields.Json, where: str, **known: Any) -> Self:
         """Raises :class:`MalformedValue`, also if a topic's name is not legal."""
-        return super().from_json({**value, "topics": read_topics(value, "topics", where)}, where, **of_znode)
+        return super().from_json({**value, "topics": read_topics(value, "topics", where)}, where, **known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,7 @@ class Unresolved:
 
 def read_topics(value: fields.Json, field: str, where: str) -> dict[str, str]:
     """Reads an object that maps topics to reasons. Raises :class:`MalformedValue`."""
-    topics = fields.mapping(value, field, where, {})
-    for topic, reason in topics.items():
-        if not is_legal(topic):
-            raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal; use {RULE}", field)
-        if not isinstance(reason, str):
-            raise MalformedValue(where, f"the reason for {topic!r} is {fields.shown(reason)}, not a string", field)
+    topics = read(value, dict[Name, str], field, where) if field in value else {}
     return {topic: reason[:MAX_REASON_CHARS] for topic, reason in topics.items()}
 
 
@@ -62,7 +57,7 @@ def read_reason(data: bytes) -> str:
     """Returns the reason in a partition's ``unresolved`` znode, or "" if it cannot be read: the znode's name alone
     matters."""
     try:
-        return fields.text(fields.load(data, "unresolved"), "reason", "unresolved", "")
+        return read({"reason": "", **fields.load(data, "unresolved")}, str, "reason", "unresolved")
     except MalformedValue:
         return ""
 

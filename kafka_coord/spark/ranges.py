@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import nested
 from kafka_coord.model.names import is_legal
-from kafka_coord.model.partitions import nested
 
 MAX_OFFSET = (1 << 63) - 1
 

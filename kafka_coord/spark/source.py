@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from kafka_coord.errors import ConsumerClosed, SettingsError
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.partitions import nested
+from kafka_coord.model.codec import nested
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, TimestampOutOfRange

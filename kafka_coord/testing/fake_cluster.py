@@ -220,7 +220,9 @@ class FakeGroups:
         self._numbers = itertools.count(1)
 
     def join(self, group: str, consumer: str, value: bytes) -> Registration:
-        member = Member.from_json(fields.load(value, consumer), consumer, next(self._numbers), consumer)
+        member = Member.from_json(
+            fields.load(value, consumer), consumer, consumer=consumer, incarnation=next(self._numbers)
+        )
         registration = Registration(group, consumer, member.incarnation, 0, SESSION)
         self.members.setdefault(group, {})[consumer] = _Joined(registration, member)
         self.rebalance(group)

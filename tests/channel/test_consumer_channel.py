@@ -65,7 +65,7 @@ def test_a_new_subscription_is_written_once_and_together_with_a_request_to_read_
 ) -> None:
     for _ in range(2):
         channel.change_subscription(registration, Subscription.to(["fares"]), [look_op("g", "c", 0)])
-    written = Member.from_json(fields.load(store.get(registration.path).data, ""), "c", 0, "")
+    written = Member.from_json(fields.load(store.get(registration.path).data, ""), "", consumer="c", incarnation=0)
     assert written.subscription == Subscription.to(["fares"])
     assert len(store.children(layout.REQUESTS)) == 1
 

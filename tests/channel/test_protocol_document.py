@@ -37,7 +37,7 @@ def test_the_documents_commands_survive_a_round_trip(name: str, text: bytes) -> 
 @pytest.mark.parametrize("text", [text for _, text in blocks("json", "registration")])
 def test_the_documents_registrations_survive_a_round_trip(text: bytes) -> None:
     value = fields.load(text, "ids/c")
-    member = Member.from_json(value, "c", 1, "ids/c")
+    member = Member.from_json(value, "ids/c", consumer="c", incarnation=1)
     assert member.to_json() == value
 
 

@@ -36,7 +36,7 @@ class HandCoordinator:
             node = self.store.get(path)
         except NoNode:
             return None
-        return Member.from_json(fields.load(node.data, path), consumer, node.stat.czxid, path)
+        return Member.from_json(fields.load(node.data, path), path, consumer=consumer, incarnation=node.stat.czxid)
 
     def await_member(self, consumer: str, *, other_than: int = 0) -> Member:
         """Waits until the consumer is registered, with another incarnation than ``other_than``."""

@@ -268,7 +268,9 @@ class World:
     def target(self, group: str = "delays") -> Assignment | None:
         node = self.node(layout.assignment(group))
         path = layout.assignment(group)
-        return Assignment.from_json(fields.load(node.data, path), node.stat.version, path) if node else None
+        return (
+            Assignment.from_json(fields.load(node.data, path), path, znode_version=node.stat.version) if node else None
+        )
 
     def ledgers(self, group: str = "delays") -> dict[str, Ledger]:
         found = {}
@@ -276,7 +278,9 @@ class World:
             path = layout.ledger(group, consumer)
             node = self.node(path)
             if node is not None:
-                found[consumer] = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
+                found[consumer] = Ledger.from_json(
+                    fields.load(node.data, path), path, consumer=consumer, znode_version=node.stat.version
+                )
         return found
 
     def outstanding(self, group: str = "delays") -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets, unclaimed, write_ops
 from kafka_coord.frontends.kafka.managed.administration import begin_adoption
@@ -61,7 +62,7 @@ def test_a_topic_that_was_created_after_the_registration_came_later_although_not
     """A Kafka client's instance may have changed the subscription after the registration."""
     old, new = TopicInfo("fares", frozenset(range(3)), "6"), topic("flights", 6)
     new = replace(new, former_identity="8")
-    members = {"c1": replace(Member("c1", 7, Subscription.matching("f.*")), protocol=protocol)}
+    members = {"c1": structs.replace(Member("c1", 7, Subscription.matching("f.*")), protocol=protocol)}
     found = covering(GROUP, None, frozenset(), members, {"fares": old, "flights": new})
     assert found.topics == {"fares": TopicOfOffsets("6", 3), "flights": TopicOfOffsets(IDS["flights"], first)}
 

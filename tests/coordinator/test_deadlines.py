@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.deadlines import SLOW_COMMAND_MS, DeadlineInputs, Deadlines, GroupTimers, deadlines
 from kafka_coord.coordinator.options import CoordinatorOptions
@@ -61,7 +62,7 @@ def test_a_command_is_overdue_after_the_rebalance_timeout_of_its_incarnation() -
     assert looks.timers.next_due == SLOW_COMMAND_MS / 1000
     assert looks.at(59.9, seen).overdue == frozenset()
     assert looks.at(60, seen).overdue == {"c1"}
-    assert looks.at(60, replace(seen, members={"c1": replace(MEMBER, incarnation=2)})).overdue == frozenset()
+    assert looks.at(60, replace(seen, members={"c1": structs.replace(MEMBER, incarnation=2)})).overdue == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_command_is_overdue_after_the_rebalance_timeout_of_its_incarnation() -
 )
 def test_a_members_own_rebalance_timeout_applies_to_its_commands(own_ms: int, kind: CommandType, limit_s: int) -> None:
     looks, command = Looks(), CommandId(7, kind, f"{kind}-0000000007")
-    members = {"c1": replace(MEMBER, rebalance_timeout_ms=own_ms), "c2": replace(MEMBER, consumer="c2")}
+    members = {"c1": structs.replace(MEMBER, rebalance_timeout_ms=own_ms), "c2": structs.replace(MEMBER, consumer="c2")}
     seen = replace(NOTHING, members=members, registered=set(members), channels={"c1": Channel((command,))})
     looks.at(0, seen)
     assert looks.at(limit_s - 0.1, seen).overdue == frozenset()
@@ -109,7 +110,7 @@ def test_offsets_of_a_group_without_an_own_retention_are_kept_as_the_brokers_kee
 def test_offsets_of_a_group_whose_target_still_names_members_do_not_expire() -> None:
     """A coordinator removed the last member's ledger, and died before it emptied the target. The target is older than
     the retention time."""
-    left = replace(EMPTY_TARGET, members={"c1": PartitionSet({"flights": [0]})})
+    left = structs.replace(EMPTY_TARGET, members={"c1": PartitionSet({"flights": [0]})})
     assert not Looks().at(5_000, replace(NOTHING, target=left)).retention_passed
 
 

@@ -50,8 +50,8 @@ def test_a_coordinator_decodes_no_ledger_twice(monkeypatch: pytest.MonkeyPatch) 
     decoded: Counter[tuple[str, str, int]] = Counter()
     original = Ledger.from_json
 
-    def from_json(value: object, consumer: str, znode_version: int, where: str) -> Ledger:
-        ledger = original(value, consumer, znode_version, where)  # type: ignore[arg-type]
+    def from_json(value: object, where: str, *, consumer: str, znode_version: int) -> Ledger:
+        ledger = original(value, where, consumer=consumer, znode_version=znode_version)  # type: ignore[arg-type]
         if znode_version:  # the checks of invariants decode without a version, so they do not count
             decoded[consumer, str(ledger.incarnation), znode_version] += 1
         return ledger

@@ -350,7 +350,7 @@ def test_a_topic_that_grows_during_a_groups_first_pass_is_not_missed() -> None:
     assert group in world.queue.groups_being_rebalanced
     world.handler.step()
     written = world.store.get(layout.assignment(group)).data
-    target = Assignment.from_json(fields.load(written, "here"), 0, "here")
+    target = Assignment.from_json(fields.load(written, "here"), "here", znode_version=0)
     assert target.members["c1"].of_topic("flights") == frozenset(range(6))
 
 

@@ -69,7 +69,9 @@ class World(Led):
         for consumer in self.store.children(layout.owners(GROUP)):
             path = layout.ledger(GROUP, consumer)
             node = self.store.get(path)
-            found[consumer] = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
+            found[consumer] = Ledger.from_json(
+                fields.load(node.data, path), path, consumer=consumer, znode_version=node.stat.version
+            )
         return found
 
     def held(self) -> PartitionSet:

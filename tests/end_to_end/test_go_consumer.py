@@ -38,7 +38,9 @@ def owned(store: Store, group: str, consumer: str) -> int:
         node = store.get(path)
     except NoNode:
         return 0
-    return len(Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path).owned)
+    return len(
+        Ledger.from_json(fields.load(node.data, path), path, consumer=consumer, znode_version=node.stat.version).owned
+    )
 
 
 def test_the_go_consumer_joins_a_group_of_both_kinds_and_each_record_is_received_once(

@@ -86,7 +86,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _member(value: fields.Json) -> Member:
-    member = Member.from_json(value, "c1", 7, _WHERE)
+    member = Member.from_json(value, _WHERE, consumer="c1", incarnation=7)
     for topic in ("flights", "__consumer_offsets"):
         member.subscription.wants(topic)
     return member
@@ -113,7 +113,7 @@ _VALUES = (
     _json_target("registration", _member, _to_json, _REGISTRATION, _PATTERN),
     _json_target(
         "ledger",
-        lambda value: Ledger.from_json(value, "c1", 0, _WHERE),
+        lambda value: Ledger.from_json(value, _WHERE, consumer="c1", znode_version=0),
         _to_json,
         {
             "incarnation": 8589934699,
@@ -127,7 +127,7 @@ _VALUES = (
     ),
     _json_target(
         "assignment",
-        lambda value: Assignment.from_json(value, 0, _WHERE),
+        lambda value: Assignment.from_json(value, _WHERE, znode_version=0),
         _to_json,
         {
             "generation": 12,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_coord.channel.messages import read_offsets
 from kafka_coord.errors import MalformedValue, UnknownVersion
 from kafka_coord.model import (
     Action,
@@ -34,9 +35,9 @@ from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
 from tests.model import values
 
 DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "registration": lambda value: Member.from_json(value, "c", 1, "/x"),
-    "ledger": lambda value: Ledger.from_json(value, "c", 0, "/x"),
-    "assignment": lambda value: Assignment.from_json(value, 0, "/x"),
+    "registration": lambda value: Member.from_json(value, "/x", consumer="c", incarnation=1),
+    "ledger": lambda value: Ledger.from_json(value, "/x", consumer="c", znode_version=0),
+    "assignment": lambda value: Assignment.from_json(value, "/x", znode_version=0),
     "command": lambda value: command_from_json(value, "/x"),
     "request": lambda value: Request.from_json(value, "/x"),
     "settings": lambda value: GroupSettings.from_json(value, "/x"),
@@ -319,12 +320,22 @@ def test_a_target_with_two_owners_of_a_partition_is_refused():
     value = {"generation": 1, "epoch": 1, "inputs": "", "assignor": "", "members": {"a": {"t": "0"}, "b": {"t": "0"}}}
 
     with pytest.raises(MalformedValue, match="t"):
-        Assignment.from_json(value, 0, "/x")
+        Assignment.from_json(value, "/x", znode_version=0)
 
 
 def test_a_ledger_with_a_partition_that_is_both_owned_and_stopping_is_refused():
     with pytest.raises(MalformedValue, match="both owned and stopping"):
-        Ledger.from_json({"incarnation": 1, "owned": {"t": "0-3"}, "stopping": {"t": "3"}}, "c", 0, "/x")
+        Ledger.from_json(
+            {"incarnation": 1, "owned": {"t": "0-3"}, "stopping": {"t": "3"}}, "/x", consumer="c", znode_version=0
+        )
+
+
+def test_a_partition_that_is_named_twice_is_refused():
+    command = {"type": "start-fetcher", "generation": 1, "epoch": 1, "incarnation": 1}
+    with pytest.raises(MalformedValue, match="partitions"):
+        command_from_json({**command, "partitions": {"t": {"7": {"offset": 1}, "07": {"offset": 2}}}}, "/x")
+    with pytest.raises(MalformedValue, match="offsets"):
+        read_offsets({"offsets": {"t": {"7": 1, "07": 2}}}, "commit")
 
 
 @pytest.mark.parametrize(

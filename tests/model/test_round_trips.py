@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,26 +53,29 @@ def through_bytes(value: Any) -> dict[str, Any]:
 @_SETTINGS
 @given(values.members)
 def test_a_registration(member):
-    kept = replace(member, timestamp=member.timestamp[:40])
-    assert Member.from_json(through_bytes(kept), member.consumer, member.incarnation, "/x") == kept
+    kept = structs.replace(member, timestamp=member.timestamp[:40])
+    assert Member.from_json(through_bytes(kept), "/x", consumer=member.consumer, incarnation=member.incarnation) == kept
 
 
 @_SETTINGS
 @given(values.ledgers())
 def test_a_ledger(ledger):
-    assert Ledger.from_json(through_bytes(ledger), ledger.consumer, ledger.znode_version, "/x") == ledger
+    assert (
+        Ledger.from_json(through_bytes(ledger), "/x", consumer=ledger.consumer, znode_version=ledger.znode_version)
+        == ledger
+    )
 
 
 @_SETTINGS
 @given(values.assignments())
 def test_a_target(assignment):
-    assert Assignment.from_json(through_bytes(assignment), assignment.znode_version, "/x") == assignment
+    assert Assignment.from_json(through_bytes(assignment), "/x", znode_version=assignment.znode_version) == assignment
 
 
 def test_stream_0_is_the_default_and_is_not_stored():
     written = {"incarnation": 1, "owned": {"t": "0-3"}, "streams": {"t": {"0": "0-1", "2": "3"}}}
 
-    ledger = Ledger.from_json(written, "c", 0, "/x")
+    ledger = Ledger.from_json(written, "/x", consumer="c", znode_version=0)
 
     assert dict(ledger.streams) == {TopicPartition("t", 3): 2}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kafka_coord.model import (
     Assignment,
@@ -56,7 +57,7 @@ members = st.builds(
     capacity=st.integers(1, (1 << 63) - 1),
     rack=optional_words,
     mode=st.sampled_from(Mode),
-    session_timeout_ms=st.none() | st.integers(1, 10**9),
+    session_timeout_ms=st.integers(0, 10**9),
     rejoin_grace_ms=st.integers(0, 7 * 24 * 3600 * 1000),
     host=optional_words,
     client=optional_words,
@@ -93,8 +94,7 @@ def ledgers(draw: st.DrawFn) -> Ledger:
 
 
 def _renamed(member: Member, consumer: str, incarnation: int) -> Member:
-    fields = {name: getattr(member, name) for name in Member.__dataclass_fields__}
-    return Member(**{**fields, "consumer": consumer, "incarnation": incarnation})
+    return structs.replace(member, consumer=consumer, incarnation=incarnation)
 
 
 @st.composite

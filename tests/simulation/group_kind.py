@@ -95,5 +95,5 @@ class GroupKind:
             mode=self.mode,
             rejoin_grace_ms=self.grace_ms,
             timestamp=timestamp,
-            session_timeout_ms=self.socket_session_ms if self.by_socket(consumer) else None,
+            session_timeout_ms=self.socket_session_ms if self.by_socket(consumer) else 0,
         )

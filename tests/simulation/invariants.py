@@ -261,7 +261,9 @@ class InvariantChecker:
         if change.kind is WatchType.DELETED:
             ledgers.pop(consumer, None)
         elif change.data not in GARBAGE:  # the partitions of an unreadable ledger stay held
-            ledgers[consumer] = Ledger.from_json(fields.load(change.data, change.path), consumer, 0, change.path)
+            ledgers[consumer] = Ledger.from_json(
+                fields.load(change.data, change.path), change.path, consumer=consumer, znode_version=0
+            )
 
     def _one_holder(self, group: str) -> None:
         holders: dict[TopicPartition, str] = {}
@@ -274,7 +276,7 @@ class InvariantChecker:
     def _target(self, group: str, change: Change) -> None:
         if change.kind is WatchType.DELETED or change.data in GARBAGE:
             return
-        target = Assignment.from_json(fields.load(change.data, change.path), 0, change.path)
+        target = Assignment.from_json(fields.load(change.data, change.path), change.path, znode_version=0)
         before = self._generations.get(group, (-1, -1))
         self._check(
             target.generation > before[0] and target.epoch >= before[1],

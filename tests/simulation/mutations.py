@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaError
+from msgspec import structs
 
 from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
@@ -150,7 +151,7 @@ def _release_while_a_stop_is_outstanding() -> Patch:
         update = original(*args)
         if update.stop_outstanding:
             update.released = update.released | update.ledger.stopping
-            update.ledger = replace(update.ledger, stopping=NO_PARTITIONS)
+            update.ledger = structs.replace(update.ledger, stopping=NO_PARTITIONS)
         return update
 
     return acknowledged_stops, "member_update_of", member_update_of
@@ -165,7 +166,7 @@ def _consumer_without_incarnation_check() -> Patch:
 
     def read(self: Any, command_id: Any) -> Any:
         command, mine = original(self, command_id), self._store.exists(self._registration_path)
-        return command if command is None or mine is None else replace(command, incarnation=mine.czxid)
+        return command if command is None or mine is None else structs.replace(command, incarnation=mine.czxid)
 
     return ConsumerChannel, "read", read
 

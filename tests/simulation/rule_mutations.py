@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec import structs
+
 from kafka_coord.coordinator import deadlines, decision_writer, image, start_offsets
 from kafka_coord.coordinator.execute import Decided, Executor
 from kafka_coord.coordinator.plan import operator_requests, plan, planning, reconcile
@@ -71,7 +73,7 @@ def _evicted_and_released() -> Patch:
 
     def eviction(self: Any) -> WriteLedgerAndCommands:
         step = original(self)
-        return replace(step, ledger=replace(step.ledger, owned=NO_PARTITIONS, stopping=NO_PARTITIONS))
+        return replace(step, ledger=structs.replace(step.ledger, owned=NO_PARTITIONS, stopping=NO_PARTITIONS))
 
     return MemberUpdate, "eviction", eviction
 
@@ -125,11 +127,13 @@ def _cut(step: Any, unreadable: PartitionSet) -> Any:
             starts = {tp: point for tp, point in command.starts.items() if tp not in unreadable}
             if not starts:
                 continue
-            command = replace(command, starts=starts)  # noqa: PLW2901
+            command = structs.replace(command, starts=starts)  # noqa: PLW2901
         commands.append(command)
     if not commands:
         return None
-    return replace(step, ledger=replace(step.ledger, owned=step.ledger.owned - unreadable), commands=tuple(commands))
+    return replace(
+        step, ledger=structs.replace(step.ledger, owned=step.ledger.owned - unreadable), commands=tuple(commands)
+    )
 
 
 RULE_MUTATIONS: dict[str, Callable[[], Patch]] = {

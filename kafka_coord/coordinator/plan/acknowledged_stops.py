@@ -6,7 +6,7 @@ acknowledged.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from kafka_coord.coordinator.plan.membership import GroupMembership, is_dead, outstanding
@@ -28,19 +28,19 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
             member.incarnation,
             generation=seen.generation if seen is not None else 0,
             place=place,
-            session_timeout_ms=member.session_timeout_ms or 0,
+            session_timeout_ms=member.session_timeout_ms,
         )
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)
         if seen is not None:
-            fresh = replace(fresh, znode_version=seen.znode_version)
+            fresh = structs.replace(fresh, znode_version=seen.znode_version)
         return MemberUpdate(member, seen, fresh, released, drop, False, False, place_too_large=too_large)
     stop = any(command.type is CommandType.STOP_FETCHER for command in channel.commands)
     start = any(command.type is CommandType.START_FETCHER for command in channel.commands)
     released = NO_PARTITIONS if stop else seen.stopping
-    ledger = seen if seen.place == place else replace(seen, place=place)
+    ledger = seen if seen.place == place else structs.replace(seen, place=place)
     if released:
-        ledger = replace(ledger, stopping=NO_PARTITIONS)
+        ledger = structs.replace(ledger, stopping=NO_PARTITIONS)
     return MemberUpdate(member, seen, ledger, released, (), stop, start, place_too_large=too_large)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.member_update import only_held
@@ -59,7 +59,7 @@ def cut_down(
             owned = owned & target.members.get(consumer, NO_PARTITIONS)
         commands = tuple(command.name for command in outstanding(observation, consumer).commands)
         if owned != ledger.owned or ledger.stopping or commands:
-            cut = only_held(replace(ledger, owned=owned, stopping=NO_PARTITIONS))
+            cut = only_held(structs.replace(ledger, owned=owned, stopping=NO_PARTITIONS))
             steps.append(WriteLedgerAndCommands(cut, ledger.znode_version, drop_commands=commands))
             ledger = cut
         ledgers.append(ledger)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from kafka_coord.coordinator.plan.membership import GroupMembership
@@ -32,7 +34,9 @@ class Evictions:
                 steps.append(update.eviction())
             elif consumer in membership.registration_unreadable and consumer in observation.ledgers:
                 ledger = observation.ledgers[consumer]
-                steps.append(WriteLedgerAndCommands(replace(ledger, place=None), ledger.znode_version, evict=True))
+                steps.append(
+                    WriteLedgerAndCommands(structs.replace(ledger, place=None), ledger.znode_version, evict=True)
+                )
             else:
                 # no ledger to update: it is missing, or it is unreadable and will be removed once the consumer is gone
                 steps.append(EvictUnledgered(consumer))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import (
@@ -57,7 +59,7 @@ class MemberUpdate:
         """Returns the write that evicts the member by deleting its registration. The partitions stay held until a later
         pass finds the consumer gone."""
         return WriteLedgerAndCommands(
-            ledger=only_held(replace(self.ledger, place=None)),
+            ledger=only_held(structs.replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
             drop_commands=self.drop_commands,
             evict=True,
@@ -85,7 +87,7 @@ class MemberUpdate:
             # an eager member keeps its old generation until the plan tells it to stop everything that it owned before
             if not (self.is_behind(target) and owned) and (commands or in_line):
                 generation = max(generation, target.generation)
-        after = replace(
+        after = structs.replace(
             before,
             owned=owned,
             stopping=before.stopping | self.stop,
@@ -136,7 +138,7 @@ def only_held(ledger: Ledger) -> Ledger:
     if not ledger.streams and not ledger.topic_ids:
         return ledger
     held = ledger.held
-    return replace(
+    return structs.replace(
         ledger,
         streams={partition: stream for partition, stream in ledger.streams.items() if partition in held},
         topic_ids={topic: identity for topic, identity in ledger.topic_ids.items() if held.of_topic(topic)},

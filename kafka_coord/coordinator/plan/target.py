@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, Target
 from kafka_coord.coordinator.plan.reasons import counted, cut
 from kafka_coord.coordinator.plan.sizes import MAX_TARGET_BYTES, target_bytes
@@ -60,7 +62,7 @@ def fitted(
 def _size(computed: ComputedTarget, unfilled: Assignment) -> int:
     if computed.target is None:
         return 0
-    return target_bytes(replace(unfilled, members=computed.target.members, streams=computed.target.streams))
+    return target_bytes(structs.replace(unfilled, members=computed.target.members, streams=computed.target.streams))
 
 
 def fault_in(target: object, inputs: AssignmentInputs) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.evictions import Evictions
@@ -94,7 +96,7 @@ def decide_target(
     if computed.target is None:
         return TargetDecision(stored, moving=stored is not None, complaints=complaints)
     members = {consumer: computed.target.members.get(consumer, NO_PARTITIONS) for consumer in effective}
-    target = replace(unfilled, members=members, streams=computed.target.streams)
+    target = structs.replace(unfilled, members=members, streams=computed.target.streams)
     moved = sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in members.items())
     summary = f"generation {target.generation}: {target.reason}; {counted(moved, 'partition')} to move"
     steps: list[Step] = [_set_target(target, observation, reason.causes, unreadable=unreadable)]

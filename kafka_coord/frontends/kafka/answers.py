@@ -183,13 +183,13 @@ def _offsets(
         code = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error
         parts = []
         for partition in partitions:
-            offset, leader_epoch, metadata, *_ = known.get((topic, partition), nothing)
+            one = known.get((topic, partition), nothing)
             parts.append(
                 of_part(
                     partition_index=partition,
-                    committed_offset=offset,
-                    committed_leader_epoch=leader_epoch,
-                    metadata=metadata,
+                    committed_offset=one.offset,
+                    committed_leader_epoch=one.leader_epoch,
+                    metadata=one.metadata,
                     error_code=code,
                 )
             )

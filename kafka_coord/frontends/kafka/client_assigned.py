@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from msgspec import structs
+
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import (
     Answered,
@@ -274,7 +276,9 @@ class ClientAssignedGroup:
         if gone or ids != commit.topic_ids:
             errors = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in gone}
             offsets = {
-                where: one._replace(topic_id=ids[where[0]]) for where, one in offsets.items() if where not in errors
+                where: structs.replace(one, topic_id=ids[where[0]])
+                for where, one in offsets.items()
+                if where not in errors
             }
         if not offsets:
             return errors

@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import structs
+
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Leave
 from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState
@@ -193,7 +195,7 @@ class Conversions:
         rest, error = iter(offsets.items()), Error.NONE
         while error is Error.NONE and (part := dict(itertools.islice(rest, _OFFSETS_AT_ONCE))):
             stamped = {
-                where: one._replace(committed_at_ms=now_ms, topic_id=manager.topics.identity(where[0]))
+                where: structs.replace(one, committed_at_ms=now_ms, topic_id=manager.topics.identity(where[0]))
                 for where, one in part.items()
             }
             error = await manager.store_offsets(name, stamped)

@@ -10,10 +10,12 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
+
+from msgspec import structs
 
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, register_ops
@@ -90,7 +92,7 @@ def too_large(value: bytes) -> Refusal | None:
 
 def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
     """Returns the value of ``ids/<consumer>`` for a member without a ZooKeeper session."""
-    member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
+    member = structs.replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
     own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": nonce}
     return fields.dump(member.to_json() | own)
 

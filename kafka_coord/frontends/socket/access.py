@@ -276,7 +276,7 @@ class RegistrationCheck:
         value = registration_value(register, self._instance, address, now_ms, self._nonce())
         consumer = register.member.consumer or made_id(register.group, address, now_ms)
         options = RegistrationOptions(
-            (register.member.session_timeout_ms or 0) / 1000, register.auto_commit, register.resume_key
+            register.member.session_timeout_ms / 1000, register.auto_commit, register.resume_key
         )
         wanted = RegistrationWanted(connection.number, request, register.group, consumer, options, value)
         return too_large(value) or wanted
@@ -300,7 +300,7 @@ class RegistrationCheck:
         if refusal is not None:
             return refusal
         least, most = options.least_session_timeout_ms, options.most_session_timeout_ms
-        if not least <= (register.member.session_timeout_ms or 0) <= most:
+        if not least <= register.member.session_timeout_ms <= most:
             return Refusal(
                 Code.TIMEOUT_OUT_OF_RANGE,
                 f"session_timeout_ms must be {least} to {most}, not {register.member.session_timeout_ms}",
@@ -323,7 +323,7 @@ class RegistrationCheck:
         return _slow_down(wait_s)
 
     def _not_yet(self, register: Register, connection: Connection) -> Refusal | None:
-        longest_s = (register.member.session_timeout_ms or 0) / 1000 * _LONGEST_WAIT
+        longest_s = register.member.session_timeout_ms / 1000 * _LONGEST_WAIT
         wait_s = self._admission.wait_s(connection, longest_s, self._clock.monotonic())
         return _slow_down(wait_s) if wait_s > 0 else None
 

@@ -239,7 +239,9 @@ class Auditor:
         self._was_unreadable(group, consumer)
         member = None
         try:
-            member = Member.from_json(fields.load(node.data, change.path), consumer, node.czxid, change.path)
+            member = Member.from_json(
+                fields.load(node.data, change.path), change.path, consumer=consumer, incarnation=node.czxid
+            )
         except MalformedValue as error:
             self._warning(AuditRule.UNREADABLE, znode.group, str(error))
         group.registrations[consumer] = AuditedRegistration(node.czxid, node.session_id, member)
@@ -305,7 +307,7 @@ class Auditor:
         if change.new is not None:
             try:
                 value = fields.load(change.new.data, change.path)
-                ledger = Ledger.from_json(value, consumer, change.new.version, change.path)
+                ledger = Ledger.from_json(value, change.path, consumer=consumer, znode_version=change.new.version)
             except MalformedValue as error:
                 self._warning(AuditRule.UNREADABLE, znode.group, str(error))
                 group.unreadable_ledgers.add(consumer)
@@ -390,7 +392,9 @@ class Auditor:
             group.target = None
             return
         try:
-            target = Assignment.from_json(fields.load(change.new.data, change.path), change.new.version, change.path)
+            target = Assignment.from_json(
+                fields.load(change.new.data, change.path), change.path, znode_version=change.new.version
+            )
         except MalformedValue as error:
             self._warning(AuditRule.UNREADABLE, znode.group, str(error))
             group.target = None

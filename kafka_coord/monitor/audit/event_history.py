@@ -233,7 +233,7 @@ class EventHistory:
         after = None
         if at.change.new is not None:
             value = fields.load(at.change.new.data, at.change.path)
-            after = Ledger.from_json(value, at.znode.name, at.change.new.version, at.change.path)
+            after = Ledger.from_json(value, at.change.path, consumer=at.znode.name, znode_version=at.change.new.version)
         released = (before.held if before is not None else NO_PARTITIONS) - (
             after.held if after is not None else NO_PARTITIONS
         )
@@ -285,7 +285,7 @@ class EventHistory:
 
 
 def _assignment(path: str, node: TreeNode) -> Assignment:
-    return Assignment.from_json(fields.load(node.data, path), node.version, path)
+    return Assignment.from_json(fields.load(node.data, path), path, znode_version=node.version)
 
 
 def _number(node: TreeNode | None) -> int | None:

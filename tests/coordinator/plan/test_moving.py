@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.steps import ForgetConsumer, GroupState, SetTarget, WriteLedgerAndCommands
@@ -197,7 +198,7 @@ def test_two_members_that_swap_partitions_are_not_both_started_at_once(world):
     world.join("c2")
     assert world.assignment is not None
     swapped = {"c1": second.owned, "c2": first.owned}
-    object.__setattr__(world.assignment, "members", swapped)
+    world.assignment = structs.replace(world.assignment, members=swapped)
 
     steps = written(world.look())
 
@@ -234,7 +235,7 @@ def test_a_member_that_returns_within_its_grace_gets_its_own_partitions_back(wor
 
 def test_the_place_that_is_kept_has_the_members_latest_subscription(world):
     settled(world, "c1", "c2", rejoin_grace_ms=10_000)
-    changed = replace(world.members["c2"], subscription=Subscription.to(["flights", "planes"]))
+    changed = structs.replace(world.members["c2"], subscription=Subscription.to(["flights", "planes"]))
     world.members["c2"] = changed
 
     world.check_settled(world.settle())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kafka_coord.coordinator.plan.sizes import ENVELOPE_BYTES, ledger_bytes, target_bytes
 from kafka_coord.model import Assignment, Ledger, PartitionSet
@@ -22,7 +21,7 @@ owned = st.builds(PartitionSet, st.dictionaries(names, runs, max_size=4))
 
 def written(assignment: Assignment) -> int:
     """The bytes of the members and streams. The envelope covers the rest of the value."""
-    rest = replace(assignment, members={}, streams={})
+    rest = structs.replace(assignment, members={}, streams={})
     return len(dump(assignment.to_json())) - len(dump(rest.to_json())) - len(',"streams":{}')
 
 

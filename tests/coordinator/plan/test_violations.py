@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, Step, WriteLedgerAndCommands
 from kafka_coord.model import Ledger, Mode, PartitionSet, Pause, StartFetcher, StartPoint, StopFetcher
@@ -54,7 +55,7 @@ def commands(**fields: Any) -> Change:
     def change(step: Any) -> Any:
         if not isinstance(step, WriteLedgerAndCommands):
             return step
-        return replace(step, commands=tuple(replace(command, **fields) for command in step.commands))
+        return replace(step, commands=tuple(structs.replace(command, **fields) for command in step.commands))
 
     return change
 
@@ -63,12 +64,12 @@ def stops_all(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
     told = step.commands[0]
     assert isinstance(told, StopFetcher)
     everything = step.ledger.held
-    ledger = replace(step.ledger, owned=PartitionSet(), stopping=everything)
-    return replace(step, ledger=ledger, commands=(replace(told, partitions=everything),))
+    ledger = structs.replace(step.ledger, owned=PartitionSet(), stopping=everything)
+    return replace(step, ledger=ledger, commands=(structs.replace(told, partitions=everything),))
 
 
 def releases_at_once(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
-    return replace(step, ledger=replace(step.ledger, stopping=PartitionSet()), commands=())
+    return replace(step, ledger=structs.replace(step.ledger, stopping=PartitionSet()), commands=())
 
 
 def stops_silently(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
@@ -82,7 +83,11 @@ def starts_again(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
 
 def target(**fields: Any) -> Change:
     def change(step: Any) -> Any:
-        return replace(step, assignment=replace(step.assignment, **fields)) if isinstance(step, SetTarget) else step
+        return (
+            replace(step, assignment=structs.replace(step.assignment, **fields))
+            if isinstance(step, SetTarget)
+            else step
+        )
 
     return change
 
@@ -146,8 +151,8 @@ def test_a_plan_may_not_move_partitions_of_a_paused_group() -> None:
 def test_a_plan_may_not_start_an_eager_member_while_another_owns_old_partitions() -> None:
     world, plan = handing_over()
     observed = world.observe()
-    eager = {consumer: replace(member, mode=Mode.EAGER) for consumer, member in observed.members.items()}
-    behind = ledger_of("c1", lambda step: replace(step, ledger=replace(step.ledger, generation=1)))
+    eager = {consumer: structs.replace(member, mode=Mode.EAGER) for consumer, member in observed.members.items()}
+    behind = ledger_of("c1", lambda step: replace(step, ledger=structs.replace(step.ledger, generation=1)))
     found = violations(replace(observed, members=eager), changed(plan, behind))
     assert "2: eager c2 is told to start while c1 owns flights[0-2] from before" in found, found
 

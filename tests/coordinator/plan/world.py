@@ -8,7 +8,7 @@ partitions consumers fetch, and which generations existed.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -276,8 +276,10 @@ class World:
         assert len(raw) <= MAX_VALUE_BYTES
         self.generations.append(target.generation)
         version = 0 if expected is None else expected + 1
-        self.assignment = Assignment.from_json(load(raw, "assignment"), version, "assignment")
-        assert self.assignment == replace(target, znode_version=version), "the target must equal its decoded JSON"
+        self.assignment = Assignment.from_json(load(raw, "assignment"), "assignment", znode_version=version)
+        assert self.assignment == structs.replace(target, znode_version=version), (
+            "the target must equal its decoded JSON"
+        )
 
     def _write_ledger(self, step: WriteLedgerAndCommands) -> None:
         consumer = step.ledger.consumer
@@ -290,8 +292,8 @@ class World:
         raw = dump(step.ledger.to_json())
         assert len(raw) + sum(len(dump(command.to_json())) for command in step.commands) <= 950_000
         version = 0 if before is None else before.znode_version + 1
-        after = Ledger.from_json(load(raw, "ledger"), consumer, version, "ledger")
-        assert after == replace(step.ledger, znode_version=version), "the ledger must equal its decoded JSON"
+        after = Ledger.from_json(load(raw, "ledger"), "ledger", consumer=consumer, znode_version=version)
+        assert after == structs.replace(step.ledger, znode_version=version), "the ledger must equal its decoded JSON"
         self.ledgers[consumer] = after
         kept = [entry for entry in self.channels.get(consumer, []) if entry[0].name not in step.drop_commands]
         for command in step.commands:

@@ -6,6 +6,8 @@ import asyncio
 from collections import ChainMap
 from typing import Any
 
+from msgspec import structs
+
 from kafka_coord.channel.operations import decode_offset, offset_op
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue
@@ -45,7 +47,8 @@ def test_the_longest_retention_that_a_client_can_ask_for_is_kept() -> None:
     one = CommittedOffset(7, metadata="m", expires_at_ms=expires_at_ms(NOW_MS, LONGEST))
     assert CommittedOffset.from_json(one.to_json(), "/details") == one
     assert read_back(one) == one
-    assert read_back(one._replace(topic_id=TOPIC_ID)) == one._replace(topic_id=TOPIC_ID)
+    identified = structs.replace(one, topic_id=TOPIC_ID)
+    assert read_back(identified) == identified
 
 
 def test_metadata_that_no_response_could_carry_is_too_large_also_if_the_broker_would_allow_it() -> None:

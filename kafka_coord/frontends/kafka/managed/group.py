@@ -11,8 +11,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec import structs
 
 from kafka_coord.channel.messages import Register
 from kafka_coord.classic_groups.errors import Error
@@ -89,7 +90,9 @@ class ManagedGroups:
         """Returns the value of the registration of a client that becomes a member, including what is known about the
         client. Raises :class:`_CannotBeMember`."""
         client = by.client
-        member = replace(member, client=by.client_id or None, host=client.host, software=client.software or None)
+        member = structs.replace(
+            member, client=by.client_id or None, host=client.host, software=client.software or None
+        )
         register = Register(name, member, auto_commit=False, resume_key=member_id)
         now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
         value = registration_value(register, self.broker_id, client.address, now_ms, nonce)
