@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from confluent_kafka.admin import (
 from kafka_coord import Consumer
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.groups.group import GroupDescription
@@ -36,6 +39,7 @@ from kafka_coord.zk.session import KazooStore
 from tests.conftest import _shared_servers
 from tests.consumer.reading import read
 from tests.frontends.harness import SocketInstance
+from tests.go_consumer import go_consumer, records_of
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -325,3 +329,33 @@ def test_a_spark_query_reads_its_other_topics_and_begins_a_forbidden_one_at_its_
         assert len(told(caplog, f"cannot read {salaries}[0]")) == 1
     finally:
         query.close()
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the example in Go is not tried")
+def test_a_consumer_in_another_language_refuses_a_topic_and_gets_it_back(
+    guarded: Guarded, store: KazooStore, consumer: Make, elected: SocketInstance, tmp_path: Path
+) -> None:
+    topic = guarded.topic("for-go")
+    guarded.allow(topic, AclOperation.READ, user="boss")
+    place = ["-bootstrap", elected.server.address, "-group", "with-go", "-topic", topic, "-from", "earliest"]
+    command = [str(go_consumer(tmp_path)), *place, "-consumer-id", "go", "-listener", "GUARDED", "-user", "reader"]
+    go = ChildProcess("go", command, tmp_path / "go.log", env={"KAFKA_PASSWORD": USERS["reader"]})
+    go.start()
+    try:
+        eventually(lambda: store.exists(layout.registration("with-go", "go")))
+        eventually(lambda: described(store, "with-go").status.find(f"no member may read {topic}") >= 0)
+        high = consumer("with-go", topic, user="boss", consumer_id="high", auto_offset_reset="earliest")
+        guarded.produce(topic, "a")
+        assert [record.value for record in read(high, 1)] == [b"a"]
+        assert owner(store, "with-go", topic) == "high"
+        high.commit()
+        high.close()
+        guarded.produce(topic, "b")
+        guarded.allow(topic, AclOperation.READ)
+        eventually(lambda: owner(store, "with-go", topic) == "go")
+        eventually(lambda: records_of(go) == [(0, 1)])
+        go.terminate()
+        eventually(lambda: not go.running)
+        assert go.exit_code == 0, go.log.read_text()
+    finally:
+        go.kill()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 )
 
 // refused is an error that trying again does not mend.
@@ -121,7 +122,7 @@ func (c *consumer) findCoordinator() (*coordinator, error) {
 		c.brokers = nil
 		for _, b := range answer.Brokers {
 			for _, endpoint := range b.Endpoints {
-				if address, ok := strings.CutPrefix(endpoint, "PLAINTEXT://"); ok {
+				if address, ok := strings.CutPrefix(endpoint, c.listener+"://"); ok {
 					c.brokers = append(c.brokers, address)
 				}
 			}
@@ -454,11 +455,15 @@ func (m *membership) leave() error {
 }
 
 func (c *consumer) openFetchers() error {
-	kafka, err := kgo.NewClient(
-		kgo.SeedBrokers(c.brokers...), kgo.FetchMaxWait(250*time.Millisecond),
+	options := []kgo.Opt{
+		kgo.SeedBrokers(c.brokers...), kgo.FetchMaxWait(250 * time.Millisecond),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // where to go on is decided here: see resolve
 		kgo.KeepRetryableFetchErrors(),              // a partition without a leader is told, too
-	)
+	}
+	if c.user != "" {
+		options = append(options, kgo.SASL(plain.Auth{User: c.user, Pass: os.Getenv("KAFKA_PASSWORD")}.AsMechanism()))
+	}
+	kafka, err := kgo.NewClient(options...)
 	if err != nil {
 		return err
 	}

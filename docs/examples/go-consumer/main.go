@@ -31,6 +31,7 @@ type settings struct {
 	sessionTimeout time.Duration
 	fromStart      bool
 	laterFromEnd   bool
+	listener, user string
 }
 
 func main() {
@@ -42,6 +43,8 @@ func main() {
 	flag.DurationVar(&s.sessionTimeout, "session-timeout", 10*time.Second, "how soon others get its partitions if it dies")
 	from := flag.String("from", "latest", "where to begin without a stored offset: earliest or latest")
 	later := flag.String("from-new-partitions", "earliest", "the same for partitions that came later than the subscription")
+	flag.StringVar(&s.listener, "listener", "PLAINTEXT", "the name of the brokers' listener to fetch from")
+	flag.StringVar(&s.user, "user", "", "log in to the brokers (SASL PLAIN) with the password in KAFKA_PASSWORD")
 	flag.Parse()
 	known := map[string]bool{"earliest": true, "latest": true}
 	if *bootstrap == "" || s.group == "" || s.topic == "" || !known[*from] || !known[*later] {
