@@ -123,6 +123,31 @@ def test_the_lag_of_all_groups_is_sorted_with_the_largest_first(coord: Run, grou
     assert len(coord("groups", "describe", group, more, "--topic", f"{topic}:1", "-o", "tsv").out.splitlines()) == 3
 
 
+def test_a_topics_readers_are_known_with_the_age_of_what_waits(coord: Run, group: str, tmp_path: Path) -> None:
+    topic = load_numbers(coord, "cli-numbers-read", tmp_path)
+    behind, done = f"{group}-behind", f"{group}-done"
+    for name, rule in ((behind, "--to-earliest"), (done, "--to-latest")):
+        assert coord("groups", "reset-offsets", name, "--topic", topic, rule, "--execute", "--create").code == 0
+    found = coord("topics", "describe", topic, "-o", "json").json()
+    assert [one["end_offset"] - one["start_offset"] > 0 for one in found["partitions"]] == [True] * 3
+    first, last = found["groups"]
+    assert (first["group"], first["kind"], first["lag"], first["lag_s_by"]) == (behind, "managed", 300, "timestamp")
+    assert (last["group"], last["lag"], last["lag_s"]) == (done, 0, 0)
+    ages = [row["lag_s"] for row in first["offsets"]]
+    assert 0 < first["lag_s"] == max(ages) < 600
+    assert [line.split()[0] for line in coord("topics", "describe", topic).out.splitlines()[1:3]] == [behind, done]
+    assert coord("topics", "describe", "no-such-topic").code == 7
+
+    def listed(*options: str) -> list[str]:
+        return [row["group"] for row in coord("groups", "list", "--name", group.upper(), *options, "-o", "json").json()]
+
+    assert listed("--sort", "lag-s") == listed("--sort", "lag") == listed("--sort", "name") == [behind, done]
+    assert listed("--sort", "lag-s", "--state", "Stable") == []
+    (one,) = coord("groups", "describe", behind, done, "--by-lag", "-o", "json").json()[:1]
+    assert one["lag_s"] >= first["lag_s"], "it only gets older"
+    assert "behind, by the timestamp" in coord("groups", "describe", behind).err
+
+
 def test_the_metrics_have_the_lag_of_the_groups_furthest_behind(
     coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
 ) -> None:

@@ -109,8 +109,8 @@ def operators_file(folder: Path, **tokens: str) -> Path:
 
 
 @contextmanager
-def serving(hosts: str, operators: Path | None = None) -> Iterator[Served]:
-    service = LagService()
+def serving(hosts: str, operators: Path | None = None, service: LagService | None = None) -> Iterator[Served]:
+    service = service or LagService()
 
     def opened(wake: Any) -> Sources:
         store = connect(hosts, session_timeout_ms=10_000, connect_timeout_s=1.0)

@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.groups.lag import LagService, next_records_of
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.zk import layout
 from tests.cli.running import run, started
@@ -231,6 +232,41 @@ def test_the_notes_of_a_reset_must_be_ticked(
         accept.check()
         reset.click()
         page.get_by_role("cell", name="a wrong year").wait_for()
+    assert page.errors == []
+
+
+@pytest.mark.kafka
+def test_the_page_of_a_topic_shows_who_reads_it_and_how_many_seconds_behind(
+    kafka_cluster: KafkaCluster, make_topic: Any, page: Any
+) -> None:
+    topic, kafka = make_topic(2), kafka_cluster.zookeeper
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    for number in range(10):
+        producer.produce(topic, b"x", partition=number % 2)
+    assert producer.flush(60) == 0
+    with ExitStack() as rest:
+        world = World(kafka)
+        rest.callback(world.close)
+        world.instance(1).start_elected()
+        for group, rule in (("late", "--to-earliest"), ("in-time", "--to-latest")):
+            reset = ("--topic", topic, rule, "--execute", "--create")
+            assert run("groups", "reset-offsets", group, *reset, zookeeper=kafka).code == 0
+        service = LagService(next_records=next_records_of(world.store, {}))
+        served = rest.enter_context(serving(kafka, service=service))
+        page.goto(served.url)
+        page.keyboard.press("/")
+        page.keyboard.type(topic)
+        page.get_by_role("option").filter(has_text=topic).wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name=topic, level=1).wait_for()
+        late = page.get_by_role("region", name="Groups").get_by_role("row").filter(has_text="late")
+        late.get_by_role("cell", name=re.compile(r"^\d[\d.]* (ms|s|min .*)$")).wait_for()
+        assert "10" in late.get_by_role("cell").all_inner_texts(), "the records that wait"
+        readers = page.get_by_role("region", name="Who reads which partition").get_by_role("row").filter(has_text="no owner")
+        assert readers.count() == 4
+        late.get_by_role("link", name="late").click()
+        page.get_by_role("heading", name="late", level=1).wait_for()
+        page.get_by_text("behind in time").wait_for()
     assert page.errors == []
 
 
