@@ -150,14 +150,20 @@ def show_answers(output: Format, answers: Sequence[AnswerDocument]) -> None:
     )
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Asks for confirmation at a terminal, unless ``yes`` is set. Raises :class:`RequestRefused` if the user declines
-    or if there is no terminal."""
+def confirm(question: str, groups: Sequence[str] = (), *, yes: bool) -> None:
+    """Asks for confirmation at a terminal, unless ``yes`` is set. If something that cannot be undone happens to
+    ``groups``, the user must type the group's name, or how many groups there are. Raises :class:`RequestRefused` if the
+    user declines or if there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise RequestRefused(
             f"{question} Nothing was changed, because standard input is not a terminal. Add --yes to confirm."
         )
-    if not click.confirm(question, err=True):
+    if not groups:
+        is_confirmed = click.confirm(question, err=True)
+    else:
+        wanted = groups[0] if len(groups) == 1 else f"{len(groups)} groups"
+        is_confirmed = wanted == click.prompt(f"{question} This cannot be undone. Type {wanted} to confirm", err=True)
+    if not is_confirmed:
         raise RequestRefused("nothing was changed")

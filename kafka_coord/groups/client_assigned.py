@@ -465,9 +465,8 @@ class ClientAssignedVerbs(GroupVerbs):
     def delete_offsets(
         self, group: str, partitions: PartitionSet, before: Mapping[TopicPartition, int], acting: Acting
     ) -> AnswerDocument:
-        del before
         message = delete_offsets(self.instances, group, partitions, acting.timeout_s)
-        self._record(f"delete-offsets {partitions}", group, acting)
+        self._record("delete-offsets", group, acting, offsets_change(before, dict.fromkeys(partitions)))
         return AnswerDocument.done("delete-offsets", group, message)
 
     def resettable(self, groups: Sequence[str], rule: str, acting: Acting) -> dict[str, Resettable]:

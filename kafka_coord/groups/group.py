@@ -671,6 +671,6 @@ class AnswerDocument(Document, frozen=True):
         )
 
     @classmethod
-    def done(cls, kind: str, group: str, message: str) -> Self:
+    def done(cls, kind: str, group: str, message: str, result: str = "done") -> Self:
         """Returns the document for an action that needed no request to the elected instance."""
-        return cls(request=None, type=kind, group=group, result="done", message=message)
+        return cls(request=None, type=kind, group=group, result=result, message=message)

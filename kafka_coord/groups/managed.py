@@ -13,6 +13,7 @@ from msgspec import structs
 from kafka_coord.coordinator.image import read_targets
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import first_of, plural
+from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.cluster import Cluster, Reading, group_of, plainly, read_cluster
@@ -39,7 +40,18 @@ from kafka_coord.groups.offsets import (
     read_committed,
     rows_of,
 )
-from kafka_coord.groups.requests import Acting, OnProgress, ask, pause, pause_of, resume, settled, submit, wait_until
+from kafka_coord.groups.requests import (
+    Acting,
+    OnProgress,
+    ask,
+    change_settings,
+    pause,
+    pause_of,
+    resume,
+    settled,
+    submit,
+    wait_until,
+)
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.state import (
     GroupSnapshot,
@@ -56,6 +68,7 @@ from kafka_coord.model import (
     NO_PARTITIONS,
     Action,
     GroupKind,
+    GroupSettings,
     Ledger,
     Member,
     PartitionSet,
@@ -552,6 +565,23 @@ class ManagedVerbs(GroupVerbs):
     def resume(self, group: str, acting: Acting) -> AnswerDocument:
         resume(self.store, group, by=acting.by, reason=acting.reason)
         return AnswerDocument.done("resume", group, f"group {group} resumed")
+
+    def settings(self, group: str) -> GroupSettings:
+        observation = snapshot_of(self.store, group)[1].observation
+        for one in observation.unreadable:
+            if one.path == layout.group(group):
+                raise MalformedValue(one.path, f"{one.reason}; {what_to_do(one.path)}")
+        return observation.settings
+
+    def change_settings(self, group: str, changes: Mapping[str, Any], acting: Acting) -> AnswerDocument:
+        def changed(old: GroupSettings) -> GroupSettings:
+            return structs.replace(old, **changes)
+
+        change_settings(self.store, group, changed, by=acting.by, reason=acting.reason)
+        return AnswerDocument.done("settings", group, f"settings of group {group} changed")
+
+    def is_paused(self, group: str) -> bool | None:
+        return pause_of(self.store, group, everywhere=False) is not None
 
     def rebalance(self, group: str, acting: Acting) -> AnswerDocument:
         if self.store.exists(layout.group(group)) is None:

@@ -15,7 +15,16 @@ from msgspec.structs import replace
 
 from kafka_coord.channel.operations import recording
 from kafka_coord.coordinator.steps import AT_REST, GroupState
-from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, StoreUnavailable, Timeout
+from kafka_coord.errors import (
+    BadVersion,
+    MalformedValue,
+    NoNode,
+    NotFound,
+    RequestRefused,
+    SettingsError,
+    StoreUnavailable,
+    Timeout,
+)
 from kafka_coord.groups.cluster import Reading, read_cluster, read_coordinator
 from kafka_coord.groups.group import QueuedRequest
 from kafka_coord.groups.state import GroupSnapshot, group_state, read_groups
@@ -265,12 +274,30 @@ def change_settings(
             store.set(path, fields.dump(changed.to_json()), node.stat.version)
         except BadVersion:
             continue
-        recorded = "; ".join(filter(None, ["created" if created else "", _settings_change(current, changed)]))
+        recorded = "; ".join(filter(None, ["created" if created else "", settings_change(current, changed)]))
         submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action="settings", change=recorded))
         return changed
 
 
-def _settings_change(before: GroupSettings, after: GroupSettings) -> str:
+SETTINGS_LIMITS = {
+    "rebalance_timeout_ms": (1, 86_400_000),
+    "offsets_retention_ms": (0, 10 * 365 * 86_400_000),
+    "lag_warning_ms": (0, 365 * 86_400_000),
+}
+"""The least and the largest value of each numeric setting."""
+
+
+def require_assignor(name: str) -> None:
+    """Raises :class:`SettingsError` if the assignor is not installed here."""
+    from kafka_coord.coordinator.assignors import load_assignors
+
+    known = sorted(load_assignors())
+    if name not in known:
+        raise SettingsError(f"assignor {name!r} is not installed; use one of {', '.join(known)}")
+
+
+def settings_change(before: GroupSettings, after: GroupSettings) -> str:
+    """Describes a change of settings for the history and for a dry run, or returns ``""`` if there is none."""
     old, new = (structs.asdict(one) | {"assignor": one.assignor or DEFAULT_ASSIGNOR} for one in (before, after))
     changed = {name: value for name, value in new.items() if value != old[name]}
     return ", ".join(f"{name}: {_shown(old[name])} → {_shown(value)}" for name, value in changed.items())

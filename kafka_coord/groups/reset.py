@@ -10,18 +10,19 @@ import csv
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
-from kafka_coord.groups.group import Document, iso_time
+from kafka_coord.groups.group import Document, OffsetRow, iso_time
 from kafka_coord.groups.offsets import Scope
 from kafka_coord.groups.requests import Acting, held_by_nobody
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
 from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model.lag import LogRange
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import parts
@@ -43,20 +44,25 @@ class RuleKind(StrEnum):
     SHIFT_BY = "shift-by"
     TO_TIME = "to-time"
     FROM_FILE = "from-file"
+    FROM_GROUP = "from-group"
 
 
 @dataclass(frozen=True, slots=True)
 class ResetRule:
-    """A rule for new offsets. ``number`` is the offset, the shift, or the time in ms since 1970."""
+    """A rule for new offsets. ``number`` is the offset, the shift, or the time in ms since 1970. ``group`` is the group
+    whose offsets are copied."""
 
     kind: RuleKind
     number: int = 0
+    group: str = ""
 
     def __str__(self) -> str:
         """Returns the text for the plan and the history, such as ``to-earliest``, ``shift-by -100`` or ``to-time
         2026-01-31T12:00:00.000Z``, which is in UTC."""
         if self.kind is RuleKind.TO_TIME:
             return f"{self.kind} {self.time}"
+        if self.kind is RuleKind.FROM_GROUP:
+            return f"{self.kind} {self.group}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
         return f"{self.kind} {self.number}" if numbered else str(self.kind)
 
@@ -68,17 +74,30 @@ class ResetRule:
 @dataclass(frozen=True, slots=True)
 class ResetRow:
     """The new offset of one partition. If the rule could not be followed, ``note`` says why, and what was put in its
-    place."""
+    place. ``log`` is what the partition's log holds, if that is known."""
 
     topic: str
     partition: int
     current_offset: int | None
     new_offset: int
     note: str = ""
+    log: LogRange | None = None
 
     @property
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+
+def repeated_and_skipped(current: int | None, new: int | None, log: LogRange | None) -> tuple[int | None, int | None]:
+    """Returns how many records a group reads again, and how many it never reads, if its ``current`` offset becomes
+    ``new``. Without a new offset, its consumers start where auto.offset.reset says: at the start of the log, so that
+    the first number is true, or at the end, so that the second is. Both count offsets, and are ``None`` if unknown."""
+    if current is None or log is None:
+        return None, None
+    at = max(log.start, min(log.end, current))
+    if new is None:
+        return at - log.start, log.end - at
+    return max(0, at - new), max(0, new - at)
 
 
 def compute(
@@ -86,13 +105,25 @@ def compute(
     wanted: PartitionSet,
     committed: Mapping[TopicPartition, int],
     log: BrokerLog,
-    from_file: Mapping[TopicPartition, int] | None = None,
+    explicit: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[ResetRow, ...]:
-    """Returns the new offset of each partition in ``wanted``.
+    """Returns the new offset of each partition in ``wanted``. ``explicit`` has the offsets of a file or of another
+    group.
 
     Raises :class:`BrokerError` if a rule needs a partition's log and the broker does not answer. Raises
     :class:`RequestRefused` for a shift of a partition without a committed offset, as Kafka does.
     """
+    rows, logs = _computed(rule, wanted, committed, log, explicit or {}), log.known_ranges(wanted).ranges
+    return tuple(replace(row, log=logs.get(row.tp)) for row in rows)
+
+
+def _computed(
+    rule: ResetRule,
+    wanted: PartitionSet,
+    committed: Mapping[TopicPartition, int],
+    log: BrokerLog,
+    explicit: Mapping[TopicPartition, int],
+) -> tuple[ResetRow, ...]:
     match rule.kind:
         case RuleKind.TO_EARLIEST:
             return _rows(wanted, committed, _all(log.earliest, wanted))
@@ -110,8 +141,8 @@ def compute(
             return _rows(wanted, committed, {**ends, **{tp: committed[tp] for tp in wanted if tp in committed}}, notes)
         case RuleKind.TO_OFFSET:
             return _within(wanted, committed, dict.fromkeys(wanted, rule.number), log)
-        case RuleKind.FROM_FILE:
-            return _within(wanted, committed, from_file or {}, log)
+        case RuleKind.FROM_FILE | RuleKind.FROM_GROUP:
+            return _within(wanted, committed, explicit, log)
         case RuleKind.SHIFT_BY:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             if missing:
@@ -298,9 +329,12 @@ class Resettable:
         """Returns the partitions in ``rows`` that have an owner."""
         return PartitionSet.of(row.tp for row in rows if row.tp in self.owners)
 
-    def chosen(self, scope: Scope) -> PartitionSet:
-        """Returns the partitions in ``scope``, or the group's partitions if the scope does not name topics. Raises the
-        same errors as :meth:`Scope.choose`."""
+    def chosen(self, scope: Scope, copied: Mapping[TopicPartition, int] | None = None) -> PartitionSet:
+        """Returns the partitions in ``scope``, or the group's partitions if the scope does not name topics. If the
+        offsets of another group are ``copied``, returns those of its partitions that are in the scope and exist. Raises
+        the same errors as :meth:`Scope.choose`."""
+        if copied is not None:
+            return scope.choose(PartitionSet.of(copied) & self.there, self.group)
         return scope.choose(self.there if scope.topics else self.known & self.there, self.group)
 
 
@@ -361,25 +395,52 @@ def _execute(found: Resettable, rows: tuple[ResetRow, ...], acting: Acting) -> N
         acting.on_progress(f"group {found.group}: {message}")
 
 
-class ResetRowDocument(Document, frozen=True):
+class OffsetChangeDocument(Document, frozen=True):
     """``kafka-coord groups reset-offsets -o json``"""
 
     group: str
     topic: str
     partition: int
     current_offset: int | None
-    new_offset: int
+    new_offset: int | None
+    """``null`` if the offset is deleted."""
+    repeated: int | None
+    """The records that the group reads again. Of a deletion: with auto.offset.reset earliest."""
+    skipped: int | None
+    """The records that the group never reads. Of a deletion: with auto.offset.reset latest."""
     owner: str | None
     note: str | None
 
     @classmethod
     def of(cls, found: Resettable, row: ResetRow) -> Self:
+        repeated, skipped = repeated_and_skipped(row.current_offset, row.new_offset, row.log)
         return cls(
             group=found.group,
             topic=row.topic,
             partition=row.partition,
             current_offset=row.current_offset,
             new_offset=row.new_offset,
+            repeated=repeated,
+            skipped=skipped,
             owner=found.owners.get(row.tp),
             note=row.note or None,
+        )
+
+    @classmethod
+    def deleting(cls, group: str, row: OffsetRow) -> Self:
+        """Returns what the deletion of a committed offset means."""
+        log = None
+        if row.start_offset is not None and row.end_offset is not None:
+            log = LogRange(row.start_offset, row.end_offset)
+        repeated, skipped = repeated_and_skipped(row.committed_offset, None, log)
+        return cls(
+            group=group,
+            topic=row.topic,
+            partition=row.partition,
+            current_offset=row.committed_offset,
+            new_offset=None,
+            repeated=repeated,
+            skipped=skipped,
+            owner=row.owner,
+            note=None,
         )

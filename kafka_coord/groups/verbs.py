@@ -8,16 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from msgspec import structs
+
+from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.cluster import Cluster
-from kafka_coord.groups.group import AnswerDocument, GroupDescription, GroupRow, LogRanges, OffsetRow
+from kafka_coord.groups.group import AnswerDocument, GroupDescription, GroupRow, LogRanges, OffsetRow, paused_by
 from kafka_coord.groups.instances import AskedInstances, Presences
-from kafka_coord.groups.requests import Acting, OnProgress
-from kafka_coord.groups.reset import Resettable
-from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.groups.requests import Acting, OnProgress, settings_change
+from kafka_coord.groups.reset import OffsetChangeDocument, Resettable
+from kafka_coord.model import GroupKind, GroupSettings, PartitionSet, TopicPartition
 from kafka_coord.model.histories import Trail
+from kafka_coord.model.sequences import some
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,18 @@ class Convertible:
     members_rejoin: bool
     offsets: Mapping[TopicPartition, int]
     gone: PartitionSet
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What an action would do: the offsets that it would change, and sentences about everything else."""
+
+    effects: Sequence[str]
+    rows: Sequence[OffsetChangeDocument] = ()
+
+
+_NAMED = 5
+"""The number of names that a sentence about a dry run lists."""
 
 
 class GroupVerbs(ABC):
@@ -185,11 +201,95 @@ class GroupVerbs(ABC):
         immediately."""
         raise self._refused("rebalanced by hand", group, acting)
 
-    def _refused(self, what: str, group: str, acting: Acting) -> RequestRefused:
+    def settings(self, group: str) -> GroupSettings:
+        """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable."""
+        raise self._refused("given settings", group)
+
+    def change_settings(self, group: str, changes: Mapping[str, Any], acting: Acting) -> AnswerDocument:
+        """Changes the named settings, and no others."""
+        del changes
+        raise self._refused("given settings", group, acting)
+
+    def is_paused(self, group: str) -> bool | None:
+        """Returns whether the group itself is paused, or ``None`` if it cannot be."""
+        del group
+        return None
+
+    def dry_verb(self, group: str) -> DryRun:
+        """Says what state the group is in, before one of the :data:`VERBS`."""
+        found = self.describe(group, None)
+        owned = sum(row.owner is not None for row in found.offsets)
+        members = counted(len(_registered(found)), "member")
+        paused = [f"it is paused {paused_by(found.pause)}"] if found.pause is not None else []
+        state = f"group {group} is {found.state}: {members}, {counted(owned, 'partition')} with an owner"
+        return DryRun([state, *paused])
+
+    def dry_evict(self, group: str, consumers: Sequence[str]) -> DryRun:
+        """Raises :class:`NotFound` if any of the consumers is not a member."""
+        found = self.describe(group, None)
+        members = {one.consumer: one for one in found.members}
+        if unknown := [one for one in consumers if one not in members]:
+            raise NotFound(f"group {group!r} has no member {some(unknown, _NAMED)}; no consumer would be evicted")
+        others = len({*_registered(found)} - {*consumers})
+        to = f"go to {counted(others, 'other member')}" if others else "have no owner until a consumer registers again"
+        owned = ((one, members[one].owned) for one in consumers)
+        effects = [f"{one} loses {counted(len(theirs), 'partition')} ({theirs or 'none'})" for one, theirs in owned]
+        return DryRun([*effects, f"the partitions {to}; what was read since the last commit is read again"])
+
+    def dry_delete(self, group: str, log_ranges: LogRanges) -> DryRun:
+        """Shows the offsets that the group would lose."""
+        found = self.describe(group, log_ranges)
+        rows = [OffsetChangeDocument.deleting(group, row) for row in found.offsets if row.committed_offset is not None]
+        also = ", its settings and its history" if found.settings is not None else ""
+        effects = [f"group {group} is removed, with {counted(len(rows), 'committed offset')}{also}"]
+        if members := _registered(found):
+            effects.append(f"it has members ({some(members, _NAMED)}), so this is refused: stop them first")
+        return DryRun(effects, rows)
+
+    def dry_delete_offsets(self, group: str, partitions: PartitionSet, log_ranges: LogRanges) -> DryRun:
+        """Shows the offsets of the partitions, which the group would lose."""
+        known = {row.tp: row for row in self.describe(group, log_ranges).offsets}
+        rows = [OffsetChangeDocument.deleting(group, known.get(tp) or _without_offset(tp)) for tp in partitions]
+        effects = [f"group {group} loses {counted(len(rows), 'committed offset')}; then auto.offset.reset applies"]
+        if owners := sorted({row.owner for row in rows if row.owner is not None}):
+            effects.append(f"consumers own these partitions ({some(owners, _NAMED)}), so this is refused: stop them")
+        return DryRun(effects, rows)
+
+    def dry_settings(self, group: str, changes: Mapping[str, Any]) -> DryRun:
+        before = self.settings(group)
+        change = settings_change(before, structs.replace(before, **changes))
+        return DryRun([f"group {group}: {change}" if change else f"group {group} has these settings already"])
+
+    def _refused(self, what: str, group: str, acting: Acting | None = None) -> RequestRefused:
         del group, acting
         return RequestRefused(
             f"a {self.kind} group cannot be {what}, because its members assign the partitions; nothing was changed"
         )
+
+
+def _registered(found: GroupDescription) -> list[str]:
+    return [one.consumer for one in found.members if one.registered]
+
+
+def _without_offset(tp: TopicPartition) -> OffsetRow:
+    """Returns the row of a partition whose offset cannot be read."""
+    return OffsetRow(topic=tp.topic, partition=tp.partition, owner=None, holding=None, committed_offset=None)
+
+
+def dry_pauses(found: Mapping[str, GroupVerbs], *, pauses: bool) -> DryRun:
+    """Says which groups would be paused, or resumed without ``pauses``, and which would not, and why."""
+    verb, already = ("paused", "paused already") if pauses else ("resumed", "not paused")
+    sorts: dict[str, list[str]] = {}
+    for group, groups in found.items():
+        why = verb
+        if not groups.exists([group])[group]:
+            why = "no such group"
+        elif (paused := groups.is_paused(group)) is None:
+            why = f"cannot be {verb}, because the members assign the partitions"
+        elif paused is pauses:
+            why = already
+        sorts.setdefault(why, []).append(group)
+    return DryRun([f"{why}: {counted(len(them), 'group')} ({some(them, _NAMED)})" for why, them in sorts.items()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from kafka_coord.monitor.dashboard.documents import (
     SessionDocument,
     TokenBody,
 )
-from kafka_coord.monitor.dashboard.operating import ACTIONS
+from kafka_coord.monitor.dashboard.operating import ACTIONS, OF_MANY
 from kafka_coord.monitor.dashboard.routes import ROUTES
 from kafka_coord.monitor.dashboard.site import MAX_PATHS
 from tests.house.examples import EXAMPLES
@@ -95,8 +95,8 @@ def operations() -> Iterator[Operation]:
         description="The response sets the session's cookie. Send its csrf as X-CSRF-Token with each action.",
     )
     yield Operation("/logout", "post", "End the session", SessionDocument, body=NothingBody)
-    for name, one in ACTIONS.items():
-        path = f"/groups/{{group}}/{name}"
+    actions = [(f"/groups/{{group}}/{name}", one) for name, one in ACTIONS.items()]
+    for path, one in [*actions, *((f"/actions/{name}", one) for name, one in OF_MANY.items())]:
         yield Operation(
             path, "post", one.summary, DoneDocument, body=one.body, description=one.description, for_operators=True
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 from msgspec import structs
 
 from kafka_coord.cli import candidates
-from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.opening import open_groups
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.opening import open_cluster, open_groups
 from kafka_coord.cli.options import (
     ANY_GROUP,
     GROUP,
@@ -31,16 +31,23 @@ from kafka_coord.cli.options import (
 )
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import MalformedValue, NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.managed import snapshot_of
 from kafka_coord.groups.offsets import parse_scope
-from kafka_coord.groups.requests import EVERYWHERE, change_settings, pause_of, quiet, settled, wait_until
+from kafka_coord.groups.requests import (
+    EVERYWHERE,
+    SETTINGS_LIMITS,
+    change_settings,
+    pause_of,
+    quiet,
+    require_assignor,
+    settled,
+    wait_until,
+)
 from kafka_coord.groups.requests import pause as pause_groups
 from kafka_coord.groups.requests import resume as resume_groups
-from kafka_coord.groups.verbs import Convertible, Verb
+from kafka_coord.groups.verbs import Convertible, DryRun, Verb, dry_pauses
 from kafka_coord.model import GroupKind, GroupSettings, PartitionSet
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
@@ -51,8 +58,21 @@ from kafka_coord.zk.store import Store
 _SETTINGS = columns("setting value origin=FROM")
 _UNSET = {"assignor": DEFAULT_ASSIGNOR, "lag_warning_ms": "as the site"}
 
+_OFFSETS = columns("topic #partition #current_offset=CURRENT #repeated #skipped owner")
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what the command would do.")
 wait_option = click.option("--wait", is_flag=True, help="Wait until the group is stable, for at most --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+def _show_dry_run(output: Format, *dry_runs: DryRun) -> None:
+    """Prints the offsets that would change. The rest of what would happen goes to standard error."""
+    rows = [row for one in dry_runs for row in one.rows]
+    if rows:
+        show(output, rows, [Section("offsets", _OFFSETS, [one.row() for one in rows])])
+    for effect in (effect for one in dry_runs for effect in one.effects):
+        note(effect)
+    note("nothing was changed")
 
 
 def command_of(name: str, verb: Verb) -> click.Command:
@@ -95,11 +115,19 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 @any_group_argument
 @click.argument("consumers", type=MEMBER, nargs=-1, required=True, metavar="CONSUMER…")
 @kind_option
+@dry_run_option
 @reason_option
 @wait_option
 @asking_options
 def evict(
-    group: str, consumers: tuple[str, ...], kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
+    group: str,
+    consumers: tuple[str, ...],
+    kind: str | None,
+    dry_run: bool,
+    reason: str,
+    wait: bool,
+    timeout_s: float,
+    output: Format,
 ) -> None:
     """Delete consumers' registrations. Other consumers take over their partitions, and an evicted consumer must
     register again. If the group or a named consumer does not exist, no consumer is evicted, and the exit code is 7.
@@ -113,6 +141,9 @@ def evict(
     """
     with open_groups() as directory:
         groups = directory.find(group, kind)
+        if dry_run:
+            _show_dry_run(output, groups.dry_evict(group, consumers))
+            return
         answers = groups.evict(group, consumers, acting(reason, timeout_s))
         if wait:
             groups.wait_settled(group, timeout_s)
@@ -120,14 +151,15 @@ def evict(
 
 
 @click.command()
-@click.argument("group", type=GROUP, required=False)
+@click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
 @click.option("--all", "everywhere", is_flag=True, help="Pause all groups, including future groups.")
+@dry_run_option
 @reason_option
 @click.option("--wait", is_flag=True, help="Wait until every outstanding command is acknowledged.")
 @timeout_option(60.0, "How long to wait with --wait.")
 @connection_options
-def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
-    """Pause rebalances of one group, or of every group with --all.
+def pause(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str, wait: bool, timeout_s: float) -> None:
+    """Pause rebalances of the named groups, or of every group with --all.
 
     Consumers keep their partitions and acknowledge outstanding commands. The coordinator makes no new decisions until
     `resume`, so if a consumer dies in the meantime, its partitions have no owner.
@@ -139,23 +171,29 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
     kafka-coord groups pause delays --reason "moving disks" --wait
     kafka-coord groups pause --all --reason "upgrading the brokers"
     """
-    target = _one_or_all(group, everywhere)
-    with open_store() as store:
-        pause_groups(store, target, by=who(), reason=reason)
-        for one in _affected(store, target) if wait else ():
+    targets = _some_or_all(groups, everywhere)
+    with open_groups() as directory:
+        if dry_run:
+            _show_dry_run(Format.TABLE, _dry_pauses(directory, groups, pauses=True))
+            return
+        store = directory.store
+        _each(targets, lambda target: pause_groups(store, target, by=who(), reason=reason))
+        for one in _affected(store, targets) if wait else ():
             wait_until(store, one, quiet, what="become quiet", timeout_s=timeout_s)
-    click.echo(f"{_named(target)} paused; to resume: kafka-coord groups resume {target or '--all'}")
+    click.echo(f"{_named(targets)} paused; to resume: kafka-coord groups resume {shlex.join(groups) or '--all'}")
 
 
 @click.command()
-@click.argument("group", type=GROUP, required=False)
+@click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
 @click.option("--all", "everywhere", is_flag=True, help="Lift the pause set with pause --all.")
+@dry_run_option
 @reason_option
 @click.option("--wait", is_flag=True, help="Wait until the group is stable again (with --all: every group).")
 @timeout_option(60.0, "How long to wait with --wait, for each group.")
 @connection_options
-def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
-    """Allow rebalances of one group again, or of every group with --all. With --all, groups paused by name stay paused.
+def resume(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str, wait: bool, timeout_s: float) -> None:
+    """Allow rebalances of the named groups again, or of every group with --all. With --all, groups paused by name stay
+    paused.
 
     `groups pause` has stopped them. It stops no consumer; Consumer.pause and Consumer.resume do, for one partition.
 
@@ -163,12 +201,16 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
     kafka-coord groups resume delays --wait
     kafka-coord groups resume --all
     """
-    target = _one_or_all(group, everywhere)
-    with open_store() as store:
-        resume_groups(store, target, by=who(), reason=reason)
-        for one in _affected(store, target) if wait else ():
-            _wait_settled(store, one, timeout_s)
-    click.echo(f"{_named(target)} resumed")
+    targets = _some_or_all(groups, everywhere)
+    with open_groups() as directory:
+        if dry_run:
+            _show_dry_run(Format.TABLE, _dry_pauses(directory, groups, pauses=False))
+            return
+        store = directory.store
+        _each(targets, lambda target: resume_groups(store, target, by=who(), reason=reason))
+        for one in _affected(store, targets) if wait else ():
+            wait_until(store, one, settled, what="become stable", timeout_s=timeout_s)
+    click.echo(f"{_named(targets)} resumed")
 
 
 @click.command()
@@ -181,19 +223,19 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
 )
 @click.option(
     "--rebalance-timeout-ms",
-    type=click.IntRange(1, 86_400_000),
+    type=click.IntRange(*SETTINGS_LIMITS["rebalance_timeout_ms"]),
     metavar="MS",
     help="How long a member may take to acknowledge a command before it is evicted.",
 )
 @click.option(
     "--offsets-retention-ms",
-    type=click.IntRange(0, 10 * 365 * 86_400_000),
+    type=click.IntRange(*SETTINGS_LIMITS["offsets_retention_ms"]),
     metavar="MS",
     help="How long committed offsets are kept once the group has no members. [default: as the brokers]",
 )
 @click.option(
     "--lag-warning-ms",
-    type=click.IntRange(0, 365 * 86_400_000),
+    type=click.IntRange(*SETTINGS_LIMITS["lag_warning_ms"]),
     metavar="MS",
     help="How old the oldest waiting record may be before doctor warns. [default: serve.lag_warning_ms]",
 )
@@ -201,6 +243,7 @@ def resume(group: str | None, everywhere: bool, reason: str, wait: bool, timeout
 @click.option(
     "--export", is_flag=True, help="Print the commands that restore settings and pauses, of one group or of all."
 )
+@dry_run_option
 @reason_option
 @output_option
 @connection_options
@@ -212,6 +255,7 @@ def settings(
     lag_warning_ms: int | None,
     create: bool,
     export: bool,
+    dry_run: bool,
     reason: str,
     output: Format,
 ) -> None:
@@ -233,7 +277,7 @@ def settings(
     if group is None:
         raise SettingsError("name a group, or give --export for all")
     if assignor not in {None, "default"}:
-        _require_assignor(str(assignor))
+        require_assignor(str(assignor))
     given = {
         "assignor": assignor,
         "rebalance_timeout_ms": rebalance_timeout_ms,
@@ -243,13 +287,17 @@ def settings(
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if assignor == "default":
         changes["assignor"] = None
-    with open_store() as store:
+    with open_groups() as directory:
+        store, managed = directory.store, directory.of(GroupKind.MANAGED)
+        if dry_run:
+            _show_dry_run(output, managed.dry_settings(group, changes))
+            return
         if changes or create:
             effective = change_settings(
                 store, group, lambda old: structs.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
-            effective = _stored_settings(store, group)
+            effective = managed.settings(group)
         path = layout.group(group)
         data = store.get(path).data
         try:
@@ -273,21 +321,37 @@ def settings(
 @click.command()
 @click.argument("groups", type=ANY_GROUP, nargs=-1, required=True, metavar="GROUP…")
 @kind_option
+@dry_run_option
 @yes_option
 @reason_option
 @asking_options
-def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, timeout_s: float, output: Format) -> None:
+def delete(
+    groups: tuple[str, ...],
+    kind: str | None,
+    dry_run: bool,
+    yes: bool,
+    reason: str,
+    timeout_s: float,
+    output: Format,
+) -> None:
     """Remove groups with their offsets, history and settings. The command refuses to remove a group that has members.
 
     \b
     kafka-coord groups delete delays --yes
     """
-    confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
-    with open_groups() as directory:
+    if not dry_run:
+        confirm(f"Delete {', '.join(groups)} with all committed offsets?", groups, yes=yes)
+    with open_cluster() as (instances, brokers):
+        directory = GroupDirectory(instances)
         found = {group: directory.find(group, kind) for group in groups}
         missing = [group for group, of_kind in found.items() if not of_kind.exists([group])[group]]
         if missing:
             raise NotFound(f"no such group: {', '.join(missing)}; nothing was deleted")
+        if dry_run:
+            _show_dry_run(
+                output, *(of_kind.dry_delete(group, brokers.known_ranges) for group, of_kind in found.items())
+            )
+            return
         answers = [of_kind.delete(group, acting(reason, timeout_s)) for group, of_kind in found.items()]
     show_answers(output, answers)
 
@@ -297,6 +361,7 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, reason: str, ti
 @kind_option
 @partitions_option("A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic for which the group has an offset.")
+@dry_run_option
 @yes_option
 @reason_option
 @asking_options
@@ -305,6 +370,7 @@ def delete_offsets(
     kind: str | None,
     topics: tuple[str, ...],
     all_topics: bool,
+    dry_run: bool,
     yes: bool,
     reason: str,
     timeout_s: float,
@@ -316,11 +382,14 @@ def delete_offsets(
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
     """
     scope = parse_scope(topics, all_topics=all_topics)
-    with open_groups() as directory:
-        groups = directory.find(group, kind)
+    with open_cluster() as (instances, brokers):
+        groups = GroupDirectory(instances).find(group, kind)
         committed, stored = groups.committed(group)
         chosen = scope.choose(stored, group)
-        confirm(f"Delete the offsets of group {group} for {chosen}?", yes=yes)
+        if dry_run:
+            _show_dry_run(output, groups.dry_delete_offsets(group, chosen, brokers.known_ranges))
+            return
+        confirm(f"Delete the offsets of group {group} for {chosen}?", [group], yes=yes)
         answer = groups.delete_offsets(group, chosen, committed, acting(reason, timeout_s))
     show_answers(output, [answer])
 
@@ -343,7 +412,7 @@ def _exported(directory: GroupDirectory, group: str | None) -> Iterator[str]:
             yield f"# {name!r} is {groups.kind}: it has no settings"
             continue
         words = ["kafka-coord", "groups", "settings", name, "--create"]
-        for setting, value in structs.asdict(_stored_settings(store, name)).items():
+        for setting, value in structs.asdict(groups.settings(name)).items():
             if value != getattr(GroupSettings(), setting):
                 words += [f"--{setting.replace('_', '-')}", str(value)]
         yield shlex.join(words)
@@ -351,42 +420,40 @@ def _exported(directory: GroupDirectory, group: str | None) -> Iterator[str]:
             yield shlex.join(["kafka-coord", "groups", "pause", name, "--reason", pause.reason])
 
 
-def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Returns the stored settings. If they are unreadable, raises :class:`MalformedValue` instead of returning the
-    defaults, which the coordinator falls back to but nobody has chosen."""
-    observation = snapshot_of(store, group)[1].observation
-    for one in observation.unreadable:
-        if one.path == layout.group(group):
-            raise MalformedValue(one.path, f"{one.reason}; {what_to_do(one.path)}")
-    return observation.settings
+def _some_or_all(groups: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:
+    if bool(groups) is everywhere:
+        raise SettingsError("either name groups or give --all" if groups else "name a group, or give --all")
+    return tuple(dict.fromkeys(groups)) or (EVERYWHERE,)
 
 
-def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
-    wait_until(store, group, settled, what="become stable", timeout_s=timeout_s)
+def _dry_pauses(directory: GroupDirectory, groups: tuple[str, ...], *, pauses: bool) -> DryRun:
+    found, _ = directory.names() if not groups else ([(group, directory.find(group)) for group in groups], [])
+    return dry_pauses(dict(found), pauses=pauses)  # a managed group comes after one of the same name
 
 
-def _one_or_all(group: str | None, everywhere: bool) -> str:
-    if (group is None) is not everywhere:
-        raise SettingsError("name a group, or give --all" if group is None else "either name a group or give --all")
-    return group or EVERYWHERE
+def _each(targets: Sequence[str], act: Callable[[str], object]) -> None:
+    """Acts on each of several groups, also if it is refused for some. Then raises :class:`RequestRefused`."""
+    problems = {}
+    for target in targets:
+        try:
+            act(target)
+        except (RequestRefused, NotFound) as error:
+            if len(targets) == 1:
+                raise
+            problems[target] = str(error)
+    if problems:
+        reasons = "; ".join(f"group {target}: {problem}" for target, problem in problems.items())
+        raise RequestRefused(f"{counted(len(problems), 'group')} of {len(targets)} refused: {reasons}")
 
 
-def _affected(store: Store, target: str) -> tuple[str, ...]:
-    if target:
-        return (target,)
-    return read_cluster(store).groups
+def _affected(store: Store, targets: tuple[str, ...]) -> tuple[str, ...]:
+    return read_cluster(store).groups if targets == (EVERYWHERE,) else targets
 
 
-def _named(target: str) -> str:
-    return f"group {target}" if target else "all groups"
-
-
-def _require_assignor(name: str) -> None:
-    from kafka_coord.coordinator.assignors import load_assignors
-
-    known = sorted(load_assignors())
-    if name not in known:
-        raise SettingsError(f"assignor {name!r} is not installed; use one of {', '.join(known)}")
+def _named(targets: tuple[str, ...]) -> str:
+    if targets == (EVERYWHERE,):
+        return "all groups"
+    return f"group {targets[0]}" if len(targets) == 1 else f"{len(targets)} groups"
 
 
 _COLUMNS = columns("group topic #partition #offset verdict")

@@ -30,9 +30,9 @@ from kafka_coord.groups.offsets import Scope, parse_scope
 from kafka_coord.groups.requests import change_settings
 from kafka_coord.groups.reset import (
     FileOffsets,
+    OffsetChangeDocument,
     Plan,
     ResetRow,
-    ResetRowDocument,
     ResetRule,
     Resettable,
     RuleKind,
@@ -48,24 +48,28 @@ from kafka_coord.groups.verbs import GroupVerbs
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
 
-_COLUMNS = columns("group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET owner note")
+_COLUMNS = columns(
+    "group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET #repeated #skipped owner note"
+)
 MOST_NOTES = 20
 """The most notes that are printed where no table shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Which partitions to reset, and by which rule. ``scope`` is ``None`` if ``file`` names the partitions. With
-    ``of_all`` (--all-groups), only partitions that the group already uses are reset, which may be none."""
+    """Which partitions to reset, and by which rule. ``scope`` is ``None`` if ``file`` names the partitions. ``copied``
+    are the offsets of --from-group. With ``of_all`` (--all-groups), only partitions that the group already uses are
+    reset, which may be none."""
 
     rule: ResetRule
     scope: Scope | None
     file: FileOffsets
+    copied: Mapping[TopicPartition, int] | None
     of_all: bool
 
     def rows(self, found: Resettable, log: BrokerLog) -> tuple[ResetRow, ...]:
         """Computes the new offsets. Raises :class:`NotFound`, :class:`RequestRefused` and :class:`BrokerError`."""
-        explicit = self.file.get(found.group, {})
+        explicit = self.file.get(found.group, {}) if self.copied is None else self.copied
         return compute(self.rule, self._partitions(found, explicit), found.committed, log, explicit)
 
     def _partitions(self, found: Resettable, explicit: Mapping[TopicPartition, int]) -> PartitionSet:
@@ -74,8 +78,8 @@ class _Choice:
             if missing := wanted - found.there:
                 raise NotFound(f"the file names partitions that do not exist: {missing}; nothing was changed")
             return wanted
-        if not self.of_all:
-            return found.chosen(self.scope)
+        if not self.of_all or self.copied is not None:
+            return found.chosen(self.scope, self.copied)
         known = found.known & found.there
         return found.chosen(self.scope) & known if self.scope.topics else known
 
@@ -104,6 +108,7 @@ class _Choice:
     help="Set offsets to the first record at or after TIME, for example 2026-01-31T12:00:00.000 (UTC).",
 )
 @click.option("--from-file", metavar="FILE", help="Set the offsets that a CSV file lists, in the format of --export.")
+@click.option("--from-group", type=ANY_GROUP, metavar="GROUP", help="Copy the committed offsets of another group.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Make the changes.")
 @click.option(
@@ -151,7 +156,8 @@ def reset_offsets(
     a partition; neither changes offsets.
 
     As in Kafka's own tool, an offset outside the log is replaced by the nearest end of the log, and a time after the
-    last record by the end. NOTE says so. If any offset has a note, --execute changes nothing in any group, unless the
+    last record by the end. NOTE says so. REPEATED is the number of records that the group reads again, and SKIPPED of
+    those that it never reads. If any offset has a note, --execute changes nothing in any group, unless the
     notes are accepted with --accept-notes.
 
     If some of the groups cannot be reset, the command names them, resets the others, and exits with code 6. With
@@ -162,6 +168,7 @@ def reset_offsets(
     kafka-coord groups reset-offsets delays --topic flights:0,3-5 --shift-by -100 --execute
     kafka-coord groups reset-offsets delays --topic flights --to-earliest --execute --pause --reason "bug 17"
     kafka-coord groups reset-offsets later --topic flights --to-latest --execute --create
+    kafka-coord groups reset-offsets later --all-topics --from-group delays --execute --create
     kafka-coord groups reset-offsets delays --all-topics --by-duration PT2H --execute
     kafka-coord groups reset-offsets delays --all-topics --to-current --export > offsets.csv
     kafka-coord groups reset-offsets delays --from-file offsets.csv --execute
@@ -179,12 +186,13 @@ def reset_offsets(
     if from_file is not None and (topics or all_topics):
         raise SettingsError("--from-file names the partitions, so omit --topic and --all-topics")
     scope = parse_scope(topics, all_topics=all_topics) if from_file is None else None
-    choice = _Choice(rule, scope, file, of_all=all_groups)
     named = tuple(dict.fromkeys(groups or file))
     if create and not named:
         raise SettingsError("--create needs group names, because --all-groups covers only existing groups")
     with open_cluster() as (instances, log):
         directory = GroupDirectory(instances)
+        copied = directory.find(rule.group).committed(rule.group)[0] if rule.group else None
+        choice = _Choice(rule, scope, file, copied, of_all=all_groups)
         missing = [group for group in named if directory.may_create(group, kind)]
         new = _create(instances, missing, reason, allowed=create, execute=execute)
         managed = directory.of(GroupKind.MANAGED)
@@ -275,9 +283,11 @@ def _rule(given: Mapping[str, bool | int | str | None]) -> ResetRule:
     if len(chosen) != 1:
         raise SettingsError(
             f"{'no rule' if not chosen else f'{len(chosen)} rules'} given; choose one of --to-earliest, --to-latest, "
-            "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file"
+            "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file, --from-group"
         )
     ((name, value),) = chosen
+    if name == "from_group":
+        return ResetRule(RuleKind.FROM_GROUP, group=str(value))
     if name in {"by_duration", "to_datetime"}:
         rule = ResetRule(RuleKind.TO_TIME, (before_now_ms if name == "by_duration" else time_ms)(str(value)))
         note(f"rule: {rule} (UTC)")
@@ -303,5 +313,5 @@ def _show(output: Format, plans: Sequence[Plan], *, with_group: bool, export: bo
             group = (found.group,) if with_group else ()
             write_csv(((*group, row.topic, row.partition, row.new_offset) for row in rows), sys.stdout)
         return
-    documents = [ResetRowDocument.of(found, row) for found, rows in plans for row in rows]
+    documents = [OffsetChangeDocument.of(found, row) for found, rows in plans for row in rows]
     show(output, documents, [Section("offsets", _COLUMNS, [one.row() for one in documents])])

@@ -5,7 +5,7 @@ As in :mod:`kafka_coord.groups.group`, docstrings become the descriptions in ``o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -26,7 +26,8 @@ from kafka_coord.groups.group import (
     Verdict,
     WorstLag,
 )
-from kafka_coord.groups.reset import ResetRowDocument
+from kafka_coord.groups.requests import SETTINGS_LIMITS
+from kafka_coord.groups.reset import OffsetChangeDocument
 from kafka_coord.model import GroupKind
 
 if TYPE_CHECKING:
@@ -213,12 +214,15 @@ class SessionDocument(Document, frozen=True):
 
 class DoneDocument(Document, kw_only=True, frozen=True):
     answers: list[AnswerDocument] | UnsetType = UNSET
+    """What was done. Without it, the answer is a dry run."""
     notes: list[str]
-    rows: list[ResetRowDocument] | UnsetType = UNSET
-    """The offsets that were set or, if there is a confirm token, that would be set."""
+    effects: list[str] | UnsetType = UNSET
+    """What a dry run would do, beside the rows."""
+    rows: list[OffsetChangeDocument] | UnsetType = UNSET
+    """The offsets that were changed or, in a dry run, would be."""
     rule: str | UnsetType = UNSET
     confirm: str | UnsetType = UNSET
-    """Send it to make the changes that are shown."""
+    """Send it to do what is shown."""
     valid_s: float | UnsetType = UNSET
 
 
@@ -230,20 +234,55 @@ class TokenBody(Struct, frozen=True):
     token: Text = ""
 
 
-class ReasonBody(Struct, frozen=True):
-    reason: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
-
-
-class EvictBody(ReasonBody, frozen=True):
-    consumers: Annotated[list[Text], Meta(min_length=1)]
-
-
-class ResetBody(Struct, frozen=True):
+class ActionBody(Struct, frozen=True):
+    reason: Text = ""
+    """Required, except with confirm."""
+    dry_run: bool = False
+    """Only show what would be done."""
     confirm: Text = ""
+    """Of a dry run, which is then carried out; the other fields are those of the dry run."""
+    name: Text = ""
+    """With confirm, for what cannot be undone: the group's name."""
     accept_notes: bool = False
     """With confirm: required if any of the shown rows has a note, or the answer is 409."""
-    reason: Text = ""
-    rule: Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time"] | UnsetType = UNSET
-    value: int | Text | UnsetType = UNSET
+
+
+class EvictBody(ActionBody, frozen=True):
+    consumers: list[Text] = []
+
+
+class ManyBody(ActionBody, frozen=True):
+    groups: Annotated[list[Text], Meta(max_length=1_000)] = []
+
+
+class TopicsBody(ActionBody, frozen=True):
     topics: list[Text] = []
+
+
+class ResetBody(TopicsBody, frozen=True):
+    rule: (
+        Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time", "from-group"] | UnsetType
+    ) = UNSET
+    value: int | Text | UnsetType = UNSET
     pause: bool = False
+
+
+def _setting(name: str) -> Meta:
+    least, most = SETTINGS_LIMITS[name]
+    return Meta(ge=least, le=most)
+
+
+class SettingsBody(ActionBody, frozen=True):
+    assignor: Text | UnsetType | None = UNSET
+    rebalance_timeout_ms: Annotated[int, _setting("rebalance_timeout_ms")] | UnsetType = UNSET
+    offsets_retention_ms: Annotated[int, _setting("offsets_retention_ms")] | UnsetType | None = UNSET
+    lag_warning_ms: Annotated[int, _setting("lag_warning_ms")] | UnsetType | None = UNSET
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [name for name in cls.__struct_fields__ if name not in ActionBody.__struct_fields__]
+
+    def changes(self) -> dict[str, Any]:
+        """Returns the settings to change."""
+        found = {name: getattr(self, name) for name in self.names()}
+        return {name: value for name, value in found.items() if value is not UNSET}

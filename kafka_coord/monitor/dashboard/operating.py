@@ -37,12 +37,12 @@ from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import AnswerDocument, Document
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.offsets import parse_scope
-from kafka_coord.groups.requests import Acting
+from kafka_coord.groups.requests import REFUSED, Acting, require_assignor
 from kafka_coord.groups.reset import (
     Check,
+    OffsetChangeDocument,
     Plan,
     ResetRow,
-    ResetRowDocument,
     ResetRule,
     RuleKind,
     before_now_ms,
@@ -51,18 +51,22 @@ from kafka_coord.groups.reset import (
     reset,
     time_ms,
 )
-from kafka_coord.groups.verbs import VERBS, GroupVerbs, Verb
+from kafka_coord.groups.verbs import VERBS, DryRun, GroupVerbs, Verb, dry_pauses
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import GroupKind
+from kafka_coord.model.sequences import some
 from kafka_coord.monitor.dashboard.documents import (
+    ActionBody,
     DoneDocument,
     ErrorDocument,
     EvictBody,
+    ManyBody,
     NothingBody,
-    ReasonBody,
     ResetBody,
     SessionDocument,
+    SettingsBody,
     TokenBody,
+    TopicsBody,
 )
 from kafka_coord.monitor.dashboard.logins import SESSION_S, Denied, Logins
 from kafka_coord.monitor.dashboard.routes import PREFIX
@@ -74,7 +78,7 @@ Answer = tuple[HTTPStatus, Document, list[tuple[str, str]]]
 """Status, document and headers."""
 
 T = TypeVar("T")
-B = TypeVar("B", bound=ReasonBody | ResetBody)
+B = TypeVar("B", bound=ActionBody)
 
 ANSWER_TIMEOUT_S = 30.0
 MAX_BODY = 65_536
@@ -82,6 +86,9 @@ MAX_DRY_RUNS = 100
 DRY_RUN_S = 600.0
 _ACCEPT = "to accept the notes, tick the box below them (accept_notes in the API)"
 _ACTION = re.compile(re.escape(PREFIX) + r"/groups/([^/]+)/([a-z-]+)")
+_OF_MANY = re.compile(re.escape(PREFIX) + r"/actions/([a-z-]+)")
+_NAMED = 5
+"""The number of groups that a log entry names."""
 _STATUS = (
     (NotFound, HTTPStatus.NOT_FOUND),
     (SettingsError, HTTPStatus.BAD_REQUEST),
@@ -95,45 +102,74 @@ _STATUS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _DryRun:
-    """A reset that was shown to the operator and awaits confirmation."""
+class _Asked(Generic[B]):
+    """An operator's request. ``groups`` are the groups to act on, and ``found`` the verbs of each."""
+
+    found: Mapping[str, GroupVerbs]
+    directory: GroupDirectory
+    body: B
+    acting: Acting
+    properties: Mapping[str, str]
+
+    @property
+    def group(self) -> str:
+        return next(iter(self.found))
+
+    @property
+    def groups(self) -> GroupVerbs:
+        return self.found[self.group]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """An action that can be carried out. ``shown`` and the result of ``act`` are fields of :class:`DoneDocument`.
+    ``rows`` are the new offsets whose notes the operator must accept. ``act`` gets the verbs of each group anew,
+    because the action may be carried out minutes later, in another ZooKeeper session."""
+
+    act: Callable[[Mapping[str, GroupVerbs], Acting, Check], dict[str, Any]]
+    shown: dict[str, Any]
+    rows: tuple[ResetRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An action that was shown to the operator and awaits confirmation. ``kinds`` are those of the groups that were
+    shown."""
 
     operator: User
-    group: str
-    kind: GroupKind
-    rows: tuple[ResetRow, ...]
-    rule: ResetRule
+    path: str
+    kinds: Mapping[str, GroupKind]
     reason: str
-    pause: bool
+    planned: _Planned
     ends_at: float
 
 
 class DryRuns:
-    """The dry runs that await confirmation. Thread-safe."""
+    """The actions that await confirmation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_token: dict[str, _DryRun] = {}
+        self._by_token: dict[str, _Waiting] = {}
 
-    def keep(self, dry_run: _DryRun) -> str:
-        """Stores the dry run and returns the token that confirms it."""
+    def keep(self, waiting: _Waiting) -> str:
+        """Stores the action and returns the token that confirms it."""
         now = time.monotonic()
         confirm = secrets.token_urlsafe(16)
         with self._lock:
             kept = [(key, one) for key, one in self._by_token.items() if one.ends_at > now]
-            self._by_token = dict([*kept, (confirm, dry_run)][-MAX_DRY_RUNS:])
+            self._by_token = dict([*kept, (confirm, waiting)][-MAX_DRY_RUNS:])
         return confirm
 
-    def confirmed(self, operator: User, group: str, confirm: str, check: Check) -> _DryRun:
-        """Removes and returns the dry run, so it can be confirmed only once. If ``check`` refuses its rows, keeps it.
-        Raises :class:`RequestRefused`."""
+    def confirmed(self, operator: User, path: str, confirm: str, check: Callable[[_Waiting], None]) -> _Waiting:
+        """Removes and returns the action, so it can be confirmed only once. If ``check`` refuses it, keeps it. Raises
+        :class:`RequestRefused`."""
         with self._lock:
-            dry_run = self._by_token.get(confirm)
-            if dry_run is not None and (dry_run.operator, dry_run.group) == (operator, group):
-                check(dry_run.rows)
+            waiting = self._by_token.get(confirm)
+            if waiting is not None and (waiting.operator, waiting.path) == (operator, path):
+                check(waiting)
                 del self._by_token[confirm]
-                if dry_run.ends_at > time.monotonic():
-                    return dry_run
+                if waiting.ends_at > time.monotonic():
+                    return waiting
         raise RequestRefused("this dry run is no longer valid: review the change again. Nothing was changed")
 
 
@@ -180,15 +216,13 @@ class Operating:
         if path == f"{PREFIX}/logout":
             _body(raw, NothingBody)
             return self._log_out(environ)
-        match = _ACTION.fullmatch(path)
-        if match is None or (action := ACTIONS.get(match[2])) is None:
-            raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
-        operator, group = self._operator(environ), unquote(match[1])
-        if not operator.may(group):
-            raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} is not allowed to act on group {group!r}")
-        body = _body(raw, action.body)
+        action, named = _named(path)
+        operator, body = self._operator(environ), _body(raw, action.body)
+        groups = list(dict.fromkeys(body.groups)) if isinstance(body, ManyBody) else [str(named)]
+        if denied := [group for group in groups if not operator.may(group)]:
+            raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} is not allowed to act on group {denied[0]!r}")
         environ["kafka_coord.lasts"]()
-        return HTTPStatus.OK, self._acted(action, operator, group, str(environ["REMOTE_ADDR"]), body), []
+        return HTTPStatus.OK, self._acted(action, operator, groups, path, str(environ["REMOTE_ADDR"]), body), []
 
     def _log_in(self, environ: Mapping[str, Any], body: TokenBody) -> Answer:
         token = body.token.strip() or None
@@ -207,135 +241,220 @@ class Operating:
         return self._logins.acting(_cookie(environ), str(environ.get("HTTP_X_CSRF_TOKEN", "")))
 
     def _acted(
-        self, action: HttpAction, operator: User, group: str, address: str, body: ReasonBody | ResetBody
+        self, action: HttpAction, operator: User, groups: Sequence[str], path: str, address: str, body: ActionBody
     ) -> DoneDocument:
-        begun = action.begin(_Asked(operator, group, body, self._dry_runs, self._properties))
-        notes: list[str] = []
-        acting = Acting(f"{operator.name}@{address} over HTTP", begun.reason, ANSWER_TIMEOUT_S, notes.append)
-        if not acting.reason:
+        confirm, waiting, notes = body.confirm.strip(), None, list[str]()
+        check = partial(require_accepted, accepted=body.accept_notes, how=_ACCEPT)
+        if confirm:
+            approve = partial(_approve, action, groups, body, check)
+            waiting = self._dry_runs.confirmed(operator, path, confirm, approve)
+        reason = waiting.reason if waiting is not None else body.reason.strip()
+        if not reason:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason; the group's history records it")
+        acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
+        is_dry = waiting is None and (body.dry_run or action.needs_confirmation)
+        about = (acting.by, f"{action.name} (dry run)" if is_dry else action.name, some(groups, _NAMED))
         try:
             with self._open_store() as store:
                 directory = GroupDirectory(AskedInstances(store, self._properties))
-                result = begun.act(directory.find(group, begun.kind), acting)
+                if waiting is not None:
+                    kinds = waiting.kinds
+                    found = {group: directory.find(group, kinds[group]) for group in kinds}
+                    result = waiting.planned.act(found, acting, check)
+                else:
+                    found = {group: directory.find(group) for group in groups}
+                    planned = action.plan(_Asked(found, directory, body, acting, self._properties))
+                    if is_dry:
+                        kinds = {group: one.kind for group, one in found.items()}
+                        ends_at = time.monotonic() + DRY_RUN_S
+                        kept = self._dry_runs.keep(_Waiting(operator, path, kinds, reason, planned, ends_at))
+                        result = {**planned.shown, "confirm": kept, "valid_s": DRY_RUN_S}
+                    else:
+                        result = planned.act(found, acting, check)
         except KafkaCoordError as error:
             log.warning(
-                "action failed by=%r action=%r group=%r error=%s",
-                *(acting.by, begun.name, group, error),
-                extra={"event": "http_action"},
+                "action failed by=%r action=%r group=%r error=%s", *about, error, extra={"event": "http_action"}
             )
             raise
-        log.info(
-            "action by=%r action=%r group=%r reason=%r",
-            *(acting.by, begun.name, group, acting.reason),
-            extra={"event": "http_action"},
-        )
+        log.info("action by=%r action=%r group=%r reason=%r", *about, reason, extra={"event": "http_action"})
         return DoneDocument(notes=notes, **result)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Generic[B]):
-    operator: User
-    group: str
-    body: B
-    dry_runs: DryRuns
-    properties: Mapping[str, str]
+def _named(path: str) -> tuple[HttpAction, str | None]:
+    """Returns the action that a path names, and the group, or ``None`` if the body names the groups."""
+    match = _ACTION.fullmatch(path)
+    if match is not None and (action := ACTIONS.get(match[2])) is not None:
+        return action, unquote(match[1])
+    match = _OF_MANY.fullmatch(path)
+    if match is not None and (action := OF_MANY.get(match[1])) is not None:
+        return action, None
+    raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """An action about to be carried out: its name in the log, its reason, and what it does. ``act`` returns fields of
-    :class:`DoneDocument`. ``kind`` is the kind of group that the operator saw, if the action depends on it."""
-
-    name: str
-    reason: str
-    act: Callable[[GroupVerbs, Acting], dict[str, Any]]
-    kind: GroupKind | None = None
+def _approve(action: HttpAction, groups: Sequence[str], body: ActionBody, check: Check, waiting: _Waiting) -> None:
+    """Raises :class:`RequestRefused` unless the operator has accepted all that the action needs."""
+    check(waiting.planned.rows)
+    if action.is_final and body.name != groups[0]:
+        raise RequestRefused(
+            f"this cannot be undone: type the group's name (name in the API), {groups[0]}. Nothing was changed"
+        )
 
 
-def _verb(name: str, verb: Verb, asked: _Asked[ReasonBody]) -> _Begun:
-    def act(groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
-        return {"answers": [verb.act(groups, asked.group, acting)]}
+def _at_once(act: Callable[[GroupVerbs, Acting], Sequence[AnswerDocument]], dry_run: DryRun) -> _Planned:
+    """Returns an action on one group that does not change offsets to what was shown."""
 
-    return _Begun(name, asked.body.reason.strip(), act)
+    def acted(found: Mapping[str, GroupVerbs], acting: Acting, _: Check) -> dict[str, Any]:
+        (groups,) = found.values()
+        return {"answers": [*act(groups, acting)]}
 
-
-def _evict(asked: _Asked[EvictBody]) -> _Begun:
-    def act(groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
-        consumers = [one for one in asked.body.consumers if one.strip()]  # a member's id may begin with a blank
-        if not consumers:
-            raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
-        return {"answers": [*groups.evict(asked.group, consumers, acting)]}
-
-    return _Begun("evict", asked.body.reason.strip(), act)
+    return _Planned(acted, {"effects": [*dry_run.effects], "rows": [*dry_run.rows]})
 
 
-def _reset(asked: _Asked[ResetBody]) -> _Begun:
-    """Without ``confirm``, only shows the changes that a reset would make. With ``confirm``, sets exactly the offsets
-    that were shown before. If any of them has a note, the operator must also accept the notes (``accept_notes``)."""
-    confirm = asked.body.confirm.strip()
-    if not confirm:
-        return _Begun("reset-offsets (dry run)", asked.body.reason.strip(), partial(_show_reset, asked))
-    check = partial(require_accepted, accepted=asked.body.accept_notes, how=_ACCEPT)
-    wanted = asked.dry_runs.confirmed(asked.operator, asked.group, confirm, check)
-    return _Begun("reset-offsets", wanted.reason, partial(_confirmed_reset, wanted, check), wanted.kind)
+def _verb(verb: Verb, asked: _Asked[ActionBody]) -> _Planned:
+    group = asked.group
+    dry_run = asked.groups.dry_verb(group) if asked.body.dry_run else DryRun(())
+    return _at_once(lambda groups, acting: [verb.act(groups, group, acting)], dry_run)
 
 
-def _confirmed_reset(wanted: _DryRun, check: Check, groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
-    def again() -> Plan:
-        found = groups.resettable([wanted.group], str(wanted.rule), acting)[wanted.group]
-        now = (found.committed.get(row.tp) for row in wanted.rows)
-        return found, tuple(replace(row, current_offset=one) for row, one in zip(wanted.rows, now, strict=True))
+def _verb_of_many(name: str, verb: Verb, asked: _Asked[ManyBody]) -> _Planned:
+    def act(found: Mapping[str, GroupVerbs], acting: Acting, _: Check) -> dict[str, Any]:
+        answers = []
+        for group, groups in found.items():
+            try:
+                answers.append(verb.act(groups, group, acting))
+            except (RequestRefused, NotFound) as error:
+                answers.append(AnswerDocument.done(name, group, str(error), REFUSED))
+        return {"answers": answers}
 
-    found, rows = reset(groups.store, *again(), acting, pause=wanted.pause, again=again, check=check)
-    answers = [AnswerDocument.done("reset-offsets", wanted.group, "")]
-    return {"answers": answers, "rows": [ResetRowDocument.of(found, row) for row in rows]}
+    if not asked.found:
+        raise Denied(HTTPStatus.BAD_REQUEST, "name the groups")
+    return _Planned(act, {"effects": [*dry_pauses(asked.found, pauses=name == "pause").effects]})
 
 
-def _show_reset(asked: _Asked[ResetBody], groups: GroupVerbs, acting: Acting) -> dict[str, Any]:
-    rule, pause, topics = _rule(asked.body), asked.body.pause, _stripped(asked.body.topics)
+def _evict(asked: _Asked[EvictBody]) -> _Planned:
+    consumers = [one for one in asked.body.consumers if one.strip()]  # a member's id may begin with a blank
+    if not consumers:
+        raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
+    group = asked.group
+    dry_run = asked.groups.dry_evict(group, consumers) if asked.body.dry_run else DryRun(())
+    return _at_once(lambda groups, acting: groups.evict(group, consumers, acting), dry_run)
+
+
+def _settings(asked: _Asked[SettingsBody]) -> _Planned:
+    group, changes = asked.group, asked.body.changes()
+    if not changes:
+        raise Denied(HTTPStatus.BAD_REQUEST, f"name a setting: {', '.join(SettingsBody.names())}")
+    if changes.get("assignor") is not None:
+        require_assignor(changes["assignor"])
+    dry_run = asked.groups.dry_settings(group, changes)
+    return _at_once(lambda groups, acting: [groups.change_settings(group, changes, acting)], dry_run)
+
+
+def _delete(asked: _Asked[ActionBody]) -> _Planned:
+    group = asked.group
+    with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
+        dry_run = asked.groups.dry_delete(group, brokers.known_ranges)
+    return _at_once(lambda groups, acting: [groups.delete(group, acting)], dry_run)
+
+
+def _delete_offsets(asked: _Asked[TopicsBody]) -> _Planned:
+    group, topics = asked.group, _stripped(asked.body.topics)
+    committed, stored = asked.groups.committed(group)
+    chosen = parse_scope(topics, all_topics=not topics).choose(stored, group)
+    with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
+        dry_run = asked.groups.dry_delete_offsets(group, chosen, brokers.known_ranges)
+    return _at_once(lambda groups, acting: [groups.delete_offsets(group, chosen, committed, acting)], dry_run)
+
+
+def _reset(asked: _Asked[ResetBody]) -> _Planned:
+    """Once confirmed, sets exactly the offsets that were shown. If any of them has a note, the operator must also
+    accept the notes (``accept_notes``)."""
+    rule, group, pause, topics = _rule(asked.body), asked.group, asked.body.pause, _stripped(asked.body.topics)
     if pause:
-        groups.require_pausable()
+        asked.groups.require_pausable()
     scope = parse_scope(topics, all_topics=not topics)
-    found = groups.resettable([asked.group], str(rule), acting)[asked.group]
-    with closing(BrokerLog(groups.store, asked.properties)) as brokers:
-        rows = compute(rule, found.chosen(scope), found.committed, brokers)
-    ends_at = time.monotonic() + DRY_RUN_S
-    dry_run = _DryRun(asked.operator, asked.group, groups.kind, rows, rule, acting.reason, pause, ends_at)
-    return {
-        "rows": [ResetRowDocument.of(found, row) for row in rows],
-        "rule": str(rule),
-        "confirm": asked.dry_runs.keep(dry_run),
-        "valid_s": DRY_RUN_S,
-    }
+    copied = asked.directory.find(rule.group).committed(rule.group)[0] if rule.group else None
+    found = asked.groups.resettable([group], str(rule), asked.acting)[group]
+    with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
+        rows = compute(rule, found.chosen(scope, copied), found.committed, brokers, copied)
+
+    def act(verbs: Mapping[str, GroupVerbs], acting: Acting, check: Check) -> dict[str, Any]:
+        def again() -> Plan:
+            now = verbs[group].resettable([group], str(rule), acting)[group]
+            return now, tuple(replace(row, current_offset=now.committed.get(row.tp)) for row in rows)
+
+        done, after = reset(verbs[group].store, *again(), acting, pause=pause, again=again, check=check)
+        answers = [AnswerDocument.done("reset-offsets", group, "")]
+        return {"answers": answers, "rows": [OffsetChangeDocument.of(done, row) for row in after]}
+
+    shown = {"rows": [OffsetChangeDocument.of(found, row) for row in rows], "rule": str(rule)}
+    return _Planned(act, shown, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAction:
-    """An action on a group. ``body`` is the type of the request's body. ``scripts/shapes`` writes it, the summary and
-    the description into ``openapi.json``."""
+    """An action. ``body`` is the type of the request's body. ``scripts/shapes`` writes it, the summary and the
+    description into ``openapi.json``. An action that ``needs_confirmation`` is always shown first, and carried out by a
+    second request with ``confirm``; any other only with ``dry_run``. What ``is_final`` cannot be undone, so the second
+    request must repeat the group's name."""
 
-    begin: Callable[[_Asked[Any]], _Begun]
-    body: type[ReasonBody | ResetBody]
+    name: str
+    plan: Callable[[_Asked[Any]], _Planned]
+    body: type[ActionBody]
     summary: str
     description: str = ""
+    needs_confirmation: bool = False
+    is_final: bool = False
 
 
-ACTIONS: Mapping[str, HttpAction] = {
-    **{
-        name: HttpAction(partial(_verb, name, verb), ReasonBody, verb.summary, verb.description)
+_ALL = (
+    *(
+        HttpAction(name, partial(_verb, verb), ActionBody, verb.summary, verb.description)
         for name, verb in VERBS.items()
-    },
-    "evict": HttpAction(_evict, EvictBody, "Delete consumers' registrations"),
-    "reset-offsets": HttpAction(
+    ),
+    HttpAction("evict", _evict, EvictBody, "Delete consumers' registrations"),
+    HttpAction("settings", _settings, SettingsBody, "Change settings of the group", "null restores the default."),
+    HttpAction(
+        "delete",
+        _delete,
+        ActionBody,
+        "Show what removing the group would delete; with confirm and name, remove it",
+        needs_confirmation=True,
+        is_final=True,
+    ),
+    HttpAction(
+        "delete-offsets",
+        _delete_offsets,
+        TopicsBody,
+        "Show which committed offsets would be deleted; with confirm and name, delete them",
+        "Without topics, all offsets of the group are deleted.",
+        needs_confirmation=True,
+        is_final=True,
+    ),
+    HttpAction(
+        "reset-offsets",
         _reset,
         ResetBody,
         "Show what a reset would change; with confirm, make the changes that were shown",
-        "Without topics, all partitions of the group are reset. value is a number for to-offset and shift-by, and a "
-        "time or an ISO 8601 duration for to-time. The confirm token in the response can be used once, within 10 "
-        "minutes.",
+        "Without topics, all partitions of the group are reset. value is a number for to-offset and shift-by, a time "
+        "or an ISO 8601 duration for to-time, and for from-group the group whose offsets are copied. The confirm token "
+        "in the response can be used once, within 10 minutes.",
+        needs_confirmation=True,
     ),
+)
+ACTIONS: Mapping[str, HttpAction] = {one.name: one for one in _ALL}
+"""The actions on one group, which the path names."""
+OF_MANY: Mapping[str, HttpAction] = {
+    name: HttpAction(
+        name,
+        partial(_verb_of_many, name, VERBS[name]),
+        ManyBody,
+        VERBS[name].summary.replace("the group", "several groups"),
+        "The answers say of each group whether it was done.",
+    )
+    for name in ("pause", "resume")
 }
+"""The actions on the groups that the body names."""
 
 
 def _rule(body: ResetBody) -> ResetRule:
@@ -345,6 +464,10 @@ def _rule(body: ResetBody) -> ResetRule:
     if rule is RuleKind.TO_TIME:
         written = value.strip() if isinstance(value, str) else ""
         return ResetRule(rule, before_now_ms(written) if written[:1] in "Pp" else time_ms(written))
+    if rule is RuleKind.FROM_GROUP:
+        if not (isinstance(value, str) and value):
+            raise Denied(HTTPStatus.BAD_REQUEST, "from-group needs the name of a group as its value")
+        return ResetRule(rule, group=value)
     if rule not in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}:
         return ResetRule(rule)
     least = 0 if rule is RuleKind.TO_OFFSET else -(1 << 63)

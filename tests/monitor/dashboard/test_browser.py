@@ -262,7 +262,9 @@ def test_the_page_of_a_topic_shows_who_reads_it_and_how_many_seconds_behind(
         late = page.get_by_role("region", name="Groups").get_by_role("row").filter(has_text="late")
         late.get_by_role("cell", name=re.compile(r"^\d[\d.]* (ms|s|min .*)$")).wait_for()
         assert "10" in late.get_by_role("cell").all_inner_texts(), "the records that wait"
-        readers = page.get_by_role("region", name="Who reads which partition").get_by_role("row").filter(has_text="no owner")
+        readers = (
+            page.get_by_role("region", name="Who reads which partition").get_by_role("row").filter(has_text="no owner")
+        )
         assert readers.count() == 4
         late.get_by_role("link", name="late").click()
         page.get_by_role("heading", name="late", level=1).wait_for()
