@@ -300,11 +300,11 @@ def settings_change(before: GroupSettings, after: GroupSettings) -> str:
     """Describes a change of settings for the history and for a dry run, or returns ``""`` if there is none."""
     old, new = (structs.asdict(one) | {"assignor": one.assignor or DEFAULT_ASSIGNOR} for one in (before, after))
     changed = {name: value for name, value in new.items() if value != old[name]}
-    return ", ".join(f"{name}: {_shown(old[name])} → {_shown(value)}" for name, value in changed.items())
+    return ", ".join(f"{name}: {_shown(name, old[name])} → {_shown(name, value)}" for name, value in changed.items())
 
 
-def _shown(value: object) -> object:
-    return "as the brokers" if value is None else value
+def _shown(name: str, value: object) -> object:
+    return ("as the site" if name == "lag_warning_ms" else "as the brokers") if value is None else value
 
 
 def record(store: Store, kind: str, group: str, *, by: str, reason: str, change: str = "") -> None:

@@ -18,12 +18,14 @@ from kafka_coord.groups.reset import (
     compute,
     duration_ms,
     read_csv,
+    repeated_and_skipped,
     require_accepted,
     time_ms,
     write_csv,
 )
-from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerOffsets
+from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerOffsets, BrokerRanges
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.model.lag import LogRange
 from kafka_coord.zk import layout
 from tests.simulation.store import connected_store
 
@@ -53,10 +55,45 @@ class Log:
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
         return self._known(partitions, {P0: 100, P1: 5})
 
+    def known_ranges(self, partitions: PartitionSet) -> BrokerRanges:
+        known = {P0: LogRange(10, 100), P1: LogRange(0, 5)}
+        return BrokerRanges({tp: known[tp] for tp in partitions - self._unreachable})
+
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
         """Partition 1 has no record after 2 seconds, and none has one in the year 2100."""
         later = timestamp_ms > 2_000
         return self._known(partitions, {P0: NO_SUCH_RECORD if timestamp_ms >= Y2100_MS else 13, P1: -1 if later else 3})
+
+
+@pytest.mark.parametrize(
+    ("current", "new", "wanted"),
+    [
+        (50, 20, (30, 0)),
+        (50, 70, (0, 20)),
+        (50, 50, (0, 0)),
+        (3, 10, (0, 0)),  # records before 10 are gone, so none of them is skipped
+        (3, 15, (0, 5)),
+        (200, 10, (90, 0)),  # the log was cut
+        (50, None, (40, 50)),
+        (None, 10, (None, None)),
+    ],
+)
+def test_a_reset_says_how_many_records_it_repeats_and_skips(
+    current: int | None, new: int | None, wanted: tuple[int | None, int | None]
+) -> None:
+    assert repeated_and_skipped(current, new, LogRange(10, 100)) == wanted
+    assert repeated_and_skipped(current, new, None) == (None, None)
+
+
+def test_offsets_are_copied_from_another_group_as_far_as_the_log_holds_them() -> None:
+    rule = ResetRule(RuleKind.FROM_GROUP, group="etl")
+    rows = compute(rule, BOTH, COMMITTED, Log(), {P0: 70, P1: 9})
+    assert str(rule) == "from-group etl"
+    assert [(row.new_offset, row.note) for row in rows] == [
+        (70, ""),
+        (5, "9 is beyond the end of the log, so reset to the end"),
+    ]
+    assert rows[0].log == LogRange(10, 100)
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,8 @@ def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_pat
         page.get_by_role("button", name="Evict…").click()
         page.get_by_role("checkbox", name="c1").check()
         page.get_by_label("Reason").fill("stuck")
+        page.get_by_role("button", name="Show the change").click()
+        page.get_by_role("listitem").filter(has_text="c1 loses 4 partitions").wait_for()
         page.get_by_role("dialog").get_by_role("button", name="Evict").click()
         page.get_by_role("cell", name="stuck", exact=True).wait_for()
 
@@ -195,6 +197,133 @@ def test_an_operator_logs_in_and_pauses_a_group(world: World, page: Any, tmp_pat
         ("evict", "alice@127.0.0.1 over HTTP", "stuck"),
     ]
     assert [one for one in page.errors if "401" not in one] == []
+
+
+def logged_in(page: Any, address: str) -> None:
+    page.goto(address)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_label("Token").fill("a long token")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Log out alice").wait_for()
+
+
+def test_groups_are_paused_together_and_a_groups_settings_change(world: World, page: Any, tmp_path: Path) -> None:
+    world.instance(1).start_elected()
+    for group in ("delays", "etl"):
+        world.consumer("c1", group=group).join()
+        world.settles("c1", group=group, partitions=4)
+    with serving(world.hosts, operators_file(tmp_path, alice="a long token")) as served:
+        logged_in(page, f"{served.url}#/groups")
+        page.get_by_role("button", name="Pause several…").click()
+        dialog = page.get_by_role("dialog")
+        for name in ("delays", "etl"):
+            dialog.get_by_role("checkbox", name=name).check()
+        dialog.get_by_label("Reason").fill("moving disks")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("listitem").filter(has_text="paused: 2 groups (delays, etl)").wait_for()
+        page.keyboard.press("Escape")
+        assert dialog.count() == 0, "Escape closes the dialog"
+        assert world.node(layout.paused("etl")) is None, "and nothing was done"
+        page.get_by_role("button", name="Pause several…").click()
+        for name in ("delays", "etl"):
+            dialog.get_by_role("checkbox", name=name).check()
+        dialog.get_by_label("Reason").fill("moving disks")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("button", name="Pause", exact=True).click()
+        page.get_by_role("status").filter(has_text="group delays paused; group etl paused").wait_for()
+
+        page.goto(f"{served.url}#/groups/etl")
+        page.get_by_role("button", name="Settings…").click()
+        dialog.get_by_label("Assignor").fill("none-such")
+        dialog.get_by_label("Reason").fill("one after the other")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("alert").filter(has_text="assignor 'none-such' is not installed").wait_for()
+        dialog.get_by_label("Assignor").fill("range")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("listitem").filter(has_text="assignor: sticky → range").wait_for()
+        dialog.get_by_role("button", name="Change").click()
+        page.get_by_role("cell", name="one after the other").wait_for()
+        assert world.value(layout.group("etl"))["assignor"] == "range"
+    assert [one for one in page.errors if "400" not in one] == []
+
+
+@pytest.mark.kafka
+def test_offsets_are_copied_reset_under_a_consumer_and_deleted(
+    kafka_cluster: KafkaCluster, make_topic: Any, page: Any, tmp_path: Path
+) -> None:
+    topic, kafka = make_topic(1), kafka_cluster.zookeeper
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    for _ in range(10):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(60) == 0
+
+    def committed() -> Any:
+        found = run("groups", "describe", "copy", "--offsets", "-o", "json", zookeeper=kafka).json()
+        return [one["committed_offset"] for one in found["offsets"]]
+
+    with ExitStack() as rest:
+        world = World(kafka)
+        rest.callback(world.close)
+        world.instance(1).start_elected()
+        for group, offset in (("source", "4"), ("copy", "7")):
+            to_offset = ("--topic", topic, "--to-offset", offset, "--execute", "--create")
+            assert run("groups", "reset-offsets", group, *to_offset, zookeeper=kafka).code == 0
+        served = rest.enter_context(serving(kafka, operators_file(tmp_path, alice="a long token")))
+        logged_in(page, f"{served.url}#/groups/copy")
+        dialog = page.get_by_role("dialog")
+        page.get_by_role("button", name="Copy offsets from…").click()
+        dialog.get_by_label("Value").fill("source")
+        dialog.get_by_label("Reason").fill("a copy")
+        page.keyboard.press("Enter")
+        dialog.get_by_text("3 records are read again, and 0 are never read.").wait_for()
+        dialog.get_by_role("button", name="Reset", exact=True).click()
+        page.get_by_role("cell", name="a copy").wait_for()
+        assert committed() == [4]
+
+        consumer = world.consumer("c1", group="copy", topics=(topic,)).join()
+        world.settles("c1", group="copy", partitions=1)
+        page.get_by_role("link", name="c1").first.wait_for()
+        page.get_by_role("button", name="Reset offsets…").click()
+        dialog.get_by_label("Rule").select_option("to-latest")
+        dialog.get_by_label("Reason").fill("skip all")
+        page.keyboard.press("Enter")
+        dialog.get_by_text("0 records are read again, and 6 are never read.").wait_for()
+        dialog.get_by_role("checkbox", name="pause the group, evict the owners").check()
+        dialog.get_by_role("button", name="Reset", exact=True).click()
+        page.get_by_role("cell", name="to-latest: ").wait_for()
+        assert committed() == [10]
+
+        consumer.halt()  # it has been evicted
+        page.get_by_role("cell", name="no owner").first.wait_for()
+        page.get_by_role("button", name="Delete offsets…").click()
+        dialog.get_by_label("Reason").fill("never again")
+        page.keyboard.press("Enter")
+        dialog.get_by_text(
+            "Then consumers read 10 records again (auto.offset.reset earliest), or never read 0"
+        ).wait_for()
+        delete, name = (
+            dialog.get_by_role("button", name="Delete", exact=True),
+            dialog.get_by_label("Type copy to confirm"),
+        )
+        delete.click()
+        assert page.evaluate("document.querySelector('dialog [name=name]').validity.valueMissing")
+        name.fill("cop")
+        delete.click()
+        dialog.get_by_role("alert").filter(has_text="type the group's name").wait_for()
+        name.fill("copy")
+        page.keyboard.press("Enter")
+        page.get_by_role("cell", name="never again").wait_for()
+        assert committed() in ([None], [])
+
+        page.get_by_role("button", name="Delete group…").click()
+        dialog.get_by_label("Reason").fill("not used")
+        page.keyboard.press("Enter")
+        dialog.get_by_text("group copy is removed").wait_for()
+        dialog.get_by_label("Type copy to confirm").fill("copy")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Groups", level=1).wait_for()
+        assert run("groups", "describe", "copy", zookeeper=kafka).code == 7
+    assert [one for one in page.errors if "409" not in one and "404" not in one] == []
 
 
 @pytest.mark.kafka

@@ -13,6 +13,7 @@ import pytest
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.monitor.dashboard import logins
 from kafka_coord.monitor.dashboard.operating import MAX_BODY
+from kafka_coord.zk import layout
 from tests.coordinator.harness import ScriptedConsumer, World
 from tests.monitor.dashboard.served import OPENAPI, Served, operators_file, serving, valid
 from tests.waiting import eventually
@@ -117,6 +118,90 @@ def test_a_reset_is_previewed_and_then_executed_exactly_once(world: World, serve
     assert last["change"] == "to-current: flights 0: 9 → 5"
 
 
+def confirmed(served: Served, path: str, body: Any, **more: Any) -> tuple[int, Any]:
+    """Confirms the dry run of an action."""
+    status, shown = post(served, path, {"reason": "bug 17", **body})
+    assert (status, "answers" in shown) == (200, False), shown
+    return post(served, path, {"confirm": shown["confirm"], **more})
+
+
+def test_what_cannot_be_undone_is_shown_first_and_needs_the_groups_name(world: World, served: Served) -> None:
+    consumer = running(world)
+    consumer.position = {TopicPartition("flights", 0): 5, TopicPartition("flights", 1): 7}
+    path = "/api/v1/groups/delays/delete"
+    shown = post(served, path, {"reason": "not used"})[1]
+    assert shown["effects"][-1] == "it has members (c1), so this is refused: stop them first"
+    assert post(served, path, {"confirm": shown["confirm"], "name": "delays"})[0] == 409
+    consumer.leave()
+
+    of_offsets = "/api/v1/groups/delays/delete-offsets"
+    status, told = confirmed(served, of_offsets, {"topics": ["flights:0"]})
+    assert (status, "type the group's name (name in the API), delays. Nothing" in told["error"]) == (409, True)
+    shown = post(served, of_offsets, {"reason": "bug 17", "topics": ["flights:0"]})[1]
+    assert [(row["partition"], row["current_offset"], row["new_offset"]) for row in shown["rows"]] == [(0, 5, None)]
+    assert shown["effects"] == ["group delays loses 1 committed offset; then auto.offset.reset applies"]
+    confirm = {"confirm": shown["confirm"]}
+    assert post(served, of_offsets, {**confirm, "name": "delay"})[0] == 409
+    assert post(served, path, {**confirm, "name": "delays"})[0] == 409, "another action's token"
+    assert post(served, of_offsets, {**confirm, "name": "delays"})[1]["answers"][0]["result"] == "done"
+    assert post(served, of_offsets, {**confirm, "name": "delays"})[0] == 409
+    last = served.document("/groups/delays/actions")[-1]
+    assert (last["by"], last["reason"], last["change"]) == ("alice@127.0.0.1 over HTTP", "bug 17", "flights 0: 5 → -")
+
+    assert confirmed(served, path, {}, name="delays")[0] == 200
+    assert post(served, path, {"reason": "again"})[0] == 404
+    eventually(lambda: any(one["action"] == "delete-group" for one in served.document("/cluster/history")["actions"]))
+
+
+def test_settings_are_changed_and_others_stay(world: World, served: Served) -> None:
+    running(world)
+    path = "/api/v1/groups/delays/settings"
+    changes = {"reason": "slow", "assignor": "range", "lag_warning_ms": 5_000}
+    shown = post(served, path, {**changes, "dry_run": True})[1]
+    assert shown["effects"] == ["group delays: assignor: sticky → range, lag_warning_ms: as the site → 5000"]
+    assert post(served, path, {"confirm": shown["confirm"]})[1]["answers"][0]["type"] == "settings"
+    assert post(served, path, {"reason": "x", "rebalance_timeout_ms": 30_000})[0] == 200
+    assert world.value(layout.group("delays"))["assignor"] == "range"
+    assert post(served, path, {"reason": "x", "assignor": None})[0] == 200
+    stored = world.value(layout.group("delays"))
+    assert (stored.get("assignor"), stored["rebalance_timeout_ms"], stored["lag_warning_ms"]) == (None, 30_000, 5_000)
+    for wrong in ({}, {"assignor": "none-such"}, {"rebalance_timeout_ms": 0}, {"rebalance_timeout_ms": None}):
+        assert post(served, path, {"reason": "x", **wrong})[0] == 400, wrong
+
+
+def test_several_groups_are_paused_and_resumed_at_once(world: World, served: Served) -> None:
+    running(world)
+    world.consumer("c1", group="other").join()
+    world.settles("c1", group="other", partitions=4)
+    path = "/api/v1/actions/pause"
+    body = {"reason": "moving disks", "groups": ["delays", "other"]}
+    assert post(served, PAUSE, WHY)[0] == 200
+    shown = post(served, path, {**body, "dry_run": True})[1]
+    assert shown["effects"] == ["paused already: 1 group (delays)", "paused: 1 group (other)"]
+    assert served.document("/groups/other")["paused"] is None
+    answers = post(served, path, {"confirm": shown["confirm"], "groups": body["groups"]})[1]["answers"]
+    assert [(one["group"], one["result"]) for one in answers] == [("delays", "done"), ("other", "done")]
+    assert served.document("/groups/other")["paused"]["reason"] == "moving disks"
+    assert post(served, "/api/v1/groups/other/resume", {"reason": "done"})[0] == 200
+    answers = post(served, "/api/v1/actions/resume", {**body, "reason": "done"})[1]["answers"]
+    assert [(one["group"], one["result"]) for one in answers] == [("delays", "done"), ("other", "refused")]
+    assert post(served, path, {**body, "groups": []})[0] == 400
+    assert post(served, "/api/v1/actions/delete", body)[0] == 404
+
+
+def test_an_eviction_says_what_it_means(world: World, served: Served) -> None:
+    running(world)
+    path, body = "/api/v1/groups/delays/evict", {"reason": "stuck", "consumers": ["c1"], "dry_run": True}
+    shown = post(served, path, body)[1]
+    assert shown["effects"] == [
+        "c1 loses 4 partitions (flights[0-3])",
+        "the partitions have no owner until a consumer registers again; what was read since the last commit is read"
+        " again",
+    ]
+    assert post(served, path, {**body, "consumers": ["nobody"]})[0] == 404
+    assert post(served, path, {"confirm": shown["confirm"]})[1]["answers"][0]["result"] == "done"
+
+
 def test_without_operators_no_action_is_possible(world: World) -> None:
     with serving(world.hosts) as served:
         for path in ("/api/v1/login", "/api/v1/logout", PAUSE):
@@ -172,7 +257,7 @@ def test_a_hostile_body_or_path_is_refused(world: World, served: Served) -> None
     assert post(served, PAUSE, " " * (MAX_BODY + 1))[0] == 413
     for group in ("..", "%2e%2e", "..%2F..%2Fcoordinator", "%00", "a%0Ab", "nobody", "%20"):
         assert post(served, f"/api/v1/groups/{group}/pause", WHY)[0] in {400, 403, 404}, group
-    for path in ("/api/v1/groups//pause", "/api/v1/groups/delays/delete", "/api/v1/groups/delays", "/api/v1/events"):
+    for path in ("/api/v1/groups//pause", "/api/v1/groups/delays/destroy", "/api/v1/groups/delays", "/api/v1/events"):
         assert post(served, path, WHY)[0] == 404
     assert served.document("/groups/delays")["paused"] is None
     assert served.document("/cluster")["paused"] is None
@@ -184,6 +269,8 @@ def test_an_operator_can_act_only_on_its_own_groups(world: World, served: Served
     file.write_text(file.read_text().replace(".*", "other|elays"))
     status, told = post(served, PAUSE, WHY)
     assert (status, told["error"]) == (403, "operator alice is not allowed to act on group 'delays'")
+    several = {"reason": "x", "groups": ["other", "delays"]}
+    assert post(served, "/api/v1/actions/pause", several)[0] == 403
 
 
 def test_a_session_ends_after_its_maximum_duration(

@@ -88,76 +88,188 @@ login.onclick = async () => {
 const on = (group, action) => `/groups/${encodeURIComponent(group)}/${action}`;
 const said = (found) => [...found.answers.map((one) => one.message || one.result), ...found.notes].join("; ");
 
-const RULES = [
-  ["to-earliest", "to the first record"], ["to-latest", "to the end"], ["to-time", "to a time (UTC), or a duration ago"],
-  ["shift-by", "by a number of records"], ["to-offset", "to an offset"], ["to-current", "to the committed offset"],
-];
+const topicsOf = (value) => value("topics").split(/\s+/).filter(Boolean);
+const TOPICS = () => field("Topics (flights, or flights:0,3-5; empty for all)", "topics");
+const tick = (text, name, attributes) => h("label", null, h("input", { type: "checkbox", name, ...attributes }), ` ${text}`);
 
-function askReset(group, managed) {
-  ask(`Reset offsets of ${group}`, [
-    field("Topics (flights, or flights:0,3-5; empty for all)", "topics"),
-    h("label", null, "Rule", h("select", { name: "rule" }, RULES.map(([name, text]) => h("option", { value: name }, text)))),
-    field("Value (2026-01-31T12:00:00 in UTC, or with its own zone: …+02:00; PT2H, -100, …)", "value"),
-    managed && h("label", null, h("input", { type: "checkbox", name: "pause" }),
-      " While consumers run: pause the group, evict the owners, reset, resume (--pause)"),
-    reason(),
-  ], "Show the change", async (value) => {
-    const rule = value("rule");
-    const given = value("value").trim();
-    const pause = value("pause") === "on";
-    const found = await post(on(group, "reset-offsets"), {
-      rule, pause, reason: value("reason"),
-      topics: value("topics").split(/\s+/).filter(Boolean),
-      value: ["shift-by", "to-offset"].includes(rule) && /^[+-]?\d+$/.test(given) ? Number(given) : given,
-    });
-    setTimeout(confirmReset, 0, group, found, managed, pause); // after this dialog has closed, so that the next one keeps the focus
-  });
-}
-
-function confirmReset(group, found, managed, pause) {
-  const many = found.rows.length;
-  const noted = found.rows.filter((row) => row.note);
-  const shown = [...noted, ...found.rows.filter((row) => !row.note)].slice(0, 100);
-  ask(`Reset ${many} ${plural(many, "offset")} of ${group}?`, [
-    h("p", null, `Rule: ${found.rule}`),
-    table("Change", [
+/** What a dry run shows: sentences, and the offsets that would change, those with a note first. */
+function shown(found) {
+  const rows = found.rows ?? [];
+  const first = [...rows.filter((row) => row.note), ...rows.filter((row) => !row.note)].slice(0, 100);
+  const total = (name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);
+  const unknown = rows.filter((row) => row.repeated === null).length;
+  const deletes = rows.length > 0 && rows.every((row) => row.new_offset === null);
+  return [
+    found.rule && h("p", null, `Rule: ${found.rule}`),
+    found.effects?.length > 0 && h("ul", null, found.effects.map((text) => h("li", null, text))),
+    rows.length > 0 && h("p", null, deletes
+      ? `Then consumers read ${count(total("repeated"))} records again (auto.offset.reset earliest), or never read ${count(total("skipped"))} (latest)`
+      : `${count(total("repeated"))} records are read again, and ${count(total("skipped"))} are never read`,
+    unknown > 0 ? `; unknown for ${count(unknown)} ${plural(unknown, "partition")}.` : "."),
+    rows.length > 0 && table("Change", [
       ["Partition", (row) => `${row.topic} ${row.partition}`],
       ["Now", (row) => count(row.current_offset), "number"],
       ["Then", (row) => count(row.new_offset), "number"],
+      ["Read again", (row) => count(row.repeated), "number"],
+      ["Never read", (row) => count(row.skipped), "number"],
       ["Owner", (row) => row.owner],
       ["Note", (row) => row.note],
-    ], shown),
-    many > 100 && h("p", { class: "soft" }, `and ${count(many - 100)} more`),
-    noted.length > 0 && h("label", { class: "trouble" },
-      h("input", { type: "checkbox", name: "accept_notes", required: true }),
-      ` Accept the ${plural(noted.length, "note")}: ${count(noted.length)} ${plural(noted.length, "offset")} will not be what the rule asks for (--accept-notes)`),
-    !pause && found.rows.some((row) => row.owner) && h("p", { class: "trouble" },
-      `Consumers own these partitions, so the reset will be refused: stop them${managed ? ", or start again and tick --pause" : " first"}.`),
-  ], "Reset", async (value) => said(await post(on(group, "reset-offsets"), {
-    confirm: found.confirm, accept_notes: value("accept_notes") === "on",
-  })));
+    ], first),
+    rows.length > 100 && h("p", { class: "soft" }, `and ${count(rows.length - 100)} more`),
+  ];
 }
 
-function askEvict(group, members) {
-  ask(`Evict from ${group}`, [
-    h("fieldset", null, h("legend", null, "Consumers"), members.map((one) =>
-      h("label", null, h("input", { type: "checkbox", name: "consumers", value: one.consumer }), ` ${one.consumer}`))),
-    reason(),
-  ], "Evict", async (value, values) =>
-    said(await post(on(group, "evict"), { consumers: values.getAll("consumers"), reason: value("reason") })));
+/**
+ * Asks for what an action needs, shows its dry run, and carries it out once it is confirmed.
+ *
+ * `body` makes the request's body of the form's values. `final` is the name to type before what cannot be undone.
+ * `also` returns more of the second dialog for a dry run, and `confirm` confirms it.
+ */
+function askThenShow({ title, path, content, body, verb, final, also = () => null, confirm }) {
+  ask(title, [content, reason()], "Show the change", async (value, values) => {
+    const asked = { ...body(value, values), reason: value("reason"), dry_run: true };
+    const found = await post(path, asked);
+    // after this dialog has closed, so that the next one keeps the focus
+    setTimeout(() => show(found, asked));
+  });
+  const show = (found, asked) => {
+    const noted = (found.rows ?? []).filter((row) => row.note).length;
+    const act = confirm ?? ((first) => post(path, first));
+    ask(`${title}?`, [
+      shown(found),
+      noted > 0 && h("div", { class: "trouble" }, tick(`Accept the ${plural(noted, "note")}: ${count(noted)} ${
+        plural(noted, "offset")} will not be what the rule asks for (--accept-notes)`, "accept_notes", { required: true })),
+      also(found, asked),
+      final && field(`This cannot be undone. Type ${final} to confirm`, "name", { required: true, spellcheck: "false" }),
+    ], verb, async (value) => {
+      const first = { confirm: found.confirm, accept_notes: value("accept_notes") === "on", name: value("name") };
+      const done = await act(first, value, found, asked, show);
+      return done && said(done);
+    });
+  };
 }
+
+const RULES = [
+  ["to-earliest", "to the first record"], ["to-latest", "to the end"], ["to-time", "to a time (UTC), or a duration ago"],
+  ["shift-by", "by a number of records"], ["to-offset", "to an offset"], ["to-current", "to the committed offset"],
+  ["from-group", "to the offsets of another group"],
+];
+
+function askReset(group, managed, wanted = "to-earliest") {
+  const path = on(group, "reset-offsets");
+  const owned = (found) => found.rows.some((row) => row.owner);
+  askThenShow({
+    title: `Reset offsets of ${group}`,
+    path,
+    content: [
+      TOPICS(),
+      h("label", null, "Rule", h("select", { name: "rule" }, RULES.map(([name, text]) => h("option", { value: name, selected: name === wanted }, text)))),
+      field("Value (2026-01-31T12:00:00 in UTC, or with its own zone: …+02:00; PT2H, -100, another group, …)", "value"),
+    ],
+    body: (value) => {
+      const [rule, given] = [value("rule"), value("value").trim()];
+      const number = ["shift-by", "to-offset"].includes(rule) && /^[+-]?\d+$/.test(given);
+      return { rule, topics: topicsOf(value), value: number ? Number(given) : given };
+    },
+    verb: "Reset",
+    also: (found, asked) => owned(found) && (managed && !asked.pause
+      ? h("div", { class: "trouble" }, tick("Consumers own these partitions: pause the group, evict the owners, reset, and resume (--pause)", "pause", { required: true }))
+      : !asked.pause && h("p", { class: "trouble" }, "Consumers own these partitions, so the reset will be refused: stop them first.")),
+    confirm: async (first, value, found, asked, show) => {
+      if (value("pause") !== "on") return post(path, first);
+      const paused = { ...asked, pause: true };
+      const again = await post(path, paused);
+      const same = JSON.stringify(again.rows.map((row) => row.new_offset)) === JSON.stringify(found.rows.map((row) => row.new_offset));
+      if (same) return post(path, { ...first, confirm: again.confirm });
+      setTimeout(() => show(again, paused)); // the log has moved on: look again
+      return null;
+    },
+  });
+}
+
+const choose = (legend, name, values, ticked = () => false) => h("fieldset", null, h("legend", null, legend),
+  values.map((one) => tick(one, name, { value: one, checked: ticked(one) })));
+
+const askEvict = (group, members) => askThenShow({
+  title: `Evict from ${group}`,
+  path: on(group, "evict"),
+  content: choose("Consumers", "consumers", members.map((one) => one.consumer)),
+  body: (value, values) => ({ consumers: values.getAll("consumers") }),
+  verb: "Evict",
+});
+
+const SETTINGS = [
+  ["assignor", "Assignor", "assignor"], ["rebalance_timeout_ms", "Rebalance timeout in ms", "rebalance_timeout_ms"],
+  ["offsets_retention_ms", "Offsets are kept for, in ms", "offsets_retention_ms"], ["lag_warning_ms", "Warn when the oldest waiting record is older than, in ms"],
+];
+
+const askSettings = (group, found) => askThenShow({
+  title: `Settings of ${group}`,
+  path: on(group, "settings"),
+  content: [
+    h("p", { class: "soft" }, "An empty field changes nothing. Write default to restore the default."),
+    SETTINGS.map(([name, text, now]) => field(text, name, { placeholder: now && found[now] !== null ? `now ${found[now]}` : null })),
+  ],
+  body: (value) => Object.fromEntries(SETTINGS.map(([name]) => [name, value(name).trim()]).filter(([, given]) => given)
+    .map(([name, given]) => [name, given === "default" ? null : /^\d+$/.test(given) ? Number(given) : given])),
+  verb: "Change",
+});
+
+const askDeleteOffsets = (group) => askThenShow({
+  title: `Delete offsets of ${group}`,
+  path: on(group, "delete-offsets"),
+  content: TOPICS(),
+  body: (value) => ({ topics: topicsOf(value) }),
+  verb: "Delete",
+  final: group,
+});
+
+const askDelete = (group) => askThenShow({
+  title: `Delete ${group}`,
+  path: on(group, "delete"),
+  body: () => ({}),
+  verb: "Delete",
+  final: group,
+  confirm: async (first) => {
+    const done = await post(on(group, "delete"), first);
+    location.hash = "#/groups";
+    return done;
+  },
+});
+
+const act = (title, ask) => h("button", { type: "button", onclick: ask }, title);
 
 /** Returns the buttons for operator actions on this group, or null if no one is logged in. */
 export function actions(group, found) {
   if (!session.operator) return null;
   const managed = found.kind === "managed";
-  const simple = (title, action) => h("button", { type: "button", onclick: () =>
-    ask(`${title} ${group}`, reason(), title, async (value) => said(await post(on(group, action), { reason: value("reason") }))) }, title);
+  const simple = (title, action) => act(title, () =>
+    ask(`${title} ${group}`, reason(), title, async (value) => said(await post(on(group, action), { reason: value("reason") }))));
   return h("div", { class: "ranges", role: "group", "aria-label": "Actions" },
     managed && (found.paused?.everywhere === false ? simple("Resume", "resume") : simple("Pause", "pause")),
     managed && simple("Rebalance", "rebalance"),
-    h("button", { type: "button", onclick: () => askEvict(group, found.members) }, "Evict…"),
-    h("button", { type: "button", onclick: () => askReset(group, managed) }, "Reset offsets…"));
+    act("Evict…", () => askEvict(group, found.members)),
+    managed && act("Settings…", () => askSettings(group, found)),
+    act("Reset offsets…", () => askReset(group, managed)),
+    act("Copy offsets from…", () => askReset(group, managed, "from-group")),
+    act("Delete offsets…", () => askDeleteOffsets(group)),
+    act("Delete group…", () => askDelete(group)));
+}
+
+/** Returns the buttons for actions on several of these groups, or null if no one is logged in. */
+export function actionsOnMany(rows) {
+  const managed = rows.filter((row) => row.kind === "managed");
+  if (!session.operator || !managed.length) return null;
+  const several = (title, action, ticked) => act(`${title} several…`, () => askThenShow({
+    title: `${title} several groups`,
+    path: `/actions/${action}`,
+    content: choose("Groups", "groups", managed.map((row) => row.group), ticked),
+    body: (value, values) => ({ groups: values.getAll("groups") }),
+    verb: title,
+  }));
+  const paused = new Set(managed.filter((row) => row.state === "Paused").map((row) => row.group));
+  return h("div", { class: "ranges", role: "group", "aria-label": "Actions on several groups" },
+    several("Pause", "pause"), several("Resume", "resume", (name) => paused.has(name)));
 }
 
 /** Looks up the session. After a failover, tells the user that the login does not carry over. */

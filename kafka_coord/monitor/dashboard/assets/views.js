@@ -1,5 +1,5 @@
 // The views: which documents each one follows, and how it shows them.
-import { actions } from "./actions.js";
+import { actions, actionsOnMany } from "./actions.js";
 import "./charts.js";
 import {
   SEVERITY, STATE, VERDICT, ago, badge, clock, count, duration, figure, h, partitions, path, plural, section, short, table, to,
@@ -184,6 +184,7 @@ export function groups() {
           event.preventDefault();
           location.hash = address({ search: event.target.elements.filter.value.trim() });
         } }, h("input", { type: "search", name: "filter", value: wanted.search, placeholder: "Name contains", "aria-label": "Filter by name" })),
+        found && actionsOnMany(found.slice(0, AT_ONCE)),
         section("Groups", found ? table("Groups", groupColumns, found.slice(0, AT_ONCE), "no such group") : "Reading…",
           found && (first > 0 || more) && h("p", { class: "soft" }, `${count(first + 1)} to ${count(first + Math.min(found.length, AT_ONCE))} `,
             first > 0 && h("a", { href: address({ skip: first > AT_ONCE ? String(first - AT_ONCE) : "" }) }, "previous"), " ",
