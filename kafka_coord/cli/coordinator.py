@@ -12,7 +12,7 @@ from kafka_coord.cli.candidates import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
 from kafka_coord.cli.options import asking_options, last_option, output_option, reason_option, show_answers, who
-from kafka_coord.cli.output import ACTIONS, Format, Section, columns, duration, note, note_earlier, show
+from kafka_coord.cli.output import Format, Section, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
@@ -29,6 +29,7 @@ from kafka_coord.model import CoordinatorInfo, Request, RequestType
 
 _INSTANCES = columns("#broker_id=BROKER elected broker_up ready host #pid release #up endpoints waiting_for")
 _ELECTIONS = columns("#epoch #broker_id=BROKER host elected ended why")
+_ACTIONS = columns("at by action group reason change")
 _REQUESTS = columns("request type group consumer by since age result reason")
 
 
@@ -107,27 +108,30 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
 
 @coordinator.command(short_help="Show past elections and operator actions.")
 @last_option("Show the last N elections and the last N actions.")
+@click.option("--verbose", "-v", is_flag=True, help="Show an action on several groups as one line for each.")
 @output_option
 @connection_options
-def history(last: int, output: Format) -> None:
+def history(last: int, verbose: bool, output: Format) -> None:
     """Show past elections, oldest first: which instance was elected, when, and why its term ended.
 
     A second table lists the operator actions that no group's history records: resignations, pauses of all groups,
-    removals of groups, and actions on client-assigned groups.
+    removals of groups, and actions on client-assigned groups. One command on several groups is one line, unless
+    --verbose is given.
 
     \b
     kafka-coord coordinator history
     """
     with open_store() as store:
         cluster_history = read_cluster_history(store)
+    actions = ActionDocument.of_cluster(cluster_history.actions)
     document = ClusterHistoryDocument(
-        elections=[ElectionDocument.of(one) for one in cluster_history.elections[-last:]],
-        actions=[ActionDocument.of(one) for one in cluster_history.actions[-last:]],
+        elections=[ElectionDocument.of(one) for one in cluster_history.elections[-last:]], actions=actions[-last:]
     )
-    note_earlier(last, elections=len(cluster_history.elections), actions=len(cluster_history.actions))
+    note_earlier(last, elections=len(cluster_history.elections), actions=len(actions))
+    lines = [part for one in document.actions for part in (one.unfolded if verbose else [one])]
     sections = [
         Section("elections", _ELECTIONS, [one.row() for one in document.elections]),
-        Section("actions", ACTIONS, [one.row() for one in document.actions]),
+        Section("actions", _ACTIONS, [one.row() for one in lines]),
     ]
     show(output, document, sections)
     report_unreadable(cluster_history.unreadable)

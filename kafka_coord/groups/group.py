@@ -28,9 +28,11 @@ from kafka_coord.model import (
     TopicPartition,
     Unreadable,
 )
+from kafka_coord.model.action import commands_of
 from kafka_coord.model.codec import enc_hook
 from kafka_coord.model.command import CommandType
 from kafka_coord.model.lag import Lag, LogRange
+from kafka_coord.model.sequences import some
 
 if TYPE_CHECKING:
     from kafka_coord.model import Action, Decision, Pause, Request
@@ -547,25 +549,52 @@ class GroupDocument(Document, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__ if name not in left_out}
 
 
-class ActionDocument(Document, frozen=True):
+class ActionDocument(Document, kw_only=True, frozen=True):
     """``kafka-coord groups history GROUP --actions -o json``"""
 
     at: Time | None
     by: str | None
     action: str
     reason: str | None
+    group: str | UnsetType = UNSET
+    """In the cluster's history: the group, unless there are several."""
     change: str | None
     """What the action changed, such as ``flights 0: 8 → 0``."""
+    parts: list[ActionDocument] | UnsetType = UNSET
+    """The actions on each group, if one command acted on several."""
 
     @classmethod
-    def of(cls, action: Action) -> Self:
+    def of(cls, action: Action, group: str | None = None) -> Self:
         return cls(
             at=Time.of(action.at_ms),
             by=action.by or None,
             action=action.kind,
             reason=action.reason or None,
+            group=UNSET if group is None else group,
             change=action.change or None,
         )
+
+    @classmethod
+    def of_cluster(cls, actions: Iterable[Action]) -> list[Self]:
+        """Returns one document for each command."""
+        found = []
+        for command in commands_of(actions):
+            parts = [cls.of(one, group) for group, one in command]
+            if len(parts) == 1:
+                found += parts
+                continue
+            groups = [one.group for one in parts]
+            change = f"{len(groups)} groups: {some(groups, _NAMED)}"
+            found.append(structs.replace(parts[0], group=UNSET, change=change, parts=parts))
+        return found
+
+    @property
+    def unfolded(self) -> list[ActionDocument]:
+        return [self] if self.parts is UNSET else self.parts
+
+
+_NAMED = 5
+"""The number of groups that one action's description lists."""
 
 
 class MovesDocument(Document, frozen=True):

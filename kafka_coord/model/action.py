@@ -6,12 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import structs
+
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number, cut
 from kafka_coord.model.partitions import TopicPartition
 
 MAX_ACTIONS = 100
 MAX_ACTIONS_BYTES = 50_000
+MAX_CLUSTER_ACTIONS_BYTES = 200_000
+ONE_COMMAND_MS = 60_000
+"""Actions by the same operator and for the same reason belong to one command if they are at most this far apart."""
 MAX_TEXT = 500
 MAX_CHANGE = 2_000
 
@@ -53,48 +58,106 @@ class Action(JsonObject, frozen=True):
 
 
 def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int | None]) -> str:
-    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0``. ``None`` means no offset."""
+    """Formats a reset or a deletion for the history: ``flights 0: - → 0, 1: 8 → 0; 3 unchanged``. ``None`` means no
+    offset."""
     topics: dict[str, list[str]] = {}
+    unchanged = 0
     for tp in sorted(after):
-        old, new = (value if value is not None else "-" for value in (before.get(tp), after[tp]))
-        topics.setdefault(tp.topic, []).append(f"{tp.partition}: {old} → {new}")
-    return "; ".join(f"{topic} {', '.join(rows)}" for topic, rows in topics.items())
+        old, new = before.get(tp), after[tp]
+        if old == new:
+            unchanged += 1
+            continue
+        written = (value if value is not None else "-" for value in (old, new))
+        topics.setdefault(tp.topic, []).append(f"{tp.partition}: {' → '.join(map(str, written))}")
+    same = [f"{unchanged}{_UNCHANGED}"] if unchanged else []
+    return "; ".join([*(f"{topic} {', '.join(rows)}" for topic, rows in topics.items()), *same])
+
+
+_UNCHANGED = " unchanged"
+
+
+def changes_nothing(change: str) -> bool:
+    """Returns whether a description by :func:`offsets_change` says that no offset changed."""
+    return change.endswith(_UNCHANGED) and " → " not in change
 
 
 def about_group(group: str, change: str = "") -> str:
-    """Returns the ``change`` of an action on a group that the cluster history records. :func:`change_to_group` reads
+    """Returns the ``change`` of an action on a group that the cluster history records. :func:`group_and_change` reads
     it."""
-    return f"group {_quoted(group)} {change}".rstrip()
+    name = group if '"' not in group and group.split() == [group] else json.dumps(group, ensure_ascii=False)
+    return f"{_GROUP}{name} {change}".rstrip()
+
+
+_GROUP = "group "
+
+
+def group_and_change(change: str) -> tuple[str, str] | None:
+    """Returns the group that a ``change`` of the cluster history is about, and the rest, or ``None`` if it is not about
+    a group."""
+    about = change.removeprefix(_GROUP)
+    if about == change:
+        return None
+    name, _, rest = about.partition(" ")
+    if name.startswith('"'):
+        try:
+            name, end = json.JSONDecoder().raw_decode(about)
+        except ValueError:  # a change may be cut
+            return None
+        rest = about[end:]
+    return str(name), rest.strip()
 
 
 def change_to_group(group: str, change: str) -> str | None:
     """Returns the change without the group's name, or ``None`` if it is about something else."""
-    about = f"group {_quoted(group)} "
-    return f"{change} ".removeprefix(about).strip() if f"{change} ".startswith(about) else None
+    found = group_and_change(change)
+    return found[1] if found is not None and found[0] == group else None
 
 
-def _quoted(group: str) -> str:
-    """Returns a group's name as one word, so that ``a`` is never taken for ``a b``."""
-    return group if '"' not in group and group.split() == [group] else json.dumps(group, ensure_ascii=False)
+def by_command(actions: Iterable[tuple[str | None, Action]]) -> list[list[tuple[str | None, Action]]]:
+    """Gathers the actions, each with its group, that one command may have caused: the same by the same operator for the
+    same reason, on different groups, each soon after the one before. An action on no group stands alone."""
+    commands: list[list[tuple[str | None, Action]]] = []
+    last: dict[tuple[str, str, str], list[tuple[str | None, Action]]] = {}
+    for group, one in sorted(actions, key=lambda pair: pair[1].at_ms):
+        key = (one.kind, one.by, one.reason)
+        command = last.get(key, [])
+        is_new = not command or one.at_ms - command[-1][1].at_ms > ONE_COMMAND_MS
+        if is_new or group is None or any(group == other for other, _ in command):
+            commands.append(command := [])
+            last[key] = command
+        command.append((group, one))
+    return commands
+
+
+def commands_of(actions: Iterable[Action]) -> list[list[tuple[str | None, Action]]]:
+    """Returns :func:`by_command` of the cluster history, with the changes to each group."""
+    pairs = []
+    for one in actions:
+        about = group_and_change(one.change)
+        pairs.append((None, one) if about is None else (about[0], structs.replace(one, change=about[1])))
+    return by_command(pairs)
 
 
 def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
     return [fields.dump(one.to_json()) for one in actions]
 
 
-def newest(encoded: Sequence[bytes]) -> list[bytes]:
-    """Returns the entries that a history retains: the newest :data:`MAX_ACTIONS`, up to :data:`MAX_ACTIONS_BYTES` in
-    total, but always at least the last one."""
+def newest(encoded: Sequence[bytes], most: int = MAX_ACTIONS, most_bytes: int = MAX_ACTIONS_BYTES) -> list[bytes]:
+    """Returns the entries that a history retains: the newest ``most``, up to ``most_bytes`` in total, but always at
+    least the last one."""
     retained: list[bytes] = []
     size = 0
-    for one in reversed(encoded[-MAX_ACTIONS:]):
+    for one in reversed(encoded[-most:]):
         size += len(one)
-        if retained and size > MAX_ACTIONS_BYTES:
+        if retained and size > most_bytes:
             break
         retained.append(one)
     return retained[::-1]
 
 
 def kept(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Like :func:`newest`, but takes and returns actions instead of encoded entries."""
-    return tuple(actions[len(actions) - len(newest(encoded_actions(actions))) :])
+    """Returns the actions that the cluster history retains: those of the newest :data:`MAX_ACTIONS` commands, up to
+    :data:`MAX_CLUSTER_ACTIONS_BYTES` in total."""
+    most = sum(map(len, commands_of(actions)[-MAX_ACTIONS:]))
+    encoded = newest(encoded_actions(actions), max(1, most), MAX_CLUSTER_ACTIONS_BYTES)
+    return tuple(actions[len(actions) - len(encoded) :])

@@ -13,7 +13,6 @@ from kafka_coord.groups.lag import KEPT_MS, LagService
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.verbs import Contact, GroupOffsets
 from kafka_coord.model import Action, GroupKind, TopicPartition
-from kafka_coord.model.action import MAX_CHANGE
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
 
@@ -218,10 +217,9 @@ def test_one_command_for_many_groups_is_one_finding() -> None:
 @pytest.mark.parametrize(
     ("change", "findings"),
     [
-        ("to-latest: flights 0: 5 → 5, 1: 8 → 8; routes 0: 0 → 0", 0),
-        ("to-latest: flights 0: 5 → 5, 1: 8 → 9", 1),
+        ("to-latest: 3 unchanged", 0),
+        ("to-latest: flights 1: 8 → 9; 1 unchanged", 1),
         ("to-latest: flights 0: - → 0", 1),
-        (f"to-latest: flights {', '.join(f'{n}: 5 → 5' for n in range(1_000))}"[:MAX_CHANGE], 1),
         ("", 1),
     ],
 )

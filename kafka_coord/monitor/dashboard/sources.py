@@ -172,7 +172,7 @@ class Sources:
         found = read_cluster_history(self.store)
         return ClusterHistoryDocument(
             elections=[ElectionDocument.of(one) for one in found.elections],
-            actions=[ActionDocument.of(one) for one in found.actions],
+            actions=ActionDocument.of_cluster(found.actions),
         )
 
     def requests(self) -> list[QueuedRequest]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ from kafka_coord.groups.lag import WARNING_MS
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import Action, PartitionSet
-from kafka_coord.model.action import MAX_CHANGE
+from kafka_coord.model.action import by_command, changes_nothing
 from kafka_coord.model.lag import gone_text
 from kafka_coord.model.sequences import grouped
 from kafka_coord.monitor.doctor.findings import Finding, info, warning
@@ -24,9 +23,6 @@ NEWS_MS = 3_600_000
 REMEMBERED_MS = 24 * NEWS_MS
 """How long an operator's change to offsets is reported at all, and how long lag in a group without members is reported
 as a warning."""
-ONE_COMMAND_MS = 60_000
-"""Changes by the same operator and for the same reason belong to one command if they are at most this far apart."""
-_ARROW = re.compile(r"([0-9]+|-) → ([0-9]+|-)")
 _SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 
@@ -96,45 +92,23 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
 def check_actions(actions: Mapping[str, Iterable[Action]], now_ms: int) -> Iterator[Finding]:
     """Yields a finding for the operators' last changes to the groups' offsets, which may explain lag or repeated
     records. One command that changed many groups is one finding, and a command that changed no offset is none."""
-    commands: dict[tuple[str, str, str, str], list[tuple[str, Action]]] = {}
+    last: list[tuple[str | None, Action]] = []
     for group, done in sorted(actions.items()):
-        last = [one for one in done if one.kind in _SETS_OFFSETS and not _changes_nothing(one.change)][-1:]
-        for one in last:
-            if now_ms - one.at_ms < REMEMBERED_MS:
-                rule = one.change.partition(":")[0]
-                commands.setdefault((one.kind, one.by, one.reason, rule), []).append((group, one))
-    for (kind, by, reason, _), those in commands.items():
-        for together in _close_together(those):
-            group, one = together[0]
-            others = f" and of {counted(len(together) - 1, 'other group')}" if len(together) > 1 else ""
-            verb = "set" if kind == "reset-offsets" else "deleted"
-            why = f" ({reason})" if reason else ""
-            change = f": {one.change}" if one.change else ""
-            when = ago(one.at_ms, now_ms)
-            what = f"group {group}: {by or 'someone'} {verb} its offsets{others and f'{others},'} {when}{why}{change}"
-            todo = (
-                "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
-                f" kafka-coord groups history {group}"
-            )
-            yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, group)
-
-
-def _changes_nothing(change: str) -> bool:
-    """Returns whether each offset in a description of a change is the same before and after."""
-    pairs = _ARROW.findall(change)
-    return bool(pairs) and len(change) < MAX_CHANGE and all(before == after for before, after in pairs)
-
-
-def _close_together(those: Sequence[tuple[str, Action]]) -> list[list[tuple[str, Action]]]:
-    """Splits actions into those that one command may have caused: each began soon after the one before."""
-    found: list[list[tuple[str, Action]]] = []
-    before_ms: int | None = None
-    for group, one in sorted(those, key=lambda pair: (pair[1].at_ms, pair[0])):
-        if before_ms is None or one.at_ms - before_ms > ONE_COMMAND_MS:
-            found.append([])
-        found[-1].append((group, one))
-        before_ms = one.at_ms
-    return found
+        changes = [one for one in done if one.kind in _SETS_OFFSETS and not changes_nothing(one.change)]
+        last += [(group, one) for one in changes[-1:] if now_ms - one.at_ms < REMEMBERED_MS]
+    for command in by_command(last):
+        first, one = command[0]
+        others = f" and of {counted(len(command) - 1, 'other group')}," if len(command) > 1 else ""
+        verb = "set" if one.kind == "reset-offsets" else "deleted"
+        why = f" ({one.reason})" if one.reason else ""
+        change = f": {one.change}" if one.change else ""
+        when = ago(one.at_ms, now_ms)
+        what = f"group {first}: {one.by or 'someone'} {verb} its offsets{others} {when}{why}{change}"
+        todo = (
+            "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
+            f" kafka-coord groups history {first}"
+        )
+        yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, first or "")
 
 
 def _trend(seen: Lags, row: OffsetRow) -> Trend:

@@ -100,7 +100,9 @@ const actionColumns = [
   ["Who", (row) => row.by],
   ["Did", (row) => row.action],
   ["Why", (row) => row.reason],
-  ["Change", (row) => row.change, "text"],
+  ["Change", (row) => (row.parts ? h("details", null, h("summary", null, row.change), h("ul", null, row.parts.map((one) =>
+    h("li", null, to(one.group, "groups", one.group), one.change && `: ${one.change}`))))
+    : [row.group !== undefined && [to(row.group, "groups", row.group), " "], row.change]), "text"],
 ];
 
 const electionsChart = (history) => {
