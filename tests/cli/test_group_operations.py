@@ -6,6 +6,7 @@ import logging
 import shlex
 import signal
 import threading
+from functools import partial
 
 import pytest
 
@@ -230,6 +231,40 @@ def test_a_group_is_deleted_only_without_members_and_after_confirmation(elected:
     assert coord("groups", "delete", "delays", "--yes").code == 7
 
 
+def test_a_dry_run_shows_what_would_happen_and_changes_nothing(elected: World, coord: Run) -> None:
+    consumer = elected.consumer("c1").join()
+    elected.settles("c1", partitions=4)
+    consumer.position = {TopicPartition("flights", 0): 7}
+    dry = partial(coord, "groups")
+    assert "c1 loses 4 partitions (flights[0-3])" in dry("evict", "delays", "c1", "--dry-run").err
+    assert dry("evict", "delays", "c9", "--dry-run").code == 7
+    assert "assignor: sticky → range" in dry("settings", "delays", "--assignor", "range", "--dry-run").err
+    assert "paused: 1 group (delays)" in dry("pause", "delays", "--dry-run").err
+    assert "not paused: 1 group (delays)" in dry("resume", "--all", "--dry-run").err
+    assert "it has members (c1), so this is refused" in dry("delete", "delays", "--dry-run").err
+    consumer.leave()
+    (row,) = dry("delete-offsets", "delays", "--all-topics", "--dry-run", "-o", "json").json()
+    assert (row["partition"], row["current_offset"], row["new_offset"], row["repeated"]) == (0, 7, None, None)
+    ran = dry("delete", "delays", "--dry-run")
+    assert (ran.code, "nothing was changed" in ran.err, "delays is removed, with 1 committed" in ran.err) == (
+        0,
+        True,
+        True,
+    )
+    assert coord("groups", "history", "delays", "--actions", "-o", "json").json() == []
+
+
+def test_several_groups_are_paused_and_resumed_by_one_command(elected: World, coord: Run) -> None:
+    for group in ("a", "b"):
+        elected.store.ensure_path(layout.group(group))
+    ran = coord("groups", "pause", "a", "b", "--reason", "moving disks")
+    assert ran.out == "2 groups paused; to resume: kafka-coord groups resume a b\n"
+    assert coord("groups", "resume", "b").code == 0
+    ran = coord("groups", "resume", "a", "b")
+    assert (ran.code, "1 group of 2 refused: group b: " in ran.err) == (6, True)
+    assert elected.node(layout.paused("a")) is None
+
+
 def test_only_offsets_of_partitions_without_an_owner_are_deleted(elected: World, coord: Run) -> None:
     consumer = elected.consumer("c1").join()
     eventually(lambda: stable(coord, 1))
@@ -288,7 +323,7 @@ def test_the_cluster_history_has_elections_and_actions_outside_of_existing_group
         assert {row["by"] for row in found["actions"]} <= {who()}
         return (
             [(row["epoch"], row["host"], row["why"]) for row in found["elections"]],
-            [(row["action"], row["reason"], row["change"]) for row in found["actions"]],
+            [(row["action"], row["reason"], row.get("group", row["change"])) for row in found["actions"]],
         )
 
     resigned = f"an operator asked for it: {who()}: resign (host goes down)"
@@ -298,7 +333,7 @@ def test_the_cluster_history_has_elections_and_actions_outside_of_existing_group
             ("pause --all", "upgrade", None),
             ("resume --all", None, f"was paused by {who()} (upgrade)"),
             ("resign", "host goes down", None),
-            ("delete-group", "old", "group delays"),
+            ("delete-group", "old", "delays"),
         ],
     )
     eventually(lambda: seen() == expected)
@@ -306,6 +341,13 @@ def test_the_cluster_history_has_elections_and_actions_outside_of_existing_group
     eventually(lambda: len(seen()[0]) == 3)
     assert seen()[0][1] == (2, "kafka-2", "its session ended, or it was deposed")
     assert resigned in coord("coordinator", "history").out
+
+    for group in ("a", "b", "c"):
+        elected.store.ensure_path(layout.group(group))
+    coord("groups", "delete", "a", "b", "c", "--yes", "--reason", "all of them")
+    eventually(lambda: "3 groups: a, b, c" in coord("coordinator", "history").out)
+    lines = coord("coordinator", "history", "--verbose").out.splitlines()
+    assert len([line for line in lines if "all of them" in line]) == 3
     assert "4711" in coord("coordinator", "status").out
 
 

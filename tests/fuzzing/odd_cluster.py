@@ -58,6 +58,10 @@ watch --count 1 {g}
 groups reset-offsets {g} --topic flights --to-earliest
 groups reset-offsets {g} --topic flights --to-datetime 2030-01-01T00:00:00
 groups reset-offsets --all-groups --all-topics --to-current --export
+groups reset-offsets {g} --all-topics --from-group delays
+groups delete-offsets {g} --all-topics --dry-run
+groups delete {g} --dry-run
+groups evict {g} c1 --dry-run
 groups import --from-kafka --all --timeout 0.2
 groups export --to-kafka --all --timeout 0.2
 groups convert billing --to managed --timeout 0.2

@@ -26,7 +26,7 @@ from tests.fuzzing.odd_values import odd_json
 from tests.monitor.dashboard.served import operators_file
 
 TOKEN = "a long token"  # noqa: S105
-_ACTIONS = ("pause", "resume", "rebalance", "evict", "reset-offsets", "delete", "")
+_ACTIONS = ("pause", "resume", "rebalance", "evict", "settings", "reset-offsets", "delete-offsets", "delete", "")
 _ODD = (
     "", "..", "%", "%00", "%ff", "%ud800", "%0d%0aX: y", "/", "//", "?", "??", "#", "{group}", "\xff", "\x00",
     "a" * 70_000, "http://other/", "*", "%2e%2e%2f", ";", "&&path=", "path=/cluster&" * 20, "\u00e9",
@@ -53,7 +53,7 @@ def odd_request(chance: Random, host: str) -> bytes:
         f"{PREFIX}/events?path=/cluster",
     ]
     paths += [f"{PREFIX}/groups/delays/{action}" for action in _ACTIONS] + [
-        f"{PREFIX}/{one}" for one in ("login", "logout")
+        f"{PREFIX}/{one}" for one in ("login", "logout", "actions/pause", "actions/resume")
     ]
     path = chance.choice(paths).replace("{group}", "delays").replace("{topic}", "flights").replace("{partition}", "0")
     is_post = chance.random() < 0.5
@@ -63,7 +63,14 @@ def odd_request(chance: Random, host: str) -> bytes:
     body = b""
     headers = [f"Host: {host}"] if chance.random() < 0.8 else []
     if is_post:
-        value = {"reason": "x", "token": TOKEN, "rule": "to-earliest", "topics": ["flights"], "consumers": ["c1"]}
+        value: dict[str, Any] = {
+            "reason": "x",
+            "token": TOKEN,
+            "rule": "to-earliest",
+            "topics": ["flights"],
+            "consumers": ["c1"],
+        }
+        value |= {"groups": ["delays"], "dry_run": True, "confirm": "", "name": "delays", "assignor": "range"}
         sent = odd_json(value, chance) if chance.random() < 0.8 else value
         body = json.dumps(sent).encode() if chance.random() < 0.9 else chance.randbytes(30)
         headers += ["Content-Type: application/json", f"Content-Length: {len(body)}", f"Authorization: Bearer {TOKEN}"]

@@ -132,7 +132,7 @@ class _Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Shown:
     """An action that was shown to the operator and awaits confirmation. ``kinds`` are those of the groups that were
     shown."""
 
@@ -149,9 +149,9 @@ class DryRuns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_token: dict[str, _Waiting] = {}
+        self._by_token: dict[str, _Shown] = {}
 
-    def keep(self, waiting: _Waiting) -> str:
+    def keep(self, waiting: _Shown) -> str:
         """Stores the action and returns the token that confirms it."""
         now = time.monotonic()
         confirm = secrets.token_urlsafe(16)
@@ -160,7 +160,7 @@ class DryRuns:
             self._by_token = dict([*kept, (confirm, waiting)][-MAX_DRY_RUNS:])
         return confirm
 
-    def confirmed(self, operator: User, path: str, confirm: str, check: Callable[[_Waiting], None]) -> _Waiting:
+    def confirmed(self, operator: User, path: str, confirm: str, check: Callable[[_Shown], None]) -> _Shown:
         """Removes and returns the action, so it can be confirmed only once. If ``check`` refuses it, keeps it. Raises
         :class:`RequestRefused`."""
         with self._lock:
@@ -267,7 +267,7 @@ class Operating:
                     if is_dry:
                         kinds = {group: one.kind for group, one in found.items()}
                         ends_at = time.monotonic() + DRY_RUN_S
-                        kept = self._dry_runs.keep(_Waiting(operator, path, kinds, reason, planned, ends_at))
+                        kept = self._dry_runs.keep(_Shown(operator, path, kinds, reason, planned, ends_at))
                         result = {**planned.shown, "confirm": kept, "valid_s": DRY_RUN_S}
                     else:
                         result = planned.act(found, acting, check)
@@ -291,7 +291,7 @@ def _named(path: str) -> tuple[HttpAction, str | None]:
     raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
 
 
-def _approve(action: HttpAction, groups: Sequence[str], body: ActionBody, check: Check, waiting: _Waiting) -> None:
+def _approve(action: HttpAction, groups: Sequence[str], body: ActionBody, check: Check, waiting: _Shown) -> None:
     """Raises :class:`RequestRefused` unless the operator has accepted all that the action needs."""
     check(waiting.planned.rows)
     if action.is_final and body.name != groups[0]:
