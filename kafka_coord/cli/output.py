@@ -1,11 +1,13 @@
-"""Prints results: tables for humans; json, yaml and tsv for programs."""
+"""Prints results: tables for humans; json, yaml, csv and tsv for programs."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -29,13 +31,14 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+    CSV = "csv"
     TSV = "tsv"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``key`` is its name in json, yaml and tsv. ``title`` is the heading in tables (default: the key in
-    capitals)."""
+    """One column. ``key`` is its name in json, yaml, csv and tsv. ``title`` is the heading in tables (default: the key
+    in capitals)."""
 
     key: str
     title: str = ""
@@ -72,7 +75,7 @@ def columns(written: str) -> tuple[Column, ...]:
 
 
 def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
-    """Prints a result to standard output: ``document`` as json or yaml, ``sections`` as a table or tsv. Tables are
+    """Prints a result to standard output: ``document`` as json or yaml, ``sections`` as a table, csv or tsv. Tables are
     preceded by the lines of ``summary``."""
     if output is Format.JSON:
         click.echo(json.format(json.encode(document, enc_hook=_JSON_FORM), indent=2).decode())
@@ -80,6 +83,9 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
         click.echo(yaml_of(document), nl=False)
     elif output is Format.TSV:
         for line in tsv_lines(sections):
+            click.echo(line)
+    elif output is Format.CSV:
+        for line in csv_lines(sections):
             click.echo(line)
     elif sys.stdout.isatty():
         console = terminal()
@@ -104,14 +110,29 @@ def yaml_of(document: Any) -> str:
 def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
     """Yields a heading and one line per row. If there are several sections, each begins with ``# name``, and a blank
     line separates them."""
+    return _separated(sections, "\t".join)
+
+
+def csv_lines(sections: Sequence[Section]) -> Iterable[str]:
+    """Like :func:`tsv_lines`, but quotes the cells that need it."""
+    return _separated(sections, _csv_line)
+
+
+def _separated(sections: Sequence[Section], line: Callable[[Iterable[str]], str]) -> Iterable[str]:
     for at, section in enumerate(sections):
         if at:
             yield ""
         if len(sections) > 1:
             yield f"# {section.name}"
-        yield "\t".join(column.key for column in section.columns)
+        yield line(column.key for column in section.columns)
         for row in section.rows:
-            yield "\t".join("" if row.get(c.key) in (None, "") else cell(row[c.key]) for c in section.columns)
+            yield line("" if row.get(c.key) in (None, "") else cell(row[c.key]) for c in section.columns)
+
+
+def _csv_line(cells: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()
 
 
 def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Iterable[str]:

@@ -265,8 +265,8 @@ def read_csv(lines: Iterable[str], groups: Sequence[str], where: str) -> FileOff
     return found
 
 
-def write_csv(rows: Iterable[tuple[str | int, ...]], file: SupportsWrite[str]) -> None:
-    """Writes rows that :func:`read_csv` reads back, quoted only where necessary."""
+def write_csv(rows: Iterable[tuple[str | float, ...]], file: SupportsWrite[str]) -> None:
+    """Writes rows, such as those that :func:`read_csv` reads back, quoted only where necessary."""
     for row in rows:
         odd = any(mark in str(field) for field in row for mark in "\r\n")  # the writer would not quote a lone \r
         writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from kafka_coord.cli.output import (
     cell,
     clean,
     columns,
+    csv_lines,
     duration,
     fitted,
     plain_lines,
@@ -31,6 +33,13 @@ def test_a_pipe_gets_aligned_columns_and_a_dash_for_a_missing_value() -> None:
         "c1      5  flights[0-3]",
         "c22     -  -",
     ]
+
+
+def test_csv_quotes_what_needs_it_and_escapes_what_could_control_a_terminal() -> None:
+    rows = [{"name": 'a,"b"', "lag": 5}, {"name": "line\nbreak\x1b[31m", "lag": None}]
+    lines = list(csv_lines([Section("groups", columns("name #lag"), rows)]))
+    assert lines == ["name,lag", '"a,""b""",5', "line\\nbreak\\u{1b}[31m,"]
+    assert list(csv.reader(lines))[1] == ['a,"b"', "5"]
 
 
 def test_tsv_has_a_heading_and_empty_cells_for_missing_values() -> None:

@@ -9,18 +9,20 @@ from this server, and connections to this server and to other instances, which t
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from msgspec import json
 
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.group import encode
+from kafka_coord.groups.reset import write_csv
 from kafka_coord.monitor.dashboard.documents import ErrorDocument, SessionDocument
 from kafka_coord.monitor.dashboard.live import Live, PageEvent
 from kafka_coord.monitor.dashboard.operating import Operating
@@ -49,6 +51,10 @@ _ALWAYS: Headers = [
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 ]
+
+
+_OF_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_AS_FILE: Headers = [("Content-Disposition", "attachment")]
 
 
 class Site:
@@ -112,13 +118,25 @@ class Site:
         return sorted(url for url in urls if _URL.fullmatch(url))
 
     def _document(self, start: StartResponse, path: str) -> Iterable[bytes]:
+        path, wanted = exported(path)
         try:
             event = self._live.get(path)
         except NotFound as error:
             event = PageEvent("trouble", path, json.encode(str(error)), 404)
         if event.status != HTTPStatus.OK:
             return _json(start, HTTPStatus(event.status), ErrorDocument(error=json.decode(event.data)))
-        return _json(start, HTTPStatus.OK, event.data)
+        if wanted is None:
+            return _json(start, HTTPStatus.OK, event.data)
+        rows = table_of(json.decode(event.data), wanted.get("table", ""))
+        if rows is None:
+            told = f"there is no table {wanted.get('table', '')[:100]!r} at {PREFIX}{path[:200]}"
+            return _json(start, HTTPStatus.NOT_FOUND, ErrorDocument(error=told))
+        if wanted.get("format", "json") == "json":
+            return _json(start, HTTPStatus.OK, json.encode(rows), _AS_FILE)
+        start(
+            "200 OK", [("Content-Type", "text/csv; charset=utf-8"), ("Cache-Control", "no-store"), *_AS_FILE, *_ALWAYS]
+        )
+        return [csv_of(rows)]
 
     def _stream(self, environ: dict[str, Any], start: StartResponse, paths: list[str]) -> Iterable[bytes]:
         if not 0 < len(paths) <= MAX_PATHS:
@@ -148,6 +166,57 @@ class Site:
             self._streams -= 1
             if reader is not None:
                 self._live.leave(reader)
+
+
+def exported(written: str) -> tuple[str, dict[str, str] | None]:
+    """Takes ``format`` and ``table`` out of a path's query. Returns the rest of the path, and both, or ``None`` if
+    neither is given."""
+    path, _, query = written.partition("?")
+    given = parse_qsl(query, keep_blank_values=True, max_num_fields=20)
+    found = {name: value for name, value in given if name in {"format", "table"}}
+    if not found:
+        return written, None
+    rest = urlencode([one for one in given if one[0] not in found])
+    return f"{path}?{rest}" if rest else path, found
+
+
+def table_of(document: Any, name: str) -> list[dict[str, Any]] | None:
+    """Returns the rows of the table ``name`` of a document, or of a document that is a table itself (``""``). The rows
+    of ``groups.offsets`` are those of each group, and begin with the group's first field. Returns ``None`` if there is
+    no such table."""
+    name, _, below = name.partition(".")
+    rows = document.get(name) if name and isinstance(document, dict) else None if name else document
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return None
+    if not below:
+        return rows
+    found = []
+    for row in rows:
+        theirs = table_of(row, below)
+        if theirs is None:
+            return None
+        found += [dict([next(iter(row.items()))]) | one for one in theirs]
+    return found
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Returns the rows as CSV. A value that is a list or an object is written as JSON. Spreadsheets run a text that
+    begins like a formula, and anyone may have named a group, so such a text begins with ``'``."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    cells = ([_cell(row.get(name)) for name in names] for row in rows)
+    write_csv([tuple(names), *map(tuple, cells)] if names else [], text)
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, str) and value[:1] in _OF_FORMULAS:
+        return f"'{value}"
+    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return json.encode(value).decode()
 
 
 def _written(event: PageEvent) -> bytes:

@@ -128,6 +128,10 @@ def test_every_page_opens_and_can_be_reached_by_keyboard(world: World, served: S
     page.goto(served.url)
     page.get_by_role("heading", name="Instances").wait_for()
     page.get_by_text("Stable").first.wait_for()
+    page.get_by_role("navigation").get_by_role("link", name="Groups").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Groups as CSV").click()
+    assert download.value.suggested_filename == "groups.csv"
     for name in ("Groups", "Cluster", "Overview"):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         page.get_by_role("heading", name=name, exact=True, level=1).wait_for()

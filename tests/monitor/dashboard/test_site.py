@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from functools import reduce
 from typing import Any
@@ -12,6 +13,7 @@ from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.monitor.dashboard import live, site, sources
 from kafka_coord.monitor.dashboard.routes import ROUTES
+from kafka_coord.monitor.dashboard.site import csv_of, exported, table_of
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import Grant, Identity, Permission
 from kafka_coord.zk.acl_tree import AclChange, AclStore
@@ -55,6 +57,37 @@ def test_every_paths_document_matches_the_api_description(world: World, served: 
     (member,) = served.document("/search?search=c1")["consumers"]
     assert (member["group"], member["consumer"]) == ("delays", "c1")
     assert [one["by"] for one in served.document(f"{GROUP}/actions")] == ["alice@here"]
+
+
+def test_every_table_is_served_as_csv_and_as_json(world: World, served: Served) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    status, headers, body = served.ask(f"/api/v1{GROUP}?format=csv&table=offsets")
+    names, *rows = csv.reader(body.decode().splitlines())
+    assert (status, headers["content-type"], headers["content-disposition"]) == (
+        *(200, "text/csv; charset=utf-8"),
+        "attachment",
+    )
+    assert [dict(zip(names, row, strict=True))["owner"] for row in rows] == ["c1"] * 4
+    assert [row["partition"] for row in served.document(f"{GROUP}?table=offsets")] == [0, 1, 2, 3]
+    assert served.document("/groups?format=json&table=&search=delays")[0]["group"] == "delays"
+    assert served.ask("/api/v1/groups?format=csv&search=nothing")[2] == b""
+    for wrong in (f"{GROUP}?format=csv", f"{GROUP}?table=state", f"{GROUP}?table=none", "/groups?table=offsets"):
+        assert served.ask(f"/api/v1{wrong}")[0] == 404, wrong
+    assert served.ask("/api/v1/groups/none?format=csv")[0] == 404
+
+
+def test_rows_become_csv_that_no_spreadsheet_runs() -> None:
+    rows = [{"group": "=cmd()", "lag": -1, "owned": {"t": "0-3"}, "paused": None}, {"group": 'a,"b"\n', "up": True}]
+    assert csv_of(rows).decode() == (
+        'group,lag,owned,paused,up\n\'=cmd(),-1,"{""t"":""0-3""}",,\n"a,""b""\n","","","","true"\n'
+    )
+    topic = {"groups": [{"group": "g", "kind": "managed", "offsets": [{"partition": 0}, {"partition": 1}]}]}
+    assert table_of(topic, "groups.offsets") == [{"group": "g", "partition": 0}, {"group": "g", "partition": 1}]
+    assert table_of(topic, "groups.kind") is table_of([1], "") is table_of({}, "") is None
+    assert exported("/groups?search=a%26b&format=csv") == ("/groups?search=a%26b", {"format": "csv"})
+    assert exported("/groups?search=a") == ("/groups?search=a", None)
 
 
 def test_a_stream_shows_a_rebalance_at_once_and_sends_only_what_changed(world: World, served: Served) -> None:

@@ -58,6 +58,14 @@ export function table(caption, columns, rows, empty = "none") {
       h("tbody", null, rows.map((row) => h("tr", null, cells(row))))));
 }
 
+/** Returns links to a table of one of the API's documents, as CSV and as JSON. */
+export function exported(title, document, name = "") {
+  const at = (format) => `/api/v1${document}${document.includes("?") ? "&" : "?"}${new URLSearchParams({ format, table: name })}`;
+  const file = title.toLowerCase().replaceAll(" ", "-");
+  return h("p", { class: "soft exported" }, "Export: ", ["CSV", "JSON"].map((kind) => [
+    h("a", { href: at(kind.toLowerCase()), download: `${file}.${kind.toLowerCase()}`, "aria-label": `${title} as ${kind}` }, kind), " "]));
+}
+
 export const section = (title, ...content) =>
   h("section", { "aria-label": title }, h("h2", null, title), ...content);
 

@@ -2,7 +2,7 @@
 import { actions, actionsOnMany } from "./actions.js";
 import "./charts.js";
 import {
-  SEVERITY, STATE, VERDICT, ago, badge, clock, count, duration, figure, h, partitions, path, plural, section, short, table, to,
+  SEVERITY, STATE, VERDICT, ago, badge, clock, count, duration, exported, figure, h, partitions, path, plural, section, short, table, to,
 } from "./dom.js";
 
 const api = (...parts) => `/${parts.map(encodeURIComponent).join("/")}`;
@@ -142,17 +142,18 @@ export function overview() {
         found.groups_unread > 0 && h("p", { class: "soft" }, `still to be read: ${count(found.groups_unread)} ${plural(found.groups_unread, "group")}`),
         section("Needs attention", findings(known["/cluster/findings"])),
         found.troubled_count > 0 && section(`Groups not at rest: ${count(found.troubled_count)}`,
-          table("Groups not at rest", groupColumns, found.troubled)),
+          table("Groups not at rest", groupColumns, found.troubled), exported("Groups not at rest", "/overview", "troubled")),
         found.lagging.length > 0 && section("Furthest behind", table("Furthest behind", laggingColumns, found.lagging),
           h("p", { class: "soft" }, "Measured group by group; the oldest value is from ", ago(found.lag_since), ".",
-            found.lagging_count > found.lagging.length && ` ${count(found.lagging_count - found.lagging.length)} more groups lag.`)),
+            found.lagging_count > found.lagging.length && ` ${count(found.lagging_count - found.lagging.length)} more groups lag.`),
+          exported("Furthest behind", "/overview", "lagging")),
         h("div", { class: "pair" }, section("Rebalances per minute", h("time-chart", { data: {
           label: `Rebalances per minute: ${total} in the last hour`,
           kind: "bars",
           x: found.rebalances.map(([at]) => at / 1000),
           series: [{ name: "rebalances", values: found.rebalances.map(([, many]) => many || null), colour: "--c0" }],
         } })), history && section("Epochs", electionsChart(history))),
-        section("Instances", table("Instances", instanceColumns, found.instances)),
+        section("Instances", table("Instances", instanceColumns, found.instances), exported("Instances", "/cluster", "instances")),
         found.missing.map((text) => h("p", { class: "soft" }, text)),
       ];
     },
@@ -168,6 +169,7 @@ export function groups() {
   const wanted = Object.fromEntries(["search", "state", "sort", "skip"].map((name) => [name, given.get(name) ?? ""]));
   const written = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString();
   const here = `/groups?${written({ ...wanted, limit: String(AT_ONCE + 1) })}`; // one more tells whether there are more
+  const all = `/groups?${written({ ...wanted, skip: "", limit: "1000000" })}`;
   const address = (change) => `#/groups?${written({ ...wanted, skip: "", ...change })}`;
   const first = Number(wanted.skip) || 0;
   const choice = (title, names, name) => h("div", { class: "ranges", role: "group", "aria-label": title }, names.map(([value, text]) =>
@@ -190,7 +192,8 @@ export function groups() {
         section("Groups", found ? table("Groups", groupColumns, found.slice(0, AT_ONCE), "no such group") : "Reading…",
           found && (first > 0 || more) && h("p", { class: "soft" }, `${count(first + 1)} to ${count(first + Math.min(found.length, AT_ONCE))} `,
             first > 0 && h("a", { href: address({ skip: first > AT_ONCE ? String(first - AT_ONCE) : "" }) }, "previous"), " ",
-            more && h("a", { href: address({ skip: String(first + AT_ONCE) }) }, "next"))),
+            more && h("a", { href: address({ skip: String(first + AT_ONCE) }) }, "next")),
+          exported("Groups", all)),
       ];
     },
   };
@@ -317,13 +320,15 @@ export function group(name) {
             return row.holding === LEFT ? null : verdictOf(trend?.verdict ?? "unknown", trend?.since);
           }],
           ["Last commit", (row) => ago(row.committed_at)],
-        ], found.offsets)),
-        section("Members", table("Members", memberColumns(name), found.members, "no members")),
+        ], found.offsets), exported("Partitions", here, "offsets")),
+        section("Members", table("Members", memberColumns(name), found.members, "no members"), exported("Members", here, "members")),
         section("Rebalances", table("Rebalances", decisionColumns, newestFirst(history),
-          found.kind === "managed" ? "none recorded" : `The groups log records them: kafka-coord groups history ${name}`)),
-        section("Operator actions", table("Operator actions", actionColumns, newestFirst(known[of("actions")]), "none recorded")),
+          found.kind === "managed" ? "none recorded" : `The groups log records them: kafka-coord groups history ${name}`),
+        exported("Rebalances", of("history"))),
+        section("Operator actions", table("Operator actions", actionColumns, newestFirst(known[of("actions")]), "none recorded"),
+          exported("Operator actions", of("actions"))),
         found.unreadable.length > 0 && section("Unreadable", table("Unreadable", [
-          ["Znode", (row) => row.path], ["Why", (row) => row.reason]], found.unreadable)),
+          ["Znode", (row) => row.path], ["Why", (row) => row.reason]], found.unreadable), exported("Unreadable", here, "unreadable")),
         section("Settings", h("p", { class: "soft" }, [
           `${found.kind}, assignor ${found.assignor}`,
           found.rebalance_timeout_ms && `rebalance timeout ${duration(found.rebalance_timeout_ms)}`,
@@ -454,7 +459,7 @@ export function topic(name) {
           found.groups.length > 0 && figure(ageOf(found.groups[0]) ?? "unknown", ["behind at most, ", to(found.groups[0].group, "groups", found.groups[0].group)])),
         found.unmeasured > 0 && h("p", { class: "soft" }, `still to be read: ${count(found.unmeasured)} ${plural(found.unmeasured, "group")}`),
         found.notes.map((text) => h("p", { class: "soft" }, text)),
-        section("Groups", table("Groups", readerColumns, found.groups, "no group reads this topic")),
+        section("Groups", table("Groups", readerColumns, found.groups, "no group reads this topic"), exported("Groups", here, "groups")),
         section("Who reads which partition", table("Who reads which partition", [
           ["Partition", (row) => to(String(row.partition), "groups", row.group, "partitions", name, String(row.partition)), "number"],
           ["Group", (row) => to(row.group, "groups", row.group)],
@@ -462,12 +467,12 @@ export function topic(name) {
           ["Committed", (row) => count(row.committed_offset), "number"],
           ["Lag", (row) => (row.lag === null ? null : short(row.lag)), "number"],
           ["Behind", ageOf, "number"],
-        ], rows.sort((one, other) => one.partition - other.partition))),
+        ], rows.sort((one, other) => one.partition - other.partition)), exported("Who reads which partition", here, "groups.offsets")),
         section("Partitions", table("Partitions", [
           ["Partition", (row) => row.partition, "number"],
           ["Start", (row) => count(row.start_offset), "number"],
           ["End", (row) => count(row.end_offset), "number"],
-        ], found.partitions)),
+        ], found.partitions), exported("Partitions", here, "partitions")),
       ];
     },
   };
@@ -479,6 +484,7 @@ const unassigned = (found) => section("Unassigned partitions", found ? [
     ["Partitions", (row) => partitions(row.partitions), "text"], ["Number", (row) => count(row.count), "number"],
     ["Why", (row) => row.why, "text"], ["For at least", (row) => duration(age(row.since), 0)],
   ], found.groups),
+  exported("Unassigned partitions", "/cluster/unassigned", "groups"),
   found.left_out > 0 && h("p", { class: "soft" },
     `${count(found.left_out)} more ${plural(found.left_out, "group")} may have unassigned partitions.`),
 ] : h("p", { class: "soft" }, "Reading the groups…"));
@@ -495,20 +501,22 @@ export function cluster() {
         h("div", { class: "figures" }, elected(found), epoch(found, history),
           figure(count(found.brokers.length), `${plural(found.brokers.length, "broker")}: ${found.brokers.join(", ") || "none"}`, found.brokers.length ? "" : "bad"),
           figure(count(found.topics), plural(found.topics, "topic")), figure(count(found.groups), `managed ${plural(found.groups, "group")}`)),
-        section("Instances", table("Instances", instanceColumns, found.instances)),
+        section("Instances", table("Instances", instanceColumns, found.instances), exported("Instances", "/cluster", "instances")),
         unassigned(known["/cluster/unassigned"]),
         section("Waiting requests", table("Waiting requests", [
           ["Request", (row) => row.request], ["Type", (row) => row.type], ["Group", (row) => row.group], ["By", (row) => row.by],
-          ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? [])),
-        section("The doctor's findings", findings(known["/cluster/findings"], ALL)),
+          ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? []),
+          exported("Waiting requests", "/cluster/requests")),
+        section("The doctor's findings", findings(known["/cluster/findings"], ALL), exported("Findings", "/cluster/findings")),
         history && section("Elections", electionsChart(history), table("Elections", [
           ["Epoch", (row) => row.epoch], ["Broker", (row) => row.broker_id], ["Host", (row) => row.host],
           ["Elected", (row) => ago(row.elected)], ["Ended", (row) => ago(row.ended)], ["Why", (row) => row.why],
-        ], newestFirst(history.elections))),
-        history && section("Operator actions", table("Operator actions", actionColumns, newestFirst(history.actions), "none recorded")),
+        ], newestFirst(history.elections)), exported("Elections", "/cluster/history", "elections")),
+        history && section("Operator actions", table("Operator actions", actionColumns, newestFirst(history.actions), "none recorded"),
+          exported("Operator actions", "/cluster/history", "actions")),
         section("Topics", table("Topics", [
           ["Topic", (row) => to(row.topic, "topics", row.topic)], ["Partitions", (row) => count(row.partitions), "number"], ["Changed", (row) => ago(row.changed)],
-        ], known["/topics"] ?? [])),
+        ], known["/topics"] ?? []), exported("Topics", "/topics")),
       ];
     },
   };
