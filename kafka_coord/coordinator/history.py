@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
@@ -25,7 +26,6 @@ from kafka_coord.model import (
     RequestType,
     StartFetcher,
     StopFetcher,
-    history_to_json,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.action import encoded_actions, newest
@@ -90,11 +90,6 @@ def action_of(request: Request, at_ms: int) -> Action | None:
         return None
     kind = request.action if request.type is RequestType.LOOK else str(request.type)
     return Action(kind, request.by, at_ms, request.reason, request.change or request.consumer) if kind else None
-
-
-_ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
-"""The znode's value without its decisions."""
-_WITH_ACTIONS = _ENVELOPE[:-1] + b',"actions":[%b]}'
 
 
 class DecisionLog:
@@ -210,9 +205,10 @@ class DecisionLog:
             kept = kept[len(kept) // 2 :]
         done = newest([*history.actions, *encoded_actions(actions)])
         self._keep(memory, WrittenHistory(kept, done, history.version + 1))
-        decisions = b",".join(one.data for one in kept)
-        data = _WITH_ACTIONS % (decisions, b",".join(done)) if done else _ENVELOPE % decisions
-        path = layout.history(memory.group)
+        value = {"version": fields.VERSION, "decisions": [Raw(one.data) for one in kept]}
+        if done:
+            value["actions"] = [Raw(one) for one in done]
+        path, data = layout.history(memory.group), fields.dump(value)
         return (Create(path, data),) if history.version < 0 else (SetData(path, data, history.version),)
 
     def _keep(self, memory: GroupMemory, written: WrittenHistory) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +14,6 @@ MAX_VALUE_BYTES = 900_000
 """The size of the largest value that this project stores (``jute.maxbuffer`` is 1 MB for the whole request)."""
 
 Json = Mapping[str, Any]
-Choice = TypeVar("Choice", bound=StrEnum)
 T = TypeVar("T")
 
 
@@ -57,21 +55,6 @@ def text(value: Json, field: str, where: str, default: str | None = None) -> str
     if not isinstance(found, str):
         raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a string", field)
     return found
-
-
-def optional_text(value: Json, field: str, where: str) -> str | None:
-    """Like :func:`text`, but returns ``None`` if the field is absent or null."""
-    return text(value, field, where) if value.get(field) is not None else None
-
-
-def choice(value: Json, field: str, where: str, choices: type[Choice], default: str | None = None) -> Choice:
-    """Reads a string field whose value must be one of ``choices``."""
-    written = text(value, field, where, default)
-    try:
-        return choices(written)
-    except ValueError:
-        reason = f"field {field!r} is {written[:40]!r}, not one of {', '.join(choices)}"
-        raise MalformedValue(where, reason, field) from None
 
 
 def number(value: Json, field: str, where: str, default: int | None = None, *, at_least: int | None = None) -> int:
