@@ -8,21 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_coord.spark.session import register
     from kafka_coord.spark.source import KafkaCoordSource
 
 __all__ = ["KafkaCoordSource", "register"]
-
-
-def register(spark: Any) -> None:
-    """Registers ``format("kafka_coord")`` with the Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
-    pyspark, pandas or pyarrow is missing or its version is not supported.
-    """
-    from kafka_coord.spark.session import require_versions
-
-    require_versions()
-    from kafka_coord.spark.source import KafkaCoordSource
-
-    spark.dataSource.register(KafkaCoordSource)
 
 
 def __getattr__(name: str) -> Any:  # import Spark only if the caller needs it
@@ -30,4 +19,8 @@ def __getattr__(name: str) -> Any:  # import Spark only if the caller needs it
         from kafka_coord.spark.source import KafkaCoordSource
 
         return KafkaCoordSource
+    if name == "register":
+        from kafka_coord.spark.session import register
+
+        return register
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

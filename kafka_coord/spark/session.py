@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 import kafka_coord
 from kafka_coord.errors import ConsumerError, DevClusterError, NotFound, SettingsError
-from kafka_coord.spark import register
 from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
@@ -75,6 +74,16 @@ def require_versions(installed: Mapping[str, str] | None = None) -> None:
     problems = list(_problems(_installed() if installed is None else installed))
     if problems:
         raise SettingsError(f"{'; '.join(problems)}; {_EXTRA} installs supported versions")
+
+
+def register(spark: SparkSession) -> None:
+    """Registers ``format("kafka_coord")`` with the Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
+    pyspark, pandas or pyarrow is missing or its version is not supported.
+    """
+    require_versions()
+    from kafka_coord.spark.source import KafkaCoordSource
+
+    spark.dataSource.register(KafkaCoordSource)
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:

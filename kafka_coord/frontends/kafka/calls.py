@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Join
-from kafka_coord.classic_groups.metadata import Protocol
 from kafka_coord.frontends.kafka.access import Access
 from kafka_coord.frontends.kafka.group import ConsumerBeat, GroupError, Who
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW
-from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
 from kafka_coord.frontends.kafka.principals import described
@@ -87,26 +84,6 @@ class Call:
 
 def who(request: Any) -> Who:
     return Who(request.member_id, request.group_instance_id, request.generation_id)
-
-
-def joining(call: Call, fresh_id: str) -> Join:
-    request, version = call.request, call.version
-    client_id, instance_id = call.client_id, request.group_instance_id
-    rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
-    return Join(
-        None,
-        request.member_id,
-        instance_id,
-        client_id,
-        f"/{call.client.host}",
-        request.session_timeout_ms / 1000,
-        rebalance_ms / 1000,
-        request.protocol_type,
-        tuple(Protocol(one.name, one.metadata) for one in request.protocols),
-        fresh_id=fresh_member_id(client_id, instance_id, fresh_id),
-        must_know_id=version >= 4 and instance_id is None,
-        can_skip_assignment=version >= 9,
-    )
 
 
 def refuse_invalid_beat(request: Any, version: int) -> None:

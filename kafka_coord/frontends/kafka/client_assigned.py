@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from msgspec import structs
@@ -81,15 +82,13 @@ class ClientAssignedGroups:
 
     def __init__(self, manager: GroupMetadataManager, record: Recording) -> None:
         self.manager, self._record = manager, record
+        self.group = partial(ClientAssignedGroup, self)
         self.tool_commits = ToolCommits()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
     type = "classic"
     """The groups' type in ListGroups."""
-
-    def group(self, name: str, check: Callable[[], None]) -> ClientAssignedGroup:
-        return ClientAssignedGroup(name, self, check)
 
     async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
         """Returns the groups as ListGroups shows them. Their states are always known."""
@@ -202,7 +201,7 @@ class ClientAssignedGroup:
 
     __slots__ = ("_check", "_groups", "_manager", "name")
 
-    def __init__(self, name: str, groups: ClientAssignedGroups, check: Callable[[], None]) -> None:
+    def __init__(self, groups: ClientAssignedGroups, name: str, check: Callable[[], None]) -> None:
         self.name, self._groups, self._manager, self._check = name, groups, groups.manager, check
 
     # --- members -----------------------------------------------------------------------------------------------------

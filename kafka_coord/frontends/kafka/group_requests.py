@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Joined, Left, Synced
+from kafka_coord.classic_groups.events import Join, Joined, Left, Synced
+from kafka_coord.classic_groups.metadata import Protocol
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Operation
@@ -22,7 +23,6 @@ from kafka_coord.frontends.kafka.calls import (
     Caller,
     asking_member,
     beating,
-    joining,
     refuse_invalid_beat,
     who,
 )
@@ -51,6 +51,7 @@ from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
+from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.views import GroupView, described, topics_of
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
@@ -155,17 +156,11 @@ class GroupCoordinator:
             except KindChanged:
                 log.debug("a group was converted while a request waited group=%s", name)
 
-    async def _allow(self, call: Call, operation: Operation, name: str) -> None:
+    async def _allow(self, call: Call, operation: Operation, name: str, *, may_be_empty: bool = True) -> None:
         if await call.client.access.denied_groups(operation, (name,)):
             raise GroupError(Error.GROUP_AUTHORIZATION_FAILED)
-
-    async def _member_of(self, call: Call, why: Why = TAKES_PART) -> AnyGroup:
-        """Finds the group of a member's request. The group does not change its kind as long as it has members."""
-        name = call.request.group_id
-        await self._allow(call, Operation.READ, name)
-        if not name:
+        if not (name or may_be_empty):
             raise GroupError(Error.INVALID_GROUP_ID)
-        return await self.groups.find(name, why)
 
     async def handle_find_coordinator(self, call: Call) -> Any:
         request = call.request
@@ -198,23 +193,41 @@ class GroupCoordinator:
             node = None
         return (Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE) if node is None else (Error.NONE, node)
 
-    # --- membership --------------------------------------------------------------------------------------------------
+    # --- membership: a group does not change its kind as long as it has members --------------------------------------
 
     async def handle_join_group(self, call: Call) -> Any:
-        group = await self._member_of(call, JOINS._replace(protocol_type=call.request.protocol_type))
-        return answers.joined(await group.join(joining(call, self._fresh_id()), call), call.version)
+        request, version, instance_id = call.request, call.version, call.request.group_instance_id
+        await self._allow(call, Operation.READ, request.group_id, may_be_empty=False)
+        group = await self.groups.find(request.group_id, JOINS._replace(protocol_type=request.protocol_type))
+        join = Join(
+            None,
+            request.member_id,
+            instance_id,
+            call.client_id,
+            f"/{call.client.host}",
+            request.session_timeout_ms / 1000,
+            (request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms) / 1000,
+            request.protocol_type,
+            tuple(Protocol(one.name, one.metadata) for one in request.protocols),
+            fresh_id=fresh_member_id(call.client_id, instance_id, self._fresh_id()),
+            must_know_id=version >= 4 and instance_id is None,
+            can_skip_assignment=version >= 9,
+        )
+        return answers.joined(await group.join(join, call), version)
 
     async def handle_sync_group(self, call: Call) -> Any:
         request = call.request
         if call.version >= _SYNC_WITH_PROTOCOL and None in {request.protocol_type, request.protocol_name}:
             raise GroupError(Error.INCONSISTENT_GROUP_PROTOCOL)
-        group = await self._member_of(call)
+        await self._allow(call, Operation.READ, request.group_id, may_be_empty=False)
+        group = await self.groups.find(request.group_id, TAKES_PART)
         of_members = {one.member_id: one.assignment for one in request.assignments}
         assignments = Assignments(request.protocol_type, request.protocol_name, of_members)
         return answers.synced(await group.sync(who(request), assignments, call))
 
     async def handle_heartbeat(self, call: Call) -> Any:
-        group = await self._member_of(call)
+        await self._allow(call, Operation.READ, call.request.group_id, may_be_empty=False)
+        group = await self.groups.find(call.request.group_id, TAKES_PART)
         await group.heartbeat(who(call.request), self._software(call), call)
         return message("HeartbeatResponse")(error_code=Error.NONE)
 
@@ -227,7 +240,8 @@ class GroupCoordinator:
         leaving: tuple[tuple[str, str | None], ...] = ((request.member_id, None),)
         if call.version >= 3:
             leaving = tuple((one.member_id, one.group_instance_id) for one in request.members)
-        group = await self._member_of(call)
+        await self._allow(call, Operation.READ, request.group_id, may_be_empty=False)
+        group = await self.groups.find(request.group_id, TAKES_PART)
         errors = await group.leave(leaving, call)
         outcomes = tuple((*who, error) for who, error in zip(leaving, errors, strict=True))
         return answers.left(Left(None, Error.NONE, outcomes), call.version)
@@ -333,9 +347,7 @@ class GroupCoordinator:
         """Deletes offsets. Rejects partitions that do not exist, and topics that members subscribe to."""
         request, name = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
-        await self._allow(call, Operation.DELETE, name)
-        if not name:
-            raise GroupError(Error.INVALID_GROUP_ID)
+        await self._allow(call, Operation.DELETE, name, may_be_empty=False)
         await self._learn(request.topics)
         asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
         errors = {where: error for where in asked if (error := self._undeletable(*where, denied))}

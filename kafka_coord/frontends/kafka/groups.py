@@ -57,7 +57,7 @@ class Groups:
         """Returns the group, as an object of its kind. It need not exist. Converts an empty client-assigned group if
         its newcomer will be a managed member. Raises :class:`GroupError`: :class:`Loading`, NOT_COORDINATOR or
         COORDINATOR_NOT_AVAILABLE if this instance cannot serve the group, and why a conversion failed."""
-        if why.waits and self._is_elsewhere(name):
+        if why.waits:
             await self.look_again(name)
         if why.vouched:
             refuse(await self._manager.vouch(name))
@@ -107,19 +107,17 @@ class Groups:
         one, until one has. Before that, nobody could answer the client. Other instances may know of the move earlier or
         later than this one, and name it; each NOT_COORDINATOR is a warning in a client's log, and librdkafka gives up a
         commit after the second."""
-        loop, partition = asyncio.get_running_loop(), partition_of(name)
-        asked_at = loop.time()
-        if self._is_elsewhere(name):
-            leads = await self._instances.may_lead(partition)
-            late = asked_at + (_CLAIMED_WITHIN_S if leads else _HANDED_OVER_WITHIN_S)
-            while self._is_elsewhere(name) and loop.time() < late:
-                if not leads and not await self._instances.claimed_last(partition):
-                    break
+        loop, partition, instances = asyncio.get_running_loop(), partition_of(name), self._instances
+        asked_at, leads = loop.time(), None
+        while self._manager.availability(name) is Error.NOT_COORDINATOR and not instances.is_stopping:
+            if leads is None:
+                leads = await instances.may_lead(partition)
+                late = asked_at + (_CLAIMED_WITHIN_S if leads else _HANDED_OVER_WITHIN_S)
+            elif loop.time() < late and (leads or await instances.claimed_last(partition)):
                 self._on_elsewhere()
                 await asyncio.sleep(_KNOWN_CHECK_S)
-
-    def _is_elsewhere(self, name: str) -> bool:
-        return not self._instances.is_stopping and self._manager.availability(name) is Error.NOT_COORDINATOR
+            else:
+                break
 
     async def wait_until_loaded(self, names: Iterable[str], within_s: float = LOADED_WITHIN_S) -> None:
         """Waits up to ``within_s`` seconds until none of the groups' partitions is being loaded, and the managed groups
@@ -130,8 +128,7 @@ class Groups:
         loop = asyncio.get_running_loop()
         late = loop.time() + within_s
         for one in named:
-            if self._is_elsewhere(one):
-                await self.look_again(one)
+            await self.look_again(one)
         while self._is_loading(named) and loop.time() < late:
             await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
         while loop.time() < late and not self._instances.is_stopping:

@@ -73,9 +73,7 @@ class ManagedGroups:
         self.broker_id, self.limits = broker_id, limits
         self.groups, self.knows, self.members = terms.groups, terms.knows, terms.members
         self.tool_commits = ToolCommits()
-
-    def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
-        return ManagedGroup(name, self, check)
+        self.group = partial(ManagedGroup, self)
 
     async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
         """Returns the groups as ListGroups shows them. Reads their states only if asked to."""
@@ -112,7 +110,7 @@ class ManagedGroup:
 
     __slots__ = ("_check", "_groups", "_terms", "name")
 
-    def __init__(self, name: str, groups: ManagedGroups, check: Callable[[], None]) -> None:
+    def __init__(self, groups: ManagedGroups, name: str, check: Callable[[], None]) -> None:
         self.name, self._groups, self._terms, self._check = name, groups, groups.terms, check
 
     # --- members of the classic protocol -----------------------------------------------------------------------------
