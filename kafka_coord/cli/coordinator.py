@@ -7,8 +7,8 @@ import time
 import click
 from msgspec.structs import replace
 
-from kafka_coord.cli import candidates
-from kafka_coord.cli.candidates import offering
+from kafka_coord.cli import completion
+from kafka_coord.cli.completion import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
 from kafka_coord.cli.options import asking_options, last_option, output_option, reason_option, show_answers, who
@@ -82,7 +82,7 @@ def status(output: Format) -> None:
     "successor",
     type=click.IntRange(0),
     metavar="BROKER",
-    shell_complete=offering(candidates.running_instances),
+    shell_complete=offering(completion.running_instances),
     help="The instance to elect next.",
 )
 @reason_option
@@ -161,7 +161,7 @@ def requests(answered_too: bool, output: Format) -> None:
 
 
 @coordinator.command("withdraw")
-@click.argument("request", shell_complete=offering(candidates.requests))
+@click.argument("request", shell_complete=offering(completion.requests))
 @connection_options
 def withdraw_command(request: str) -> None:
     """Withdraw an unanswered request. `coordinator requests` lists the ids.

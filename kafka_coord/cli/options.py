@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from kafka_coord.cli import candidates
-from kafka_coord.cli.candidates import Names, offering
+from kafka_coord.cli import completion
+from kafka_coord.cli.completion import Names, offering
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import RequestRefused
@@ -46,11 +46,11 @@ class Name(_NameType):
         return [CompletionItem(name) for name in offering(self._names)(ctx, param, incomplete)]
 
 
-GROUP = Name("group", candidates.managed_groups)
-ANY_GROUP = Name("group", candidates.all_groups, allows=bool)
-CONSUMER = Name("consumer", candidates.members)
-MEMBER = Name("consumer", candidates.members, allows=str.isprintable)
-TOPIC = Name("topic", candidates.topics)
+GROUP = Name("group", completion.managed_groups)
+ANY_GROUP = Name("group", completion.all_groups, allows=bool)
+CONSUMER = Name("consumer", completion.members)
+MEMBER = Name("consumer", completion.members, allows=str.isprintable)
+TOPIC = Name("topic", completion.topics)
 
 group_argument = click.argument("group", type=GROUP)
 any_group_argument = click.argument("group", type=ANY_GROUP)
@@ -64,7 +64,7 @@ kind_option = click.option(
 def partitions_option(what: str) -> Callable[[F], F]:
     """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, which :func:`kafka_coord.groups.offsets.parse_scope`
     parses."""
-    complete = offering(candidates.topics)
+    complete = offering(completion.topics)
     return click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", shell_complete=complete, help=what)
 
 

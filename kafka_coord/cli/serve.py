@@ -226,9 +226,8 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
 
 def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until a stop signal arrives, or until the service fails, in which case it raises the service's error."""
-    from kafka_coord.coordinator.first_ends import ANSWER_S
-    from kafka_coord.coordinator.gc_tuning import collecting_rarely
-    from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.coordinator.service import CoordinatorService, collecting_rarely
+    from kafka_coord.coordinator.start_offsets import ANSWER_S
     from kafka_coord.frontends.socket.gateway import LeadershipView
     from kafka_coord.groups.lag import LagService, next_records_of
     from kafka_coord.kafka.offsets import BrokerLog
@@ -463,7 +462,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
     serve_settings = settings.serve
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
-    from kafka_coord.frontends.kafka.limits import ClientLimits
+    from kafka_coord.frontends.kafka.clients import ClientLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
 
     limits = ClientLimits(

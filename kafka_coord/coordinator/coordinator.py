@@ -9,11 +9,10 @@ from itertools import islice
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.cluster_history import ClusterHistoryWriter
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.first_ends import EndLister, FirstEnds
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.history import ClusterHistoryWriter
 from kafka_coord.coordinator.image import known_in, reads_of_registrations, reads_of_settled, settled_in
 from kafka_coord.coordinator.listeners import (
     BrokerChangeListener,
@@ -25,10 +24,11 @@ from kafka_coord.coordinator.listeners import (
     TopicPartitionChangeListener,
     UnresolvedListener,
 )
+from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
 from kafka_coord.coordinator.operator_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.registry import GroupRegistry, TopicCatalog
+from kafka_coord.coordinator.start_offsets import EndLister, FirstEnds
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Action, Process, Request

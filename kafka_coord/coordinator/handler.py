@@ -15,13 +15,12 @@ from kafka_coord.coordinator.execute import Decided, NewCommands
 from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
 from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
-from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, Outcome
+from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, GroupRegistry, Outcome, TopicCatalog
 from kafka_coord.coordinator.offset_expiry import OffsetExpiry
 from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.queue import RebalanceRequestQueue, Scheduler
-from kafka_coord.coordinator.registry import GroupRegistry, TopicCatalog
 from kafka_coord.coordinator.reporting import Rebalances, StuckGroup, report_failure, report_pass, say_again_at, stuck
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan, SetTarget
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable

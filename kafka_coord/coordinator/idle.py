@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.image import Snapshot, unchanged
-from kafka_coord.coordinator.memory import AtRest, GroupMemory
+from kafka_coord.coordinator.memory import AtRest, GroupMemory, TopicCatalog
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.registry import TopicCatalog
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.errors import Fenced, MultiFailed, StoreError
 from kafka_coord.model import Coverage, Settled, Subscription, TopicInfo

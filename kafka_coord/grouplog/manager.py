@@ -17,7 +17,6 @@ from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.machine import Group, GroupLimits
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S, Heard, Key, Sessions
-from kafka_coord.grouplog.errors import AppendRefused, NotProven, TermEnded
 from kafka_coord.grouplog.records import (
     Entry,
     GoneEntry,
@@ -30,15 +29,14 @@ from kafka_coord.grouplog.records import (
     offset_records,
     read_record,
 )
-from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, is_reserved
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC, AppendRefused, LogTerm, NotProven, TermEnded, is_reserved
 from kafka_coord.grouplog.topics import LogTopics, all_subscribed_topics
-from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.kafka.errors import RIGHTS, RightMissing
+from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing
 from kafka_coord.model import CommittedOffset, is_gone_long_enough
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import parts
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.compiler import BadMessage
 
 log = logging.getLogger(__name__)
 

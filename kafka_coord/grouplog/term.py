@@ -11,11 +11,13 @@ a newer claim is in the log:
 A producer id lasts for 2^15 - 1 terms. Its last epoch is reserved: every term under the next id first writes a batch
 with the previous id and that epoch, so that the brokers also reject the terms under the previous id.
 
-An append succeeds only if the broker reports no error *and* the expected offset. If no byte of it was sent, the
-connection is opened again, ZooKeeper is asked whether the term goes on, and the append is sent then. If the broker
-refused it with one of a few codes (:data:`~kafka_coord.grouplog.errors.REFUSALS`), the log certainly does not hold it:
-only that append fails, and its sequence numbers are used again. Any other result ends the term. Nothing is retried
-then, and waiting clients get NOT_COORDINATOR.
+An append has one of three outcomes besides success: it was not sent (:class:`~kafka_coord.kafka.connection.NotSent`),
+it was refused (:class:`AppendRefused`), or nobody knows (:class:`TermEnded`: the term ends, because the log may hold
+the records or not). It succeeds only if the broker reports no error *and* the expected offset. If no byte of it was
+sent, the connection is opened again, ZooKeeper is asked whether the term goes on, and the append is sent then. If the
+broker refused it with one of a few codes (:data:`REFUSALS`), the log certainly does not hold it: only that append
+fails, and its sequence numbers are used again. Any other result ends the term. Nothing is retried then, and waiting
+clients get NOT_COORDINATOR.
 
 A successful append also proves that no newer term had claimed the partition when the append was sent. For
 :data:`PROOF_S` seconds from then on, reads may be served from memory: a newer term does not change anything for that
@@ -38,18 +40,23 @@ from typing import Any
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.sessions import AttentiveClock
-from kafka_coord.errors import BrokerError, StoreError
-from kafka_coord.grouplog.errors import MESSAGE_TOO_LARGE, REFUSALS, AppendRefused, NotProven, TermEnded
+from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
-from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.kafka.errors import LeadsNoMore, NotSent, RightMissing, failure, only
-from kafka_coord.kafka.log_reader import PartitionReader
+from kafka_coord.kafka.cluster import PartitionReader
+from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, LeadsNoMore, NotSent, RightMissing, failure, only
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
-from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.messages import message
 
 log = logging.getLogger(__name__)
 
+MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS = 10, 18, 19
+TOO_LARGE = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
+REFUSALS = TOO_LARGE | {NOT_ENOUGH_REPLICAS} | RIGHTS
+"""All codes after which the broker has certainly appended nothing: it checks rights before it looks at the records
+(``KafkaApis.handleProduceRequest``), the number of replicas before it appends (``Partition.appendRecordsToLeader``),
+and the sizes before it assigns offsets for good (``UnifiedLog.append``). Keep this list closed: after any other code
+the records may be in the log, and a later batch with the same sequence numbers would be answered as a duplicate."""
 TOPIC = "__kafka_coord_groups"
 PARTITIONS = 50
 _FIRST_PRODUCER_ID = 1 << 62
@@ -72,10 +79,37 @@ _CLOCKS_DIFFER_BY = 1.05
 """A newer term waits longer than :data:`PROOF_S` by this factor, because its clock may be faster."""
 _FENCED = 47
 """The code of INVALID_PRODUCER_EPOCH."""
-_REOPEN_S, _REOPEN_AGAIN_S = 2.0, 0.1
-"""For how long, and how often, to try to reach the broker again before the term ends."""
 _CHECK_S = 2.0
 """How long ZooKeeper may take to check the term."""
+
+
+class TermEnded(KafkaCoordError):
+    """This instance must no longer write to the partition, and it is unknown whether its last append was written."""
+
+
+class NotProven(KafkaCoordError):
+    """Neither the log nor ZooKeeper can prove now that the term goes on. The term has not ended."""
+
+
+class AppendRefused(KafkaCoordError):
+    """The records were refused, and nothing was appended. The term goes on. ``code`` is the broker's error."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
+
+    @property
+    def is_too_large(self) -> bool:
+        return self.code in TOO_LARGE
+
+    @property
+    def lacks_right(self) -> bool:
+        """Whether the instance lacks a right."""
+        return self.code in RIGHTS
+
+
+_REOPEN_S, _REOPEN_AGAIN_S = 2.0, 0.1
+"""For how long, and how often, to try to reach the broker again before the term ends."""
 
 Checking = Callable[[], Awaitable[bool]]
 """Checks whether the partition's znode is still as it was claimed, ordered with all writes to ZooKeeper. Raises

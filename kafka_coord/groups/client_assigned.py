@@ -42,8 +42,8 @@ from kafka_coord.groups.offsets import Committed, all_partitions, rows_of
 from kafka_coord.groups.requests import Acting, OnProgress, record
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.verbs import Contact, Convertible, GroupOffsets, GroupVerbs, ListedGroups, OnOffsets
+from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import Ask, committed_offsets, fetch_offsets, refused_offsets, unless_moving
-from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.action import change_to_group, offsets_change
 from kafka_coord.model.histories import Trail

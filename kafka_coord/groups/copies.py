@@ -19,6 +19,7 @@ from kafka_coord.groups.reset import IN_ONE_REQUEST
 from kafka_coord.groups.state import read_groups
 from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import (
     Ask,
     Coordinators,
@@ -29,7 +30,6 @@ from kafka_coord.kafka.coordinators import (
     told_by,
     unless_moving,
 )
-from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model.action import offsets_change
 from kafka_coord.model.sequences import parts, some

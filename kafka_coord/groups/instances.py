@@ -21,8 +21,8 @@ from kafka_coord.groups.cluster import Reading, decode_instances
 from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving
-from kafka_coord.kafka.errors import of_group
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port

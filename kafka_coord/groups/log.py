@@ -30,15 +30,14 @@ from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.requests import OnProgress
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.client import run_with
-from kafka_coord.kafka.cluster import ClusterClient
-from kafka_coord.kafka.log_reader import PartitionReader
+from kafka_coord.kafka.cluster import ClusterClient, PartitionReader
 from kafka_coord.model import NO_PARTITIONS, Departure, PartitionSet, Unreadable
 from kafka_coord.model.operations import Cause, Decision
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import grouped
 from kafka_coord.wire.batches import LogRecord
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.consumer_protocol import assignment, subscribed_topics
-from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
 """Reading fails after this many seconds without a response."""

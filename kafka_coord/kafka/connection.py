@@ -1,4 +1,5 @@
-"""Connects to one broker, keeps any number of requests in flight, and opens the connection again when it is needed.
+"""Connects to one broker, keeps any number of requests in flight, and opens the connection again when it is needed; and
+the errors of a broker's responses.
 
 Brokers close connections: idle ones after ``connections.max.idle.ms``, and authenticated ones whose lifetime
 (``connections.max.reauth.ms``, KIP-368) has passed. Neither is a failure as long as no request is in flight.
@@ -9,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import select
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity, answers_to
-from kafka_coord.kafka.errors import NotSent
 from kafka_coord.renewed import Renewed
-from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame, take_frame
 from kafka_coord.wire.messages import Message, message
 
+RIGHTS = frozenset({29, 30, 31, 53})
+"""TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+_NOT_LEADER = 6
+"""The code of NOT_LEADER_OR_FOLLOWER."""
+
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.Protocol)
-
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_ID = "kafka-coord"
 ANSWER_S = 30.0
@@ -42,6 +46,43 @@ _SASL_AUTHENTICATE = 1
 _LIFETIME_USED = 0.8
 """The part of a session's lifetime after which a connection is replaced. Kafka's clients do so after 0.85 to 0.95."""
 _TRIES = 2
+
+
+class LeadsNoMore(BrokerError):
+    """Another broker leads the partition, as after a planned stop of this one, or soon will."""
+
+
+class NotSent(BrokerError):
+    """No byte of the request was sent, so it has had no effect."""
+
+
+class RightMissing(BrokerError):
+    """The broker denies this instance a right that it needs. ``code`` is the broker's error."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(f"{reason}: {named(code)}")
+        self.code = code
+
+
+def failure(what: str, code: int) -> BrokerError:
+    """Returns the error for a request that the broker answered with ``code``. ``what`` says what could not be done."""
+    if code in RIGHTS:
+        return RightMissing(what, code)
+    return (LeadsNoMore if code == _NOT_LEADER else BrokerError)(f"{what}: {named(code)}")
+
+
+def only(found: Sequence[T], what: str) -> T:
+    """Returns the one element that a response holds about the one thing that was asked for. Raises
+    :class:`BrokerError` if the response holds none or several. ``what`` says of what, in the plural."""
+    if len(found) != 1:
+        raise BrokerError(f"the response describes {len(found)} {what}, although one was asked for")
+    return found[0]
+
+
+def of_group(groups: Sequence[T], group: str) -> T:
+    """Returns what a response holds about ``group``, among its ``groups``. Raises :class:`BrokerError` if the response
+    does not hold it once."""
+    return only([one for one in groups if getattr(one, "group_id", None) == group], f"groups {group!r}")
 
 
 class Unwritten(ConnectionError):

@@ -17,13 +17,12 @@ from kafka_coord.grouplog.records import Claim, Entry, GroupEntry, OffsetEntry, 
 from kafka_coord.grouplog.term import TOPIC, is_reserved, term_of
 from kafka_coord.groups.group import Document
 from kafka_coord.kafka.client import run_with
-from kafka_coord.kafka.cluster import Address, ClusterClient
-from kafka_coord.kafka.log_reader import PartitionReader
+from kafka_coord.kafka.cluster import Address, ClusterClient, PartitionReader
 from kafka_coord.model import CommittedOffset
 from kafka_coord.monitor.audit.report import Findings, Rule, clock_time
 from kafka_coord.wire.batches import Batch, LogRecord
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.consumer_protocol import subscribed_topics
-from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from ssl import SSLContext
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.monitor.lag_metrics import LagSampler
     from kafka_coord.renewed import Renewed
+
+MOST_TOLD = 20
+"""The maximum number of stuck groups that a health response names."""
+STUCK_S = 30.0
+"""A thread that has not completed a step for this many seconds counts as hung. An idle thread completes a step at least
+once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take half
+this time."""
 
 
 class ServiceCollector:
@@ -74,8 +82,6 @@ class ServiceCollector:
         if self._gateway is not None:
             yield from _of_gateway(self._gateway)
         if self._kafka is not None:
-            from kafka_coord.monitor.kafka_metrics import of_kafka
-
             yield from of_kafka(self._kafka)
         if self._lags is not None:
             yield from self._lags.collect()
@@ -193,14 +199,6 @@ def _presences(gateway: Gateway | None, kafka: KafkaListener | None) -> list[dic
     return [asdict(presence) for presence in (*sockets, *clients)]
 
 
-MOST_TOLD = 20
-"""The maximum number of stuck groups that a health response names."""
-STUCK_S = 30.0
-"""A thread that has not completed a step for this many seconds counts as hung. An idle thread completes a step at least
-once a second. The longest steps (a plan for 100,000 partitions, or a request that ZooKeeper does not answer) take half
-this time."""
-
-
 def health(
     service: CoordinatorService, store: Store, gateway: Gateway | None = None, threads: Sequence[Thread] = ()
 ) -> tuple[bool, dict[str, Any]]:
@@ -293,3 +291,102 @@ class MetricsServer(Exposition):
             tls=tls,
             host_names=host_names,
         )
+
+
+def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
+    """Yields the metrics of the listener for Kafka clients, and those of the groups log."""
+    from kafka_coord.frontends.kafka.managed import classic, heartbeats  # loaded only where there is a listener
+
+    statistics = listener.clients.statistics
+    yield gauge("kafka_connections", "Open Kafka client connections.", len(listener.clients))
+    yield gauge(
+        "kafka_kept_bytes",
+        "Memory for incomplete requests and unsent responses of all Kafka clients. Above serve.kafka_queued_max_bytes, "
+        "the instance closes connections.",
+        listener.clients.kept_bytes,
+    )
+    yield counter("kafka_accepted_connections", "Accepted Kafka client connections.", statistics.accepted)
+    yield counter(
+        "kafka_refused_connections",
+        "Connections refused because there were too many (serve.kafka_max_connections).",
+        statistics.refused,
+    )
+    yield counter(
+        "kafka_closed_connections",
+        "Connections that this instance closed. The log says why.",
+        statistics.closed,
+    )
+    yield counter("kafka_received_bytes", "Bytes received from Kafka clients.", statistics.received_bytes)
+    yield counter("kafka_sent_bytes", "Bytes sent to Kafka clients.", statistics.sent_bytes)
+    yield histogram(
+        "kafka_request_seconds",
+        "Time from the complete request to the complete response, including waits, like Kafka's TotalTimeMs: Fetch "
+        "waits for records, JoinGroup for the group, Heartbeat and ConsumerGroupHeartbeat for changes. To judge the "
+        "instance, use requests that do not wait, such as OffsetCommit.",
+        statistics.answered,
+        "request",
+    )
+    yield labelled(
+        CounterMetricFamily,
+        "kafka_errors",
+        "Error codes in this instance's own responses (not the broker's). Some are normal while a group rebalances "
+        "(REBALANCE_IN_PROGRESS) or moves to another instance (NOT_COORDINATOR).",
+        "request error",
+        dict(statistics.errors),
+    )
+    presences = listener.managed.presences()
+    members = Counter(one.protocol for one in presences)
+    yield labelled(
+        GaugeMetricFamily,
+        "kafka_managed_members",
+        "Members of managed groups that connect to this instance with a Kafka client.",
+        "protocol",
+        {(protocol,): members[protocol] for protocol in (heartbeats.PROTOCOL, classic.PROTOCOL)},
+    )
+    held = sum(one.held_ms is not None for one in presences)
+    yield gauge(
+        "kafka_held_requests",
+        "Requests from members of managed groups that this instance holds until it has news for the member. "
+        "An idle member has one held request.",
+        held,
+    )
+    yield from _of_log(listener)
+
+
+_LOG_GAUGES = (
+    (
+        "term",
+        "term",
+        "The term in which this instance coordinates the partition. All instances together export one series for each "
+        "partition.",
+    ),
+    ("load_seconds", "figures.load_s", "Time to claim and load the partition, during which its groups had to wait."),
+    ("loaded_records", "figures.loaded_records", "Records loaded at the start of this term."),
+)
+_LOG_COUNTERS = (
+    (
+        "appends",
+        "figures.appends",
+        "Batches written in this term. To get averages, divide the records and the seconds by this.",
+    ),
+    ("appended_records", "figures.records", "Records written in this term."),
+    ("append_seconds", "figures.append_s", "Total time that batches took to reach all in-sync replicas."),
+)
+"""For each metric by log partition: its name, the attribute of :class:`LogTerm`, and the help text."""
+
+
+def _of_log(listener: KafkaListener) -> Iterator[Metric]:
+    """Yields metrics by log partition. A partition without a term here is coordinated by a different instance or by
+    none. The counters restart with each term."""
+    manager = listener.manager
+    terms = sorted(dict(manager.terms).items())
+    for kind, metrics in ((GaugeMetricFamily, _LOG_GAUGES), (CounterMetricFamily, _LOG_COUNTERS)):
+        for name, attribute, text in metrics:
+            values = {(str(partition),): attrgetter(attribute)(one) for partition, one in terms}
+            yield labelled(kind, f"kafka_log_{name}", text, "partition", values)
+    yield gauge(
+        "kafka_log_loading_partitions",
+        "Partitions being claimed or loaded. Meanwhile, their groups have to wait.",
+        len(manager.loading),
+    )
+    yield gauge("kafka_groups", "Client-assigned groups that this instance coordinates.", len(manager.groups()))

@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from kafka_coord.errors import KafkaCoordError
 from kafka_coord.wire.definition import FIXED, NO_VERSIONS, Definition, Field, Struct
-from kafka_coord.wire.errors import BadMessage
 
 MAX_ELEMENTS = 100_000
 """The maximum number of elements of an array in a request. An element of only three bytes takes a hundred times as much
@@ -27,6 +27,10 @@ Decode = Callable[[bytes, int], tuple[Any, int]]
 """Decodes the message that begins at a position in the bytes. Returns the message and the position where it ends."""
 Encode = Callable[[Any, bytearray], None]
 """Encodes a message and appends it to the bytes."""
+
+
+class BadMessage(KafkaCoordError):
+    """The bytes are not the expected message, or this version of a message cannot carry a value."""
 
 
 class Record:

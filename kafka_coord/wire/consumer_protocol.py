@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.messages import message
 
 MAX_BYTES = 1 << 20

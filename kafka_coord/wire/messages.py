@@ -37,7 +37,7 @@ class Message:
         return self._classes[name]
 
     def decode(self, data: bytes, version: int, at: int = 0) -> Any:
-        """Decodes the message that begins at ``at``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        """Decodes the message that begins at ``at``. Raises :class:`~kafka_coord.wire.compiler.BadMessage`."""
         return self.decode_at(data, version, at)[0]
 
     def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
@@ -48,7 +48,7 @@ class Message:
         return decode(data, at)
 
     def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
-        """Appends the message to ``out`` and returns ``out``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        """Appends the message to ``out`` and returns ``out``. Raises :class:`~kafka_coord.wire.compiler.BadMessage`."""
         encode = self._encoders.get(version)
         if encode is None:
             encode = self._encoders[version] = Encoders(self._definition, self._classes, version).message()

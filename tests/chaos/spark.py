@@ -25,8 +25,8 @@ from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import KAFKA_PREFIX, SourceOptions
 from kafka_coord.spark.session import spark_session
 from kafka_coord.spark.sinks import ParquetTable
+from kafka_coord.spark.sinks.batches import BetweenBatches
 from kafka_coord.spark.source import GroupStreamReader, KafkaCoordSource
-from kafka_coord.spark.stopping import BetweenBatches
 from tests.chaos.journal import ConsumerWriter
 from tests.chaos.judge.tables import TABLES
 from tests.chaos.logins import login

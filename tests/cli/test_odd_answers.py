@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.term import PARTITIONS
-from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.kafka.errors import of_group
+from kafka_coord.kafka.connection import BrokerConnection, of_group
 from kafka_coord.monitor.dashboard.operating import Operating
 from kafka_coord.monitor.dashboard.site import Site
 from kafka_coord.wire.frames import RequestHeader, request_frame

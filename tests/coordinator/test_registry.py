@@ -1,6 +1,6 @@
 """Tests of ``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``."""
 
-from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.memory import GroupRegistry
 from kafka_coord.model import Member, Subscription
 
 

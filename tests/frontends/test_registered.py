@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kafka_coord.frontends.kafka.registered import READ_AGAIN_S, RegisteredInstances
+from kafka_coord.frontends.kafka.instances import READ_AGAIN_S, RegisteredInstances
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import InstanceRegistration
 from tests.waiting import eventually

@@ -9,18 +9,16 @@ from typing import Any
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.frontends.kafka.access import BrokerAccess
-from kafka_coord.frontends.kafka.clients import Clients
+from kafka_coord.frontends.kafka.clients import ClientLimits, Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.limits import ClientLimits
-from kafka_coord.frontends.kafka.patches import Patches, patch_api_versions
-from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local
+from kafka_coord.frontends.kafka.routing import LOCAL, Patches, expects_answer, is_local, patch_api_versions
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.consumer_protocol import subscribed_topics
-from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.callers import Everything, NoManagedGroups

@@ -13,10 +13,9 @@ from random import Random
 from typing import Any
 
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.wire.compiler import Record
+from kafka_coord.wire.compiler import BadMessage, Record
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.definition import Struct, read_definition
-from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, client_software, peek, read_header
 from kafka_coord.wire.messages import Message, message
 from tests.fuzzing.odd_values import TEXTS, make_odd

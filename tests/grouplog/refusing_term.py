@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from kafka_coord.grouplog.errors import NOT_ENOUGH_REPLICAS, AppendRefused
+from kafka_coord.grouplog.term import NOT_ENOUGH_REPLICAS, AppendRefused
 from kafka_coord.wire.batches import LogRecord
 
 

@@ -14,10 +14,9 @@ from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, Mem
 from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.grouplog import manager as manager_module
-from kafka_coord.grouplog.errors import AppendRefused
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import group_record, heard_records, read_record
-from kafka_coord.grouplog.term import TermFigures
+from kafka_coord.grouplog.term import AppendRefused, TermFigures
 from kafka_coord.wire.batches import LogRecord
 
 GROUP, SESSION_S, NOTED_AFTER_S = "delays", 120.0, 0.05

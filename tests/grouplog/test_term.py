@@ -14,10 +14,9 @@ import pytest
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.errors import BrokerError, StoreUnavailable
 from kafka_coord.grouplog import term
-from kafka_coord.grouplog.errors import REFUSALS, AppendRefused, NotProven, TermEnded
-from kafka_coord.grouplog.term import LogTerm
-from kafka_coord.kafka import log_reader
-from kafka_coord.kafka.errors import NotSent
+from kafka_coord.grouplog.term import REFUSALS, AppendRefused, LogTerm, NotProven, TermEnded
+from kafka_coord.kafka import cluster
+from kafka_coord.kafka.connection import NotSent
 from kafka_coord.wire.batches import Batch, LogRecord
 from tests.simulation.groups.instances import sent
 from tests.simulation.groups.log import Sent
@@ -73,7 +72,7 @@ class Broker:
 @pytest.fixture(autouse=True)
 def _wire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(term, "encode_batch", sent)
-    monkeypatch.setattr(log_reader, "decode_batches", iter)
+    monkeypatch.setattr(cluster, "decode_batches", iter)
 
 
 class Played:

@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kafka_coord.errors import BrokerError
-from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.kafka.errors import NotSent
+from kafka_coord.kafka.connection import BrokerConnection, NotSent
 from kafka_coord.wire.messages import message
 
 API_VERSIONS = message("ApiVersionsRequest")()

@@ -22,12 +22,10 @@ from kafka_coord.model import Action, Broker, GroupKind, Listener, PartitionSet,
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.doctor import (
-    brokers,
     examination,
     groups,
     instances,
     kafka_clients,
-    lag,
     zookeeper,
 )
 from kafka_coord.monitor.doctor.findings import Finding
@@ -198,8 +196,8 @@ PLAIN, SECURE = Listener("PLAINTEXT", "PLAINTEXT", "h1:9092"), Listener("SSL", "
 
 def registered(found: Any, refused: Mapping[str, str] | None = None, migration: Migration = Migration.NONE) -> Checked:
     return replaced(
-        brokers,
-        lambda: brokers.check_brokers(of()),
+        instances,
+        lambda: instances.check_brokers(of()),
         read_brokers=answering(found),
         read_migration=answering(migration),
         _refusal=lambda one: (refused or {}).get(one.address, ""),
@@ -222,12 +220,12 @@ def cluster(**given: Any) -> Any:
 
 
 def elected(**given: Any) -> Checked:
-    return lambda: brokers.check_coordinator(of(clock=of(time=lambda: NOW_MS / 1000)), "zk:2181", cluster(**given))
+    return lambda: instances.check_coordinator(of(clock=of(time=lambda: NOW_MS / 1000)), "zk:2181", cluster(**given))
 
 
 def elections(count: int, age_ms: int = 1_000) -> Checked:
     made = tuple(Election(1, "h", at, NOW_MS - age_ms, NOW_MS - age_ms, "restarted") for at in range(count))
-    return lambda: brokers.check_elections(ClusterHistory(made), NOW_MS)
+    return lambda: instances.check_elections(ClusterHistory(made), NOW_MS)
 
 
 ONE = Broker(1, (PLAIN, SECURE))
@@ -378,12 +376,12 @@ def lags(verdict: Verdict, one: OffsetRow | None = None, **more: Any) -> Checked
     trend = Trend(verdict, more.pop("since_ms", NOW_MS - 720_000), None)
     hot = more.pop("hot", ())
     trends = Trends(partitions={TopicPartition("flights", 0): trend}, hot=hot)
-    return lambda: lag.check_lag(lag.Lags("delays", rows, trends, **{"members": {"c1": ""}, **more}), NOW_MS)
+    return lambda: groups.check_lag(groups.Lags("delays", rows, trends, **{"members": {"c1": ""}, **more}), NOW_MS)
 
 
 def reset(age_ms: int, change: str = "to-earliest: flights 0: 900 → 0") -> Checked:
     action = Action("reset-offsets", "alice@h", NOW_MS - age_ms, "", change)
-    return lambda: lag.check_actions({"delays": [action]}, NOW_MS)
+    return lambda: groups.check_actions({"delays": [action]}, NOW_MS)
 
 
 HOT = (Hot(TopicPartition("flights", 0), 0.99, 400.0, 11),)

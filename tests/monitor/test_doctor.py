@@ -19,8 +19,8 @@ from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFet
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
-from kafka_coord.monitor.doctor.brokers import check_elections
 from kafka_coord.monitor.doctor.groups import check_groups, check_requests
+from kafka_coord.monitor.doctor.instances import check_elections
 from kafka_coord.monitor.doctor.zookeeper import ServerFacts, check_clock, check_servers, check_speed, check_writes
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Store

@@ -14,7 +14,7 @@ from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.verbs import Contact, GroupOffsets
 from kafka_coord.model import Action, GroupKind, TopicPartition
 from kafka_coord.monitor.doctor.findings import Finding, Severity
-from kafka_coord.monitor.doctor.lag import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
+from kafka_coord.monitor.doctor.groups import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
 
 NOW_MS = 1_800_000_000_000
 EARLIER_MS = NOW_MS - 12 * 60_000

@@ -15,8 +15,8 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, port_is_free
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.monitor.doctor.brokers import check_brokers
 from kafka_coord.monitor.doctor.findings import Severity
+from kafka_coord.monitor.doctor.instances import check_brokers
 from kafka_coord.zk.brokers import Migration, read_migration
 from kafka_coord.zk.store import GetData, Store
 from tests.monitor.written import opened

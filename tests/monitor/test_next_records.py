@@ -13,7 +13,7 @@ from kafka_coord.groups.lag import STILL_MS, LagService, Next, NextRecords
 from kafka_coord.groups.lag_trend import WINDOW_MS
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import GroupKind, TopicPartition
-from kafka_coord.monitor.doctor.lag import Lags, check_lag
+from kafka_coord.monitor.doctor.groups import Lags, check_lag
 
 TP = TopicPartition("t", 0)
 OLD_MS = 10 * WINDOW_MS

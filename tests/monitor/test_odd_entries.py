@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.coordinator.cluster_history import ClusterHistoryWriter
-from kafka_coord.coordinator.history import past_decisions
+from kafka_coord.coordinator.history import ClusterHistoryWriter, past_decisions
 from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.model.histories import Election
 from kafka_coord.monitor.dashboard.timeline import Timeline

@@ -14,7 +14,7 @@ from kafka_coord.kafka.brokers import BrokerDirectory, bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import Unreadable
 from kafka_coord.monitor.doctor import Severity
-from kafka_coord.monitor.doctor.brokers import check_brokers
+from kafka_coord.monitor.doctor.instances import check_brokers
 from kafka_coord.zk import layout
 from tests.monitor.listening import listening
 from tests.monitor.written import Tree

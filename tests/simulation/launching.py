@@ -16,10 +16,10 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.decision_writer import DecisionWriter, PreparedPlan
-from kafka_coord.coordinator.first_ends import EVERY_S
 from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.coordinator.start_offsets import EVERY_S
 from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics

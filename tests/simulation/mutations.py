@@ -20,12 +20,11 @@ from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.consumer.stream_partitions import FetchedRuns, HeldPartition
 from kafka_coord.coordinator import decision_writer, group_reader, image, start_offsets
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.first_ends import FirstEnds
 from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.offset_expiry import Expiration
 from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.start_offsets import StartOffsets, read_start_offsets
+from kafka_coord.coordinator.start_offsets import FirstEnds, StartOffsets, read_start_offsets
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import MembershipMachine
 from kafka_coord.frontends.members.machine.stimuli import MemberWritten

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from msgspec import structs
 
-from kafka_coord.cli import candidates
+from kafka_coord.cli import completion
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.opening import open_cluster, open_groups
 from kafka_coord.cli.options import (
@@ -218,7 +218,7 @@ def resume(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str
 @click.option(
     "--assignor",
     metavar="NAME",
-    shell_complete=candidates.assignors,
+    shell_complete=completion.assignors,
     help="The assignor: range, roundrobin, sticky, weighted, an installed one, or 'default'.",
 )
 @click.option(

@@ -7,9 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
 from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
-from kafka_coord.coordinator.assignors.kept_partitions import components, kept_shares
+from kafka_coord.coordinator.assignors.kept_partitions import components, fill_quotas, kept_shares, proportional_quotas
 from kafka_coord.coordinator.assignors.load_balancing import balance_loads
-from kafka_coord.coordinator.assignors.quotas import fill_quotas, proportional_quotas
 from kafka_coord.model import PartitionSet, TopicPartition
 
 

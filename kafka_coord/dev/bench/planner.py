@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, built_in_assignors
-from kafka_coord.coordinator.gc_tuning import collecting_rarely
 from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.service import collecting_rarely
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.model import Assignment, Ledger, Member, Observation, PartitionSet, Subscription, TopicInfo

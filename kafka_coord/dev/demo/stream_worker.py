@@ -16,8 +16,8 @@ from kafka_coord.dev.demo.queries import LIGHT
 from kafka_coord.dev.demo.worker import Work, run_worker
 from kafka_coord.errors import ConsumerError
 from kafka_coord.spark.session import find_java, spark_session
+from kafka_coord.spark.sinks.batches import BetweenBatches
 from kafka_coord.spark.source import SHORT_NAME
-from kafka_coord.spark.stopping import BetweenBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from kafka_coord.errors import ConsumerError, RequestRefused, SettingsError
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.spark.sinks import ParquetTable
+from kafka_coord.spark.sinks.batches import BetweenBatches
 from kafka_coord.spark.sinks.files import local_directory
 from kafka_coord.spark.source import SHORT_NAME
-from kafka_coord.spark.stopping import BetweenBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

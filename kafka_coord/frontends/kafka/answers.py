@@ -11,7 +11,7 @@ from kafka_coord.classic_groups.heartbeat_hold import LIBRDKAFKA
 from kafka_coord.frontends.kafka.group import Described, Listed
 from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.frontends.kafka.managed.heartbeats import HeartbeatAnswer
-from kafka_coord.frontends.kafka.managed.topic_ids import grouped
+from kafka_coord.frontends.kafka.managed.topics import grouped
 from kafka_coord.model import CommittedOffset
 from kafka_coord.wire.messages import message
 

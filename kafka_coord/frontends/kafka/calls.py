@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.access import Access
+from kafka_coord.frontends.kafka.access import Access, described
 from kafka_coord.frontends.kafka.group import ConsumerBeat, GroupError, Who
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE_FOR_NOW
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS
-from kafka_coord.frontends.kafka.principals import described
 from kafka_coord.wire.frames import RequestHeader
 
 _WITH_IDS_OF_CLIENTS = 1
@@ -38,7 +37,7 @@ class Caller(typing.Protocol):
 
     @property
     def principal(self) -> str:
-        """The client's principal, as in Kafka's ACLs. See :mod:`kafka_coord.frontends.kafka.principals`."""
+        """The client's principal, as in Kafka's ACLs. See :mod:`kafka_coord.frontends.kafka.access`."""
 
     @property
     def software(self) -> str:

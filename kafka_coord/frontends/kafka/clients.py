@@ -1,15 +1,21 @@
-"""Limits the number of a listener's connections and their memory, and logs refused and closed connections."""
+"""The connections of a listener's clients: their limits, what the listener has counted, and what happens when a limit
+is reached. The instance then pauses reading, or refuses or closes connections, and logs that."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import Counter
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from kafka_coord.frontends.kafka.limits import ClientLimits
-from kafka_coord.frontends.kafka.statistics import Statistics
+from kafka_coord.classic_groups.errors import CODES
+from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.frontends.listening import OTHER_DESCRIPTORS, allow_descriptors, allowed_descriptors
+from kafka_coord.model.durations import Durations
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.broker_end import BrokerEnd
@@ -17,6 +23,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+OTHER = "Other"
+NAMES = {
+    0: "Produce",
+    1: "Fetch",
+    2: "ListOffsets",
+    3: "Metadata",
+    17: "SaslHandshake",
+    18: "ApiVersions",
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    22: "InitProducerId",
+    24: "AddPartitionsToTxn",
+    26: "EndTxn",
+    32: "DescribeConfigs",
+    36: "SaslAuthenticate",
+    60: "DescribeCluster",
+} | {api_key: name for api_key, (name, _) in LOCAL.items()}
+"""The names of the requests that are counted separately, by API key. All others are counted together, since a client
+could invent any number of API keys."""
+_PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
 SMALL_BYTES = 16 << 10
 """Connections that buffer at most this many bytes are closed to free memory only if there are no larger ones."""
 MOST_LINES = 50
@@ -28,6 +54,103 @@ ANSWERED_WITHIN_S = 2.0
 CLOSING_S = 5.0
 """How long a connection that is being closed has to deliver its last bytes, in seconds."""
 _CHECK_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """The limits on connections, bytes and time. Where Kafka has the same limit, the default is Kafka's."""
+
+    max_connections: int = 10_000
+    max_connections_per_ip: int | None = None
+    """``None`` means three quarters of :attr:`max_connections`, which leaves room for other addresses unless the limit
+    on open files is lower."""
+    max_request_bytes: int = 100 << 20
+    """The limit for any request (``socket.request.max.bytes``). It also applies to requests for the broker, although
+    they are never buffered whole."""
+    max_group_request_bytes: int = 8 << 20
+    """The limit for JoinGroup and SyncGroup, which contain the members' metadata and are buffered whole."""
+    max_other_request_bytes: int = 1 << 20
+    """The limit for every other request that this instance answers."""
+    max_in_flight: int = 1_000
+    """Reading from a connection pauses while this many of its requests are unanswered."""
+    max_answer_bytes: int = 1 << 20
+    """Reading from a connection pauses while more than this many bytes of its responses are unsent."""
+    max_kept_bytes: int = 256 << 20
+    """The limit for all connections together, like ``queued.max.request.bytes``. It counts requests that have not fully
+    arrived or are being answered, and responses that clients have not read."""
+    first_request_s: float = 30.0
+    """The time limit for a new client to complete the TLS handshake and send its first request, in seconds."""
+    request_s: float = 60.0
+    """The time limit for a request to arrive completely: this many seconds, plus one second for every
+    :attr:`slowest_bytes_a_second` bytes."""
+    slowest_bytes_a_second: int = 16 << 10
+    idle_s: float = 600.0
+    """How long a client may go without sending a request or reading its responses, in seconds
+    (``connections.max.idle.ms``)."""
+
+    def connections(self) -> int:
+        """Returns the maximum number of open connections. Each may need a second descriptor for its connection to the
+        broker."""
+        return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
+
+    def allow_descriptors(self) -> None:
+        """Raises this process's limit on open files to what all connections need, or as close to that as possible."""
+        allow_descriptors(2 * self.max_connections + OTHER_DESCRIPTORS)
+
+    def connections_per_ip(self) -> int:
+        if self.max_connections_per_ip is not None:
+            return self.max_connections_per_ip
+        return max(1, self.max_connections * 3 // 4)
+
+    def overdue_check_s(self) -> float:
+        """Returns how often to check for overdue connections, in seconds."""
+        return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """The counters of one listener."""
+
+    answered: dict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
+    """The seconds from a request to its complete response, by request name. Like the broker's TotalTimeMs, they include
+    waits."""
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The number of this instance's own error responses, by request name and error name."""
+    accepted: int = 0
+    refused: int = 0
+    closed: int = 0
+    """The number of connections that ended for a reason worth logging."""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+    def took(self, api_key: int, took_s: float) -> None:
+        self.answered[NAMES.get(api_key, OTHER)].add(took_s)
+
+    def told(self, name: str, answer: Any) -> None:
+        """Counts the first error in a response from this instance, if there is one."""
+        code = first_error(answer)
+        if code:
+            self.errors[name, CODES.get(code, OTHER)] += 1
+
+
+def first_error(answer: Any) -> int:
+    """Returns the first error code other than NONE in a response, at any depth, or 0 if there is none."""
+    has_code, parts = _errors_in(answer.__class__)
+    if has_code and answer.error_code:
+        return int(answer.error_code)
+    for name in parts:
+        for part in getattr(answer, name):
+            if code := first_error(part):
+                return code
+    return 0
+
+
+@cache
+def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
+    """Returns whether a message of the given type has an error code of its own, and which of its fields to search for
+    others."""
+    fields = getattr(kind, "_fields", ())
+    return "error_code" in fields, tuple(name for name in _PARTS if name in fields)
 
 
 class Clients:

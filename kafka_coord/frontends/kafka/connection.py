@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.heartbeat_hold import AutoCommits
 from kafka_coord.errors import BrokerError
-from kafka_coord.frontends.kafka.access import Access
-from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
-from kafka_coord.frontends.kafka.clients import CLOSING_S
-from kafka_coord.frontends.kafka.principals import (
+from kafka_coord.frontends.kafka.access import (
     ANONYMOUS,
     UNKNOWN,
+    Access,
     principal_of_login,
 )
+from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
+from kafka_coord.frontends.kafka.clients import CLOSING_S
 from kafka_coord.frontends.kafka.routing import (
     FETCH,
     HEARTBEAT,
@@ -44,7 +44,7 @@ from kafka_coord.frontends.kafka.routing import (
     is_local,
 )
 from kafka_coord.frontends.listening import Handshakes
-from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from kafka_coord.frontends.kafka.calls import (
     who,
 )
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.clients import Statistics
 from kafka_coord.frontends.kafka.conversions import Conversions
 from kafka_coord.frontends.kafka.group import (
     BEATS,
@@ -54,11 +55,10 @@ from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
 from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.views import GroupView, described, topics_of
 from kafka_coord.frontends.kafka.routing import LOCAL
-from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.model import CommittedOffset
 from kafka_coord.model.names import is_legal
-from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import answer_frame, read_header
 from kafka_coord.wire.messages import message
 

@@ -2,37 +2,43 @@
 
 :class:`Instances` asks the broker beside this instance, whose listener advertises the instances' addresses unless
 ``--kafka-rewrite`` is set. No instance is named while it refuses clients or after its ZooKeeper session has ended: the
-broker does not know whether the instance beside another broker is running.
+broker does not know whether the instance beside another broker is running. :class:`RegisteredInstances` does: an
+instance that serves Kafka clients has a znode that names the endpoint ``kafka``, until its ZooKeeper session ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
-from kafka_coord.errors import BrokerError
-from kafka_coord.frontends.kafka.registered import Address
+from kafka_coord.errors import BrokerError, MalformedValue, NoNode, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
-from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.kafka.errors import RIGHTS, RightMissing, only
+from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, only
+from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import json_fields as fields
+from kafka_coord.settings import host_and_port
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store, WatchEvent
 
-Node = tuple[int, str, int]
-"""Broker id, host, port."""
+log = logging.getLogger(__name__)
 
-_METADATA, _CREATE_TOPICS = 4, 2
-"""The versions of Metadata and CreateTopics. Every broker from 0.11 to 3.9 supports them."""
+Address = tuple[str, int]
+READ_AGAIN_S = 5.0
+"""How often to read the znodes even though no watch has fired, in seconds."""
+_UNWATCHED_S = 0.5
+"""How often to read them while there is no watch."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
-_FRESH_FOR_S, _FRESH_WITHIN_S = 0.05, 1.0
 _DISAGREES_FOR_S = 5.0
 """For how long a move may keep the leader and the last claimant of a partition apart, in seconds."""
-_TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
     "cleanup.policy": "compact",
@@ -40,6 +46,76 @@ _LOG_SETTINGS = {
     "segment.bytes": str(100 << 20),
     "unclean.leader.election.enable": "false",
 }
+
+
+class RegisteredInstances:
+    """Keeps the addresses of the registered instances up to date. Use only on the event loop.
+
+    While ZooKeeper does not answer, the last known addresses remain valid, because no session ends without ZooKeeper.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.addresses: Mapping[int, Address | None] = {}
+        """The host and port where each instance serves Kafka clients, by broker id. ``None`` if the znode of a running
+        instance cannot be read."""
+
+    async def follow(self) -> None:
+        """Reads the addresses whenever a registration begins, changes or ends. Runs until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        news = asyncio.Event()
+
+        def changed(_event: WatchEvent) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(news.set)
+
+        while True:
+            news.clear()
+            pause_s = READ_AGAIN_S
+            try:
+                found, is_watched = await asyncio.to_thread(read_addresses, self._store, changed)
+                if not is_watched:
+                    pause_s = _UNWATCHED_S
+                self.addresses = found
+            except StoreUnavailable as error:
+                log.debug("cannot read which instances are registered: %s; retrying", error)
+                pause_s = _UNWATCHED_S
+            except Exception:
+                log.exception("cannot read which instances are registered (this is a bug); retrying")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await news.wait()
+
+
+def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple[dict[int, Address | None], bool]:
+    """Returns the addresses where the registered instances serve Kafka clients, by broker id, and whether a watch is
+    set, which calls ``changed`` when an instance is added, removed or written. Raises :class:`StoreUnavailable`."""
+    try:
+        names = store.children(layout.COORDINATORS, changed)
+    except NoNode:
+        return {}, False
+    addresses: dict[int, Address | None] = {}
+    for name in names:
+        path = f"{layout.COORDINATORS}/{name}"
+        try:
+            info = CoordinatorInfo.from_json(fields.load(store.get(path, changed).data, path), path)
+            if "kafka" in info.endpoints:
+                addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
+        except NoNode:
+            continue
+        except (MalformedValue, ValueError):
+            if name.isdecimal():
+                addresses[int(name)] = None
+    return addresses, True
+
+
+Node = tuple[int, str, int]
+"""Broker id, host, port."""
+
+_METADATA, _CREATE_TOPICS = 4, 2
+"""The versions of Metadata and CreateTopics. Every broker from 0.11 to 3.9 supports them."""
+_FRESH_FOR_S, _FRESH_WITHIN_S = 0.05, 1.0
+_TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 
 
 async def _unknown(_partition: int) -> None:

@@ -24,22 +24,19 @@ from kafka_coord.errors import (
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
 from kafka_coord.frontends.kafka.claims import Claimants, Readiness, claim_term, is_current_term, report_right
-from kafka_coord.frontends.kafka.clients import Clients
+from kafka_coord.frontends.kafka.clients import ClientLimits, Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
-from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.limits import ClientLimits
+from kafka_coord.frontends.kafka.instances import Instances, RegisteredInstances
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
-from kafka_coord.frontends.kafka.patches import Patches
-from kafka_coord.frontends.kafka.registered import RegisteredInstances
+from kafka_coord.frontends.kafka.routing import Patches
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.frontends.listening import Handshakes
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
-from kafka_coord.kafka.connection import BrokerConnection, connect
-from kafka_coord.kafka.errors import LeadsNoMore, NotSent, RightMissing
+from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, NotSent, RightMissing, connect
 from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention
 from kafka_coord.renewed import Renewed

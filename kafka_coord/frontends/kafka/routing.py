@@ -1,11 +1,25 @@
-"""Decides which requests this instance answers, and in which versions. The broker answers all others."""
+"""Decides which requests this instance answers, and in which versions, and changes some of the broker's responses on
+their way to a client. The broker answers all other requests. Does no I/O.
+
+ApiVersions always advertises this instance's own versions of the requests that it answers. Metadata, DescribeCluster,
+and the new leaders in Produce and Fetch (KIP-951) never name a broker whose instance is not running. While every
+instance runs at the address that its broker advertises, these responses pass unchanged.
+
+With ``--kafka-rewrite``, they contain the instances' addresses instead of the brokers', and ApiVersions omits the
+versions of Produce and Fetch that name leaders: each of these responses would have to be read as a whole.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.definition import Versions
-from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import peek, read_header
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.frames import API_VERSIONS, answer_start, peek, read_header
+from kafka_coord.wire.messages import Message, message
 
 PRODUCE, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 1, 17, 36
 OFFSET_COMMIT, HEARTBEAT = 8, 12
@@ -41,6 +55,17 @@ SASL_HANDSHAKE_VERSION = 1
 """The lowest supported version. After version 0, the client sends bytes without a header, so later requests could not
 be recognized. Version 0 is still advertised, because librdkafka assumes that a broker without it does not support the
 handshake at all."""
+METADATA, DESCRIBE_CLUSTER = 3, 60
+_TOPIC_IDS = 10
+"""The first version of Metadata with topic ids. Brokers have supported it since 2.8."""
+_LEADER_NOT_AVAILABLE = 5
+_NO_LEADER = -1
+MOST_WITH_REWRITE = {
+    PRODUCE: 9,
+    FETCH: 15,
+    METADATA: message("MetadataResponse").versions.last,
+    DESCRIBE_CLUSTER: message("DescribeClusterResponse").versions.last,
+}
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
@@ -73,3 +98,126 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
 def is_local(api_key: int, version: int) -> bool:
     """Returns whether this instance answers the request, even if only to refuse its version."""
     return api_key in LOCAL and not (api_key == 9 and version == 0)
+
+
+_KIP_848 = frozenset({68, 69})
+Patch = Callable[[bytes, int], bytes]
+"""Maps a response's frame and version to the frame to pass on. Raises :class:`BadMessage`."""
+Addresses = Callable[[], Mapping[int, tuple[str, int]] | None]
+"""Returns the host and port of the running instance beside each broker, by broker id, or ``None`` if the brokers'
+responses need no change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """A response that names brokers in the versions from ``first`` on. ``rename`` puts the instances' addresses into
+    it, and returns whether it has changed anything."""
+
+    name: str
+    first: int
+    rename: Callable[[Any, Mapping[int, tuple[str, int]]], bool]
+
+
+class Patches:
+    """The patches of one listener. ``addresses`` are the instances' addresses. With ``rewrites``, the brokers do not
+    advertise them, so every response that names a broker must be changed."""
+
+    def __init__(self, addresses: Addresses = lambda: None, *, rewrites: bool = False) -> None:
+        self._addresses, self._rewrites = addresses, rewrites
+
+    def get(self, api_key: int, version: int) -> Patch | None:
+        """Returns the patch for a response that is about to be passed on, or ``None`` if it passes unchanged."""
+        if api_key == API_VERSIONS:
+            return self._api_versions
+        naming = _NAMING.get(api_key)
+        if naming is None or version < naming.first:
+            return None
+        known = self._addresses()
+        if not self._rewrites and version not in message(naming.name).versions:
+            return None  # a version that this instance cannot change
+        if known is None:
+            return None
+        return lambda frame, version: _with_instances(naming, frame, version, known)
+
+    def _api_versions(self, frame: bytes, version: int) -> bytes:
+        return patch_api_versions(frame, version, MOST_WITH_REWRITE if self._rewrites else None)
+
+
+def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
+    """Returns an ApiVersions response in which this instance's ranges replace the broker's, and ``most`` limits the
+    other ranges. Leaves an error response unchanged, because it always has version 0."""
+    form = message("ApiVersionsResponse")
+    start = answer_start(form, version)
+    if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
+        return frame
+    answer = form.decode(frame, version, start)
+    entry = form.struct("ApiVersion")
+    ranges: dict[int, Any] = {one.api_key: one for one in answer.api_keys if one.api_key not in GROUPS_OF_LATER}
+    has_topic_ids = METADATA in ranges and ranges[METADATA].max_version >= _TOPIC_IDS
+    for api_key, (_, versions) in LOCAL.items():
+        if api_key not in ranges and not (api_key in _KIP_848 and has_topic_ids):
+            continue  # the broker is too old for this request, so clients do not expect it
+        first = 0 if api_key == 9 else versions.first
+        ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
+    for api_key, last in (most or {}).items():
+        if api_key in ranges:
+            ranges[api_key].max_version = min(ranges[api_key].max_version, last)
+    answer.api_keys = tuple(ranges.values())
+    return _encoded(form, answer, version, frame[:start])
+
+
+def _with_instances(naming: _Naming, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]) -> bytes:
+    """Returns the response with the instances' addresses instead of the brokers'."""
+    form = message(naming.name)
+    if version not in form.versions:
+        raise BadMessage(f"cannot replace the brokers' addresses in {naming.name}: version {version} is not supported")
+    start = answer_start(form, version)
+    answer = form.decode(frame, version, start)
+    return _encoded(form, answer, version, frame[:start]) if naming.rename(answer, addresses) else frame
+
+
+def _rename_brokers(id_field: str, answer: Any, addresses: Mapping[int, tuple[str, int]]) -> bool:
+    """Omits brokers without an instance: clients that connect to them would bypass the instances, or reach nobody. As
+    in Kafka, a partition whose leader is omitted has no leader."""
+    answer.brokers = _renamed(answer.brokers, id_field, addresses)
+    for topic in getattr(answer, "topics", ()):
+        for partition in topic.partitions:
+            if partition.leader_id >= 0 and partition.leader_id not in addresses:
+                partition.leader_id, partition.error_code = _NO_LEADER, partition.error_code or _LEADER_NOT_AVAILABLE
+    return True
+
+
+def _rename_leaders(partitions: str, answer: Any, addresses: Mapping[int, tuple[str, int]]) -> bool:
+    """As :func:`_rename_brokers`, for the leaders that a response names because they have changed. A client that is not
+    told the new leader asks for it, as with a broker before 3.7."""
+    unnamed = [
+        partition
+        for topic in answer.responses
+        for partition in getattr(topic, partitions)
+        if partition.current_leader.leader_id >= 0 and partition.current_leader.leader_id not in addresses
+    ]
+    for partition in unnamed:
+        partition.current_leader.leader_id = partition.current_leader.leader_epoch = _NO_LEADER
+    named = answer.node_endpoints
+    answer.node_endpoints = _renamed(named, "node_id", addresses)
+    return bool(unnamed or named)
+
+
+def _renamed(nodes: Iterable[Any], id_field: str, addresses: Mapping[int, tuple[str, int]]) -> tuple[Any, ...]:
+    known = [node for node in nodes if getattr(node, id_field) in addresses]
+    for node in known:
+        node.host, node.port = addresses[getattr(node, id_field)]
+    return tuple(known)
+
+
+def _encoded(form: Message, answer: Any, version: int, start: bytes) -> bytes:
+    return bytes(form.encode(answer, version, bytearray(start)))
+
+
+_NAMING = {
+    METADATA: _Naming("MetadataResponse", 0, partial(_rename_brokers, "node_id")),
+    DESCRIBE_CLUSTER: _Naming("DescribeClusterResponse", 0, partial(_rename_brokers, "broker_id")),
+    PRODUCE: _Naming("ProduceResponse", 10, partial(_rename_leaders, "partition_responses")),
+    FETCH: _Naming("FetchResponse", 16, partial(_rename_leaders, "partitions")),
+}
+"""The responses that name brokers, by API key."""

@@ -62,8 +62,7 @@ from kafka_coord.monitor.dashboard.group_rows import AT_ONCE, RECENT_MS, GroupRo
 from kafka_coord.monitor.dashboard.timeline import Timeline
 from kafka_coord.monitor.doctor import Finding, LagSight, Severity, examine, examine_group
 from kafka_coord.monitor.doctor.findings import FindingDocument, info
-from kafka_coord.monitor.doctor.groups import unreadable_finding
-from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
+from kafka_coord.monitor.doctor.groups import Lags, check_actions, check_lag, unreadable_finding
 from kafka_coord.monitor.doctor.zookeeper import ServerFacts, check_access
 from kafka_coord.zk.store import Store
 

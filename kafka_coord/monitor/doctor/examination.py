@@ -19,11 +19,10 @@ from kafka_coord.groups.requests import read_requests
 from kafka_coord.groups.state import GroupSnapshot, read_groups, read_waiting
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import GroupKind, PartitionSet, Unreadable
-from kafka_coord.monitor.doctor import brokers, instances, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor import groups as of_groups
+from kafka_coord.monitor.doctor import instances, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
-from kafka_coord.monitor.doctor.lag import CHECK as LAG
-from kafka_coord.monitor.doctor.lag import Lags, check_actions, check_lag
+from kafka_coord.monitor.doctor.groups import LAG, Lags, check_actions, check_lag
 from kafka_coord.monitor.doctor.zookeeper import ServerFacts
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -71,12 +70,12 @@ def examine(
     if writes:
         yield from _made("clocks", lambda: zookeeper.check_clock(store))
     yield from _made("acls", access_findings or (lambda: zookeeper.check_access(store)))
-    of_brokers = list(_made("brokers", lambda: brokers.check_brokers(store)))
+    of_brokers = list(_made("brokers", lambda: instances.check_brokers(store)))
     yield from of_brokers
     if any(one.severity is Severity.ERROR for one in of_brokers):
         lag = None  # the brokers would not answer requests for offsets
     cluster = read_cluster(store, earlier)
-    yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
+    yield from _made("coordinator", lambda: instances.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))
     now_ms = round(store.clock.time() * 1000)
     yield from _made("certificates", lambda: instances.check_certificates(cluster, now_ms))
@@ -101,7 +100,7 @@ def _check_elections(store: Store) -> Iterator[Finding]:
     try:
         found = read_cluster_history(store)
         yield from (of_groups.unreadable_finding(one) for one in found.unreadable)
-        yield from brokers.check_elections(found, round(store.clock.time() * 1000))
+        yield from instances.check_elections(found, round(store.clock.time() * 1000))
     except MalformedValue as damaged:
         yield of_groups.unreadable_finding(Unreadable(damaged.where, damaged.reason))
 

@@ -19,8 +19,8 @@ from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import duration, iso_time
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
 from kafka_coord.kafka.cluster import metadata_request
+from kafka_coord.kafka.connection import RIGHTS
 from kafka_coord.kafka.coordinators import Ask
-from kafka_coord.kafka.errors import RIGHTS
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.json_fields import decimal

@@ -1,7 +1,10 @@
-"""A micro-batch in terms of offsets: the ranges that it covers, its rows that are not stored yet, and its key."""
+"""A micro-batch in terms of offsets: the ranges that it covers, its rows that are not stored yet, and its key; and how
+a query stops between two of them, so that no later owner rereads a record."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -13,6 +16,7 @@ from kafka_coord.spark.ranges import OffsetRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 KEY_COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint"}
 """The columns that identify a record, with the names and types of Spark's Kafka source."""
@@ -20,6 +24,8 @@ KEY_COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint"}
 _MOST_IN_A_CONDITION = 100
 
 ForeachBatch = Callable[["DataFrame", int], None]
+_POLL_S = 0.05
+_IDLE_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +120,52 @@ def _within(topic: str, partition: int, start: int, end: int) -> Column:
         & (f.col("offset") >= start)
         & (f.col("offset") < end)
     )
+
+
+class BetweenBatches:
+    """Wraps a function for ``foreachBatch`` so that its query can be stopped cleanly.
+
+    ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has notified
+    the source. The next owner of the partitions would then read the records again. This class lets the running batch
+    finish. Spark marks a batch as done only when it plans the next one, so this class lets Spark plan the next batch,
+    but does not run it.
+    """
+
+    def __init__(self, each: ForeachBatch) -> None:
+        self._each = each
+        self._stopping = threading.Event()
+        self._between = threading.Event()
+        self._gone = threading.Event()
+        self._at_work = threading.Lock()
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        with self._at_work:
+            if not self._stopping.is_set():
+                return self._each(rows, batch_id)
+        self._between.set()
+        self._gone.wait(60.0)  # stop() ends the query during this wait
+        raise RuntimeError(f"micro-batch {batch_id} was not started, because the query is stopping")
+
+    def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
+        """Stops the query. Returns true if it stopped between two micro-batches, and false if the running micro-batch
+        took longer than ``timeout_s`` seconds. May also be called for a query that has already ended.
+        """
+        self._stopping.set()
+        try:
+            return self._await_between(query, time.monotonic() + timeout_s)
+        finally:
+            self._gone.set()
+            query.stop()
+
+    def _await_between(self, query: StreamingQuery, deadline: float) -> bool:
+        idle = 0
+        while query.isActive and time.monotonic() < deadline:
+            if self._between.wait(_POLL_S):
+                return True
+            status = query.status
+            # If no data is available and no batch is running, Spark has asked the source for new records and got none.
+            # That request also told the source that all earlier batches are done.
+            idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
+            if idle >= _IDLE_LOOKS:
+                return True
+        return not query.isActive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_coord.frontends.kafka.listener import KafkaListener
-from kafka_coord.monitor.kafka_metrics import of_kafka
+from kafka_coord.monitor.metrics import of_kafka
 
 REQUESTS = "kafka_coord_kafka_request_seconds"
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -8,8 +8,8 @@ import pytest
 
 from kafka_coord.errors import BrokerError, KafkaCoordError
 from kafka_coord.frontends.kafka.listener import RESTARTED_WITHIN_S, claim_failure_level
-from kafka_coord.grouplog.errors import TermEnded
-from kafka_coord.kafka.errors import LeadsNoMore, NotSent, failure
+from kafka_coord.grouplog.term import TermEnded
+from kafka_coord.kafka.connection import LeadsNoMore, NotSent, failure
 
 _NOT_LEADER, _STORAGE = 6, 56
 

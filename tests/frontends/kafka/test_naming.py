@@ -11,10 +11,8 @@ import pytest
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.groups import Groups
-from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.patches import DESCRIBE_CLUSTER, METADATA, Patches
-from kafka_coord.frontends.kafka.registered import Address
-from kafka_coord.frontends.kafka.routing import FETCH, LOCAL, PRODUCE
+from kafka_coord.frontends.kafka.instances import Address, Instances
+from kafka_coord.frontends.kafka.routing import DESCRIBE_CLUSTER, FETCH, LOCAL, METADATA, PRODUCE, Patches
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.wire.frames import answer_start

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from kafka_coord.frontends.kafka.principals import UNKNOWN, described, principal_of_login
+from kafka_coord.frontends.kafka.access import UNKNOWN, described, principal_of_login
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 

@@ -13,8 +13,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.records import read_record
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.kafka.cluster import ClusterClient
-from kafka_coord.kafka.log_reader import PartitionReader
+from kafka_coord.kafka.cluster import ClusterClient, PartitionReader
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Peer, join
 from tests.waiting import eventually

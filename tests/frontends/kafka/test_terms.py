@@ -15,14 +15,13 @@ from confluent_kafka import Producer
 from kafka_coord.dev.cluster.kafka import KafkaBroker
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError
-from kafka_coord.grouplog.errors import TermEnded
 from kafka_coord.grouplog.records import (
     CommittedOffset,
     OffsetEntry,
     keep_alive_record,
     read_record,
 )
-from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, producer_of
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, TermEnded, producer_of
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.monitor.log_audit import LogRule, audit_groups_log

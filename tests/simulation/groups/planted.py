@@ -17,10 +17,9 @@ from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroup
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
-from kafka_coord.grouplog.errors import REFUSALS, AppendRefused
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
-from kafka_coord.grouplog.term import PROOF_S, LogTerm, producer_of
+from kafka_coord.grouplog.term import PROOF_S, REFUSALS, AppendRefused, LogTerm, producer_of
 from kafka_coord.grouplog.topics import LogTopics
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 

@@ -23,7 +23,7 @@ from kafka_coord.coordinator.image import Image, Wanted, read_images
 from kafka_coord.coordinator.start_offsets import remembered
 from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists, NoNode, StoreError
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
-from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
+from kafka_coord.frontends.kafka.managed.topics import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, state_of, topics_of
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (

@@ -27,7 +27,7 @@ from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.member import Answer, KafkaMember, MemberCommit, MemberCommitted, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_name
-from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
+from kafka_coord.frontends.kafka.managed.topics import TopicIds
 from kafka_coord.frontends.kafka.managed.watching import ConversionRequests, Targets
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions

@@ -13,7 +13,7 @@ from kafka_coord.frontends.kafka.answers import OPERATIONS_NOT_ASKED
 from kafka_coord.frontends.kafka.group import Described, DescribedMember
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL
-from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
+from kafka_coord.frontends.kafka.managed.topics import TopicIds
 from kafka_coord.model import NO_PARTITIONS, PartitionSet
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
-from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
+from kafka_coord.frontends.kafka.managed.topics import TopicIds
 from kafka_coord.model import Ledger, PartitionSet
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
