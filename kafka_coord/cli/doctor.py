@@ -19,9 +19,7 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 
 @click.command()
 @click.option("--strict", is_flag=True, help="Also exit with code 10 for warnings.")
-@click.option(
-    "--all", "everything", is_flag=True, help="Also list checks without findings, as json, yaml and tsv always do."
-)
+@click.option("--all", "everything", is_flag=True, help="Also list checks without findings, as all other formats do.")
 @output_option
 @connection_options
 def doctor(strict: bool, everything: bool, output: Format) -> None:

@@ -81,11 +81,8 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
         click.echo(json.format(json.encode(document, enc_hook=_JSON_FORM), indent=2).decode())
     elif output is Format.YAML:
         click.echo(yaml_of(document), nl=False)
-    elif output is Format.TSV:
-        for line in tsv_lines(sections):
-            click.echo(line)
-    elif output is Format.CSV:
-        for line in csv_lines(sections):
+    elif output in LINES:
+        for line in LINES[output](sections):
             click.echo(line)
     elif sys.stdout.isatty():
         console = terminal()
@@ -116,6 +113,10 @@ def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
 def csv_lines(sections: Sequence[Section]) -> Iterable[str]:
     """Like :func:`tsv_lines`, but quotes the cells that need it."""
     return _separated(sections, _csv_line)
+
+
+LINES: Mapping[Format, Callable[[Sequence[Section]], Iterable[str]]] = {Format.CSV: csv_lines, Format.TSV: tsv_lines}
+"""The formats for programs that print the cells of tables."""
 
 
 def _separated(sections: Sequence[Section], line: Callable[[Iterable[str]], str]) -> Iterable[str]:

@@ -16,6 +16,7 @@ from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.opening import lag_service, open_cluster
 from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import (
+    LINES,
     Format,
     Row,
     Section,
@@ -25,7 +26,6 @@ from kafka_coord.cli.output import (
     plain_lines,
     rich_table,
     terminal,
-    tsv_lines,
     yaml_of,
 )
 from kafka_coord.coordinator.plan.reasons import counted
@@ -226,11 +226,11 @@ def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
     elif output is Format.YAML:
         click.echo("---\n" + yaml_of(document), nl=False)
     elif isinstance(frame, str):
-        click.echo(f"# {frame}" if output is Format.TSV else frame)
+        click.echo(f"# {frame}" if output in LINES else frame)
     else:
         notes = [frame.note] if frame.note else []
-        if output is Format.TSV:
-            lines = [*(f"# {clean(one)}" for one in notes), *tsv_lines(_sections(frame))]
+        if output in LINES:
+            lines = [*(f"# {clean(one)}" for one in notes), *LINES[output](_sections(frame))]
         else:
             lines = list(plain_lines(_sections(frame), [_sentence(frame), *notes]))
         click.echo("\n".join([*([] if first else [""]), *lines]))

@@ -580,6 +580,9 @@ class ManagedVerbs(GroupVerbs):
         change_settings(self.store, group, changed, by=acting.by, reason=acting.reason)
         return AnswerDocument.done("settings", group, f"settings of group {group} changed")
 
+    def create(self, group: str, acting: Acting) -> None:
+        change_settings(self.store, group, lambda same: same, by=acting.by, reason=acting.reason, create=True)
+
     def is_paused(self, group: str) -> bool | None:
         return pause_of(self.store, group, everywhere=False) is not None
 

@@ -210,6 +210,10 @@ class GroupVerbs(ABC):
         del changes
         raise self._refused("given settings", group, acting)
 
+    def create(self, group: str, acting: Acting) -> None:
+        """Creates the group, unless it exists."""
+        raise self._refused("created", group, acting)
+
     def is_paused(self, group: str) -> bool | None:
         """Returns whether the group itself is paused, or ``None`` if it cannot be."""
         del group

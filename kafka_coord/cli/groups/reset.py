@@ -19,15 +19,13 @@ from kafka_coord.cli.options import (
     kind_option,
     partitions_option,
     reason_option,
-    who,
 )
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError, Timeout
 from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.offsets import Scope, parse_scope
-from kafka_coord.groups.requests import change_settings
+from kafka_coord.groups.requests import Acting
 from kafka_coord.groups.reset import (
     FileOffsets,
     OffsetChangeDocument,
@@ -194,14 +192,13 @@ def reset_offsets(
         copied = directory.find(rule.group).committed(rule.group)[0] if rule.group else None
         choice = _Choice(rule, scope, file, copied, of_all=all_groups)
         missing = [group for group in named if directory.may_create(group, kind)]
-        new = _create(instances, missing, reason, allowed=create, execute=execute)
-        managed = directory.of(GroupKind.MANAGED)
+        managed, who_acts = directory.of(GroupKind.MANAGED), acting(reason, timeout_s)
+        new = _create(managed, missing, who_acts, allowed=create, execute=execute)
         wanted = [(group, managed if group in new else directory.find(group, kind)) for group in named]
         wanted = wanted or _every_group(directory, kind)
         for _, of_kind in wanted if pause else ():
             of_kind.require_pausable()
 
-        who_acts = acting(reason, timeout_s)
         check = partial(require_accepted, accepted=accept_notes, how="to accept the notes, add --accept-notes")
 
         def again(found: Resettable) -> Plan:
@@ -263,7 +260,7 @@ def _every_group(directory: GroupDirectory, kind: str | None) -> list[tuple[str,
 
 
 def _create(
-    instances: AskedInstances, groups: Sequence[str], reason: str, *, allowed: bool, execute: bool
+    managed: GroupVerbs, groups: Sequence[str], who_acts: Acting, *, allowed: bool, execute: bool
 ) -> Sequence[str]:
     """Creates the groups. Without ``execute``, only returns them."""
     for group in groups:
@@ -272,7 +269,7 @@ def _create(
         if not execute:
             note(f"group {group} does not exist; --execute creates it")
             continue
-        change_settings(instances.store, group, lambda found: found, by=who(), reason=reason, create=True)
+        managed.create(group, who_acts)
     return () if execute else groups
 
 

@@ -265,6 +265,8 @@ class ResetBody(TopicsBody, frozen=True):
     ) = UNSET
     value: int | Text | UnsetType = UNSET
     pause: bool = False
+    create: bool = False
+    """Create the group, as managed, if it does not exist."""
 
 
 def _setting(name: str) -> Meta:

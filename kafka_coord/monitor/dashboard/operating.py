@@ -262,7 +262,7 @@ class Operating:
                     found = {group: directory.find(group, kinds[group]) for group in kinds}
                     result = waiting.planned.act(found, acting, check)
                 else:
-                    found = {group: directory.find(group) for group in groups}
+                    found = {group: _find(directory, group, body) for group in groups}
                     planned = action.plan(_Asked(found, directory, body, acting, self._properties))
                     if is_dry:
                         kinds = {group: one.kind for group, one in found.items()}
@@ -289,6 +289,12 @@ def _named(path: str) -> tuple[HttpAction, str | None]:
     if match is not None and (action := OF_MANY.get(match[1])) is not None:
         return action, None
     raise Denied(HTTPStatus.NOT_FOUND, f"unknown action; {PREFIX}/openapi.json lists the actions")
+
+
+def _find(directory: GroupDirectory, group: str, body: ActionBody) -> GroupVerbs:
+    if isinstance(body, ResetBody) and body.create and directory.may_create(group, None):
+        return directory.of(GroupKind.MANAGED)
+    return directory.find(group)
 
 
 def _approve(action: HttpAction, groups: Sequence[str], body: ActionBody, check: Check, waiting: _Shown) -> None:
@@ -374,7 +380,9 @@ def _reset(asked: _Asked[ResetBody]) -> _Planned:
         asked.groups.require_pausable()
     scope = parse_scope(topics, all_topics=not topics)
     copied = asked.directory.find(rule.group).committed(rule.group)[0] if rule.group else None
-    found = asked.groups.resettable([group], str(rule), asked.acting)[group]
+    is_new = asked.body.create and not asked.groups.exists([group])[group]
+    named = [(group, asked.groups)]
+    (found,) = asked.directory.resettable(named, str(rule), asked.acting, [group] if is_new else [])
     with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
         rows = compute(rule, found.chosen(scope, copied), found.committed, brokers, copied)
 
@@ -383,11 +391,15 @@ def _reset(asked: _Asked[ResetBody]) -> _Planned:
             now = verbs[group].resettable([group], str(rule), acting)[group]
             return now, tuple(replace(row, current_offset=now.committed.get(row.tp)) for row in rows)
 
+        if is_new:
+            verbs[group].create(group, acting)
         done, after = reset(verbs[group].store, *again(), acting, pause=pause, again=again, check=check)
         answers = [AnswerDocument.done("reset-offsets", group, "")]
         return {"answers": answers, "rows": [OffsetChangeDocument.of(done, row) for row in after]}
 
-    shown = {"rows": [OffsetChangeDocument.of(found, row) for row in rows], "rule": str(rule)}
+    shown: dict[str, Any] = {"rows": [OffsetChangeDocument.of(found, row) for row in rows], "rule": str(rule)}
+    if is_new:
+        shown["effects"] = [f"group {group} does not exist, and is created"]
     return _Planned(act, shown, rows)
 
 

@@ -269,19 +269,30 @@ def test_offsets_are_copied_reset_under_a_consumer_and_deleted(
         world = World(kafka)
         rest.callback(world.close)
         world.instance(1).start_elected()
-        for group, offset in (("source", "4"), ("copy", "7")):
-            to_offset = ("--topic", topic, "--to-offset", offset, "--execute", "--create")
-            assert run("groups", "reset-offsets", group, *to_offset, zookeeper=kafka).code == 0
+        to_offset = ("--topic", topic, "--to-offset", "7", "--execute", "--create")
+        assert run("groups", "reset-offsets", "source", *to_offset, zookeeper=kafka).code == 0
         served = rest.enter_context(serving(kafka, operators_file(tmp_path, alice="a long token")))
-        logged_in(page, f"{served.url}#/groups/copy")
+        logged_in(page, f"{served.url}#/groups/source")
         dialog = page.get_by_role("dialog")
-        page.get_by_role("button", name="Copy offsets from…").click()
-        dialog.get_by_label("Value").fill("source")
+        page.get_by_role("button", name="Copy offsets…").click()
+        dialog.get_by_label("To the group").fill("copy")
         dialog.get_by_label("Reason").fill("a copy")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("listitem").filter(has_text="group copy does not exist, and is created").wait_for()
+        dialog.get_by_role("button", name="Copy", exact=True).click()
+        page.get_by_role("status").filter(has_text="done").wait_for()
+        assert committed() == [7]
+
+        page.goto(f"{served.url}#/groups/copy")
+        assert run("groups", "reset-offsets", "source", *to_offset[:3], "4", "--execute", zookeeper=kafka).code == 0
+        page.get_by_role("button", name="Reset offsets…").click()
+        dialog.get_by_label("Rule").select_option("from-group")
+        dialog.get_by_label("Value").fill("source")
+        dialog.get_by_label("Reason").fill("again")
         page.keyboard.press("Enter")
         dialog.get_by_text("3 records are read again, and 0 are never read.").wait_for()
         dialog.get_by_role("button", name="Reset", exact=True).click()
-        page.get_by_role("cell", name="a copy").wait_for()
+        page.get_by_role("cell", name="again", exact=True).wait_for()
         assert committed() == [4]
 
         consumer = world.consumer("c1", group="copy", topics=(topic,)).join()

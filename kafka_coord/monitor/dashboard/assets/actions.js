@@ -122,19 +122,20 @@ function shown(found) {
 /**
  * Asks for what an action needs, shows its dry run, and carries it out once it is confirmed.
  *
- * `body` makes the request's body of the form's values. `final` is the name to type before what cannot be undone.
+ * `path` is where to, or makes it of the form's values, and `body` makes the request's body. `final` is the name to type before what cannot be undone.
  * `also` returns more of the second dialog for a dry run, and `confirm` confirms it.
  */
 function askThenShow({ title, path, content, body, verb, final, also = () => null, confirm }) {
   ask(title, [content, reason()], "Show the change", async (value, values) => {
     const asked = { ...body(value, values), reason: value("reason"), dry_run: true };
-    const found = await post(path, asked);
+    const to = typeof path === "string" ? path : path(value);
+    const found = await post(to, asked);
     // after this dialog has closed, so that the next one keeps the focus
-    setTimeout(() => show(found, asked));
+    setTimeout(() => show(found, asked, to));
   });
-  const show = (found, asked) => {
+  const show = (found, asked, to) => {
     const noted = (found.rows ?? []).filter((row) => row.note).length;
-    const act = confirm ?? ((first) => post(path, first));
+    const act = confirm ?? ((first) => post(to, first));
     ask(`${title}?`, [
       shown(found),
       noted > 0 && h("div", { class: "trouble" }, tick(`Accept the ${plural(noted, "note")}: ${count(noted)} ${
@@ -155,7 +156,7 @@ const RULES = [
   ["from-group", "to the offsets of another group"],
 ];
 
-function askReset(group, managed, wanted = "to-earliest") {
+function askReset(group, managed) {
   const path = on(group, "reset-offsets");
   const owned = (found) => found.rows.some((row) => row.owner);
   askThenShow({
@@ -163,7 +164,7 @@ function askReset(group, managed, wanted = "to-earliest") {
     path,
     content: [
       TOPICS(),
-      h("label", null, "Rule", h("select", { name: "rule" }, RULES.map(([name, text]) => h("option", { value: name, selected: name === wanted }, text)))),
+      h("label", null, "Rule", h("select", { name: "rule" }, RULES.map(([name, text]) => h("option", { value: name }, text)))),
       field("Value (2026-01-31T12:00:00 in UTC, or with its own zone: …+02:00; PT2H, -100, another group, …)", "value"),
     ],
     body: (value) => {
@@ -186,6 +187,14 @@ function askReset(group, managed, wanted = "to-earliest") {
     },
   });
 }
+
+const askCopy = (group) => askThenShow({
+  title: `Copy offsets of ${group}`,
+  path: (value) => on(value("to").trim(), "reset-offsets"),
+  content: [field("To the group (created, as managed, if it does not exist)", "to", { required: true }), TOPICS()],
+  body: (value) => ({ rule: "from-group", value: group, topics: topicsOf(value), create: true }),
+  verb: "Copy",
+});
 
 const choose = (legend, name, values, ticked = () => false) => h("fieldset", null, h("legend", null, legend),
   values.map((one) => tick(one, name, { value: one, checked: ticked(one) })));
@@ -251,7 +260,7 @@ export function actions(group, found) {
     act("Evict…", () => askEvict(group, found.members)),
     managed && act("Settings…", () => askSettings(group, found)),
     act("Reset offsets…", () => askReset(group, managed)),
-    act("Copy offsets from…", () => askReset(group, managed, "from-group")),
+    act("Copy offsets…", () => askCopy(group)),
     act("Delete offsets…", () => askDeleteOffsets(group)),
     act("Delete group…", () => askDelete(group)));
 }
