@@ -549,6 +549,14 @@ class GroupDocument(Document, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__ if name not in left_out}
 
 
+class ActionPartDocument(Document, frozen=True):
+    """What an action did to one of several groups"""
+
+    group: str
+    at: Time | None
+    change: str | None
+
+
 class ActionDocument(Document, kw_only=True, frozen=True):
     """``kafka-coord groups history GROUP --actions -o json``"""
 
@@ -560,8 +568,8 @@ class ActionDocument(Document, kw_only=True, frozen=True):
     """In the cluster's history: the group, unless there are several."""
     change: str | None
     """What the action changed, such as ``flights 0: 8 → 0``."""
-    parts: list[ActionDocument] | UnsetType = UNSET
-    """The actions on each group, if one command acted on several."""
+    parts: list[ActionPartDocument] | UnsetType = UNSET
+    """If one command acted on several groups."""
 
     @classmethod
     def of(cls, action: Action, group: str | None = None) -> Self:
@@ -579,18 +587,24 @@ class ActionDocument(Document, kw_only=True, frozen=True):
         """Returns one document for each command."""
         found = []
         for command in commands_of(actions):
-            parts = [cls.of(one, group) for group, one in command]
-            if len(parts) == 1:
-                found += parts
-                continue
-            groups = [one.group for one in parts]
-            change = f"{len(groups)} groups: {some(groups, _NAMED)}"
-            found.append(structs.replace(parts[0], group=UNSET, change=change, parts=parts))
+            group, first = command[0]
+            document = cls.of(first, group)
+            if len(command) > 1:
+                parts = [
+                    ActionPartDocument(group=str(group), at=Time.of(one.at_ms), change=one.change or None)
+                    for group, one in command
+                ]
+                change = f"{len(parts)} groups: {some([one.group for one in parts], _NAMED)}"
+                document = structs.replace(document, group=UNSET, change=change, parts=parts)
+            found.append(document)
         return found
 
     @property
     def unfolded(self) -> list[ActionDocument]:
-        return [self] if self.parts is UNSET else self.parts
+        """One document for each group."""
+        if self.parts is UNSET:
+            return [self]
+        return [structs.replace(self, **one.fields(), parts=UNSET) for one in self.parts]
 
 
 _NAMED = 5

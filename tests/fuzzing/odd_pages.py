@@ -111,7 +111,7 @@ def odd_pages(page: Any, chance: Random, many: int) -> Iterator[tuple[str, str]]
     for _ in range(many):
         view, names = chance.choice(list(VIEWS.items()))
         paths = page.evaluate(_PATHS, [view, names])
-        forms = {path: _form(path) for path in paths}
+        forms = {path: form_of(path) for path in paths}
         known = [path for path in paths if chance.random() < 0.9]
         before, after = ({path: odd_value(forms[path], chance) for path in known} for _ in range(2))
         told = {path: changes(before[path], after[path]) for path in known}
@@ -125,7 +125,7 @@ def odd_pages(page: Any, chance: Random, many: int) -> Iterator[tuple[str, str]]
         yield f"page {view}", fault and f"{fault}\n{text[:20_000]}"
 
 
-def _form(path: str) -> inspect.Type:
+def form_of(path: str) -> inspect.Type:
     plain = unquote(path.partition("?")[0])
     (found,) = (one for one in ROUTES if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", one.path), plain))
     return inspect.type_info(get_type_hints(found.read, include_extras=True)["return"])

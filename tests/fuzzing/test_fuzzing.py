@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -15,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
+from kafka_coord.monitor.dashboard.routes import ROUTES, Route
 from tests.fuzzing import command_line_targets, kafka_targets, planted
 from tests.fuzzing.judge import Judge, case, shortened
 from tests.fuzzing.mutations import MAX_INPUT_BYTES, spoilt
+from tests.fuzzing.odd_pages import form_of, odd_value
 from tests.fuzzing.target import Target
 from tests.fuzzing.targets import TARGETS
 from tests.waiting import eventually
@@ -26,6 +29,13 @@ ALL = (*TARGETS, *command_line_targets.TARGETS, *kafka_targets.TARGETS)
 ROOT = Path(__file__).parents[2]
 
 targets = pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_odd_documents_of_each_type_of_the_api_end(route: Route):
+    chance = Random(1)
+    for _ in range(20):
+        json.dumps(odd_value(form_of(route.path), chance))
 
 
 @targets
