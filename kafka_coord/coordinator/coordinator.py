@@ -25,8 +25,8 @@ from kafka_coord.coordinator.listeners import (
     UnresolvedListener,
 )
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
-from kafka_coord.coordinator.operator_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.pending_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.start_offsets import EndLister, FirstEnds
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each

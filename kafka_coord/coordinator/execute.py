@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from kafka_coord.channel.operations import command_op
-from kafka_coord.coordinator.operator_requests import answer_op, unanswered_op
+from kafka_coord.coordinator.pending_requests import answer_op, unanswered_op
 from kafka_coord.coordinator.start_offsets import StartOffsets, read_start_offsets, write_ops
 from kafka_coord.coordinator.steps import (
     AnswerRequest,

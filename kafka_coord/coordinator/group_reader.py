@@ -13,8 +13,8 @@ from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.image import Image, Snapshot, Wanted, read_images
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, TopicCatalog
 from kafka_coord.coordinator.offset_expiry import retention_in
-from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import StoreError

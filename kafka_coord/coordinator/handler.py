@@ -17,8 +17,8 @@ from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, GroupRegistry, Outcome, TopicCatalog
 from kafka_coord.coordinator.offset_expiry import OffsetExpiry
-from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.queue import RebalanceRequestQueue, Scheduler
 from kafka_coord.coordinator.reporting import Rebalances, StuckGroup, report_failure, report_pass, say_again_at, stuck

@@ -9,7 +9,7 @@ from functools import partial
 
 from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
-from kafka_coord.coordinator.operator_requests import PendingRequests
+from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue

@@ -8,8 +8,8 @@ from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
-from kafka_coord.coordinator.operator_requests import PendingRequests
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.model import TopicInfo

@@ -40,6 +40,7 @@ else:
 assert ACTIONS["freeze"].summary == verb.summary
 told = CliRunner().invoke(groups, ["freeze", "--help"])
 assert told.exit_code == 0 and verb.summary in told.output, told
+assert "kafka-coord groups freeze delays" in told.output, told
 assert "freeze" in CliRunner().invoke(groups, ["--help"]).output
 """
 """The command line, the HTTP API and both kinds of groups have the verb."""

@@ -76,12 +76,15 @@ def test_every_room_says_in_one_sentence_what_it_is_for() -> None:
     assert not [str(module) for module in modules if not rooms.first_sentence(module)]
 
 
-def layers() -> list[set[str]]:
-    """The rows of the import contract, from the top."""
+def contract(name: str, option: str) -> list[str]:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
-    rows = config["importlinter:contract:layers"]["layers"].strip().splitlines()
-    return [{name.strip() for name in row.split("|")} for row in rows]
+    return config[f"importlinter:contract:{name}"][option].strip().splitlines()
+
+
+def layers() -> list[set[str]]:
+    """The rows of the import contract, from the top."""
+    return [{name.strip() for name in row.split("|")} for row in contract("layers", "layers")]
 
 
 def test_the_table_of_rooms_is_that_of_the_import_contract() -> None:
@@ -90,6 +93,26 @@ def test_the_table_of_rooms_is_that_of_the_import_contract() -> None:
     for layer, name in rows:
         described.setdefault(int(layer), set()).add(name)
     assert [described[layer] for layer in sorted(described)] == layers()
+
+
+def test_the_pure_modules_are_those_of_the_import_contract() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paragraph = text.partition("**Pure packages and modules**")[2].partition("\n\n")[0]
+    named = [name.strip("/").replace("/", ".") for name in re.findall(r"`([^`]+)`", paragraph)]
+    assert sorted(named) == sorted(one.removeprefix("kafka_coord.") for one in contract("pure", "source_modules"))
+
+
+def test_the_tables_of_modules_name_what_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    tables = re.findall(r"^Inside `(\w+)/`.*?\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    assert [package for package, _ in tables] == ["coordinator", "frontends"]
+    for package, table in tables:
+        folder = ROOT / "kafka_coord" / package
+        modules = [file.relative_to(folder).with_suffix("") for file in folder.rglob("*.py")]
+        packages = [module.parent for module in modules]
+        functions = re.findall(r"def (\w+)", "\n".join(file.read_text() for file in folder.rglob("*.py")))
+        there = {*functions, *(name for one in [*modules, *packages] for name in (str(one), one.name))}
+        assert not {name.strip("/") for name in re.findall(r"`([\w/]+)`", table)} - there
 
 
 def test_every_package_has_its_place_in_the_architecture() -> None:

@@ -77,8 +77,9 @@ def _show_dry_run(output: Format, *dry_runs: DryRun) -> None:
 
 def command_of(name: str, verb: Verb) -> click.Command:
     """Returns the command for a verb that needs no options of its own."""
+    example = f'kafka-coord groups {name} delays --reason "moving disks"'
 
-    @click.command(name, help=f"{verb.summary}.")
+    @click.command(name, help=f"{verb.summary}.\n\n\b\n{example}")
     @any_group_argument
     @kind_option
     @reason_option

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.image import decode_assignment
-from kafka_coord.coordinator.operator_requests import answer_op
+from kafka_coord.coordinator.pending_requests import answer_op
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import PartitionSet, Request, RequestType
