@@ -6,8 +6,9 @@ import itertools
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -18,7 +19,6 @@ from kafka_coord.cli.options import ANY_GROUP, output_option
 from kafka_coord.cli.output import (
     LINES,
     Format,
-    Row,
     Section,
     clean,
     columns,
@@ -30,7 +30,16 @@ from kafka_coord.cli.output import (
 )
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.groups.directory import DETAILED, GroupDirectory, Overview, OwnerRow, read_overview
+from kafka_coord.groups.directory import (
+    DETAILED,
+    SORTS,
+    GroupDirectory,
+    Overview,
+    OwnerRow,
+    age_order,
+    read_overview,
+    selected,
+)
 from kafka_coord.groups.group import (
     NOT_MEASURED,
     Document,
@@ -40,15 +49,12 @@ from kafka_coord.groups.group import (
     LagSecondsBy,
     LagSum,
     LagTotal,
-    LogRanges,
     Time,
     WaitingCommand,
     WorstLag,
     encode,
     iso_time,
 )
-from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import LagService
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -118,9 +124,12 @@ _COMMANDS = columns("group consumer command waits_for=WAITS partitions")
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N updates. [default: until Ctrl-C]")
 @click.option("--no-lag", is_flag=True, help="Do not query the brokers or show the lag.")
+@click.option(
+    "--sort", type=click.Choice(list(SORTS)), default="lag-s", show_default=True, help="The order, as in groups list."
+)
 @output_option
 @connection_options
-def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, output: Format) -> None:
+def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, sort: str, output: Format) -> None:
     """Show groups, owners, lag and unacknowledged commands live, until Ctrl-C.
 
     Without a terminal, the command prints the updates one after another. -o json prints one object per line.
@@ -135,7 +144,8 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
         for group in groups:
             directory.find(group).require(group)
         log_ranges = None if no_lag else brokers.known_ranges
-        frames = _frames(instances, groups, log_ranges, lag_service(instances), interval, count)
+        read = partial(read_overview, instances, groups, log_ranges, lag_service(instances))
+        frames = _frames(lambda: ordered(read(), sort), interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
         else:
@@ -143,22 +153,27 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
                 _print(output, frame, first=at == 0)
 
 
-def _frames(
-    instances: AskedInstances,
-    groups: tuple[str, ...],
-    log_ranges: LogRanges | None,
-    service: LagService,
-    interval: float,
-    count: int | None,
-) -> Iterator[Overview | str]:
+def _frames(read: Callable[[], Overview], interval: float, count: int | None) -> Iterator[Overview | str]:
     """Yields a frame for each update, or an error message while ZooKeeper does not respond."""
     for number in range(count) if count is not None else itertools.count():
         if number:
             time.sleep(interval)
         try:
-            yield read_overview(instances, groups, log_ranges, service)
+            yield read()
         except StoreUnavailable as error:
             yield f"ZooKeeper does not respond: {error}"
+
+
+def ordered(frame: Overview, sort: str) -> Overview:
+    """Returns the frame with its groups in this order, and the owners likewise, or else as their groups."""
+    groups = selected((row.with_lag(frame.lags.get(row.group)) for row in frame.groups), sort=sort)
+    places = {row.group: at for at, row in enumerate(groups)}
+
+    def rank(row: OwnerRow) -> tuple[Any, ...]:
+        age = age_order(row.lag_s) if sort == "lag-s" else ()
+        return (*age, -(row.lag or 0)) if sort.startswith("lag") else (places.get(row.group, len(places)),)
+
+    return replace(frame, groups=tuple(groups), owners=tuple(sorted(frame.owners, key=rank)))
 
 
 def _live(frames: Iterator[Overview | str]) -> None:
@@ -174,20 +189,12 @@ def _live(frames: Iterator[Overview | str]) -> None:
 
 
 def _fitting(frame: Overview, console: Console) -> Group:
-    """Returns as much of the frame as fills the screen, the groups and owners with the largest lag first. Below each
-    table that does not fit stands how many rows are missing."""
+    """Returns as much of the frame as fills the screen. Below each table that does not fit stands how many rows are
+    missing."""
     from rich.console import Group
     from rich.text import Text
 
     sections = _sections(frame)
-    lags: dict[tuple[str, ...], int | None] = {(group,): total.lag for group, total in frame.lags.items()}
-    lags |= {(row.group, row.consumer or "(none)"): row.lag for row in frame.owners}
-
-    def rank(row: Row) -> tuple[bool, int]:
-        lag = lags.get((row["group"], row["consumer"]) if "consumer" in row else (row["group"],))
-        return lag is None, -(lag or 0)
-
-    sections[:2] = [replace(one, rows=sorted(one.rows, key=rank)) for one in sections[:2]]
 
     def with_rows(most: Sequence[int]) -> Group:
         shown: list[Text | Table] = [Text(_sentence(frame), style="bold")]

@@ -367,7 +367,7 @@ def age_order(lag_s: float | UnsetType | None) -> tuple[bool, bool, float]:
 
 SORTS: Mapping[str, Callable[[GroupRow], Any]] = {
     "lag": _largest_first,
-    "lag-s": lambda row: (*age_order(row.lag_s), row.group),
+    "lag-s": lambda row: (*age_order(row.lag_s), *_largest_first(row)),
     "state": lambda row: (_BUSIEST_FIRST.index(row.state), row.group),
     "members": lambda row: (-row.members, row.group),
     "name": lambda row: (row.group, row.kind),

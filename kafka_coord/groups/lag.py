@@ -417,6 +417,8 @@ class LagRound:
         """The members of each measured group."""
         self.topics: dict[str, frozenset[str]] = {}
         """The topics of each measured group, also those that it no longer reads."""
+        self.warnings_ms: dict[str, int] = {}
+        """The thresholds of the groups that have one of their own."""
         self.furthest_behind: tuple[str, ...] = ()
         self.behind = 0
         """The number of groups with lag, or with unread records that are gone."""
@@ -434,6 +436,7 @@ class LagRound:
             self.measured = {name: found for name, found in self.measured.items() if name in rows}
             self.consumers = {name: found for name, found in self.consumers.items() if name in rows}
             self.topics = {name: found for name, found in self.topics.items() if name in rows}
+            self.warnings_ms = {name: found for name, found in self.warnings_ms.items() if name in rows}
             self._left.extend(sorted(rows, key=lambda name: self.measured.get(name, (0,))[0]))
         taken = [self._left.popleft() for _ in range(min(AT_ONCE, len(self._left)))]
         now_ms = round(self._directory.store.clock.time() * 1000)
@@ -448,6 +451,9 @@ class LagRound:
                 name: contact if contact is not None else before.get(name) for name, contact in one.members.items()
             }
             self.topics[one.group] = frozenset(row.topic for row in one.rows)
+            self.warnings_ms.pop(one.group, None)
+            if one.warning_ms is not None:
+                self.warnings_ms[one.group] = one.warning_ms
         self.since_ms = min((at for at, _ in self.measured.values()), default=None)
         behind = [(name, found) for name, (_, found) in self.measured.items() if found.lag or found.gone]
         self.behind = len(behind)

@@ -261,6 +261,13 @@ def verdict_of_group(partitions: Iterable[Verdict], total: Trend | None) -> Verd
     return max(verdicts, key=order.index, default=Verdict.UNKNOWN)
 
 
+def tolerated(found: Verdict, lag_s: float | None, warning_ms: int) -> Verdict:
+    """Returns the verdict where lag is no news before its oldest record has waited for ``warning_ms``. An unknown age
+    (``lag_s``) excuses nothing."""
+    young = lag_s is not None and 1000 * lag_s < warning_ms
+    return Verdict.KEEPING_UP if found is Verdict.BEHIND and young else found
+
+
 OLDEST_MS = 1_293_840_000_000
 """The beginning of 2011, when Kafka was published. No record is older, so a clock that says so is wrong."""
 CLOCKS_DIFFER_MS = 5_000

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kafka_coord.cli.watch import _fitting
+from kafka_coord.cli.watch import _fitting, ordered
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.groups.directory import Overview, OwnerRow, read_overview
@@ -88,13 +88,18 @@ def test_the_screen_is_filled_with_the_worst_first_and_says_how_many_are_below()
         )
 
     def owner(group: str, lag: LagTotal) -> OwnerRow:
-        unknown = {"lag_unknown": 0, "gone": None, "worst_lag": None, "lag_s": None, "lag_s_by": None}
+        unknown = {"lag_unknown": 0, "gone": None, "worst_lag": None, "lag_s": lag.lag_s, "lag_s_by": None}
         return OwnerRow(group, f"{group}-c", {"flights": "0-2"}, {}, 0, lag.lag, **unknown)  # type: ignore[arg-type]
 
     cluster: Any = SimpleNamespace(coordinator=None, undecided="", pause=None)
-    lags = {f"group-{number:02}": LagTotal(number * 100 if number else None, None, 0) for number in range(12)}
+    lags = {f"group-{at:02}": LagTotal(10_000 - at, None, 0, lag_s=float(at) if at else None) for at in range(12)}
     owners = tuple(owner(group, lag) for group, lag in lags.items())
-    overview = Overview(cluster, tuple(map(group, range(20))), lags, owners[:4], (), "")
+    read = Overview(cluster, tuple(map(group, range(20))), lags, owners[:4], (), "")
+    by_name = sorted(f"group-{number:02}" for number in range(20))
+    assert [row.group for row in ordered(read, "name").groups] == by_name
+    assert [row.group for row in ordered(read, "lag").groups][:12] == by_name[:12], "the most records first"
+    assert [row.consumer for row in ordered(read, "lag").owners] == [row.consumer for row in owners[:4]]
+    overview = ordered(read, "lag-s")
     for width, height in ((80, 24), (80, 40), (120, 12), (80, 60)):
         lines = screen(overview, width, height)
         assert len(lines) <= height

@@ -11,6 +11,7 @@ from kafka_coord.groups.lag_trend import (
     Trend,
     age_by_rate,
     hot_partitions,
+    tolerated,
     total_trend,
     trend,
     verdict,
@@ -72,6 +73,21 @@ def test_a_groups_verdict_is_that_of_its_worst_partition() -> None:
     assert verdict_of_group([Verdict.UNKNOWN, Verdict.BEHIND], None) is Verdict.BEHIND
     assert verdict_of_group([Verdict.STOPPED, Verdict.BEHIND, Verdict.STALLED], None) is Verdict.STOPPED
     assert verdict_of_group([Verdict.KEEPING_UP], Trend(Verdict.BEHIND, 0, 1.0)) is Verdict.BEHIND
+
+
+@pytest.mark.parametrize(
+    ("found", "lag_s", "expected"),
+    [
+        (Verdict.BEHIND, 59.9, Verdict.KEEPING_UP),
+        (Verdict.BEHIND, 60.0, Verdict.BEHIND),
+        (Verdict.BEHIND, None, Verdict.BEHIND),
+        (Verdict.STALLED, 1.0, Verdict.STALLED),
+    ],
+)
+def test_lag_that_is_younger_than_the_threshold_is_not_behind(
+    found: Verdict, lag_s: float | None, expected: Verdict
+) -> None:
+    assert tolerated(found, lag_s, 60_000) is expected
 
 
 def test_the_trend_has_the_time_since_when_it_holds() -> None:

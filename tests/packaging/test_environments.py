@@ -73,6 +73,6 @@ def test_a_consumers_session_authenticates_with_its_extra_alone(installed: Calla
 def test_no_extra_of_users_is_left_out() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    of_checkouts = {"dev-requirements", "test", "lint"}
+    of_checkouts = {"dev-requirements", "package", "test", "lint"}
     installed = re.findall(r'installed\("(\w+)"\)', Path(__file__).read_text())
     assert set(installed) == set(setup["options.extras_require"]) - of_checkouts

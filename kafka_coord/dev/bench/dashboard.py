@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from urllib.parse import quote
 
 from kafka_coord.dev.bench.failover.run import FailoverOptions, FailoverTestbed, failover_testbed
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, Spread, Table
@@ -23,6 +24,13 @@ from kafka_coord.spark.session import find_java
 
 _FILL_S = 600.0
 _BAR_PERCENT, _BAR_MS = 1.0, 50.0
+_BAR_OPENED_GROUPS, _BAR_OPENED_S, _BAR_OPENED_KB = 1_000, 2.0, 150.0
+_FIRST_FILES = ("", "style.css", "uPlot.css", "uPlot.js", "app.js")
+_LATER_FILES = ("actions.js", "dom.js", "live.js", "views.js", "charts.js", "icon.svg")
+_VIEWS = {
+    "overview": ("/overview", "/cluster/findings", "/cluster/history"),
+    "groups": ("/groups?limit=101", "/cluster"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,18 @@ class Watched:
     bytes_s: float
     join_p50_ms: float
     join_max_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A page that a browser opens: its files, compressed, and then its stream. ``content_s`` is the time until its
+    first document has arrived, and ``bytes`` are all that have arrived once each document has."""
+
+    view: str
+    groups: int
+    content_s: float
+    bytes: int
+    cpu_s: float
 
 
 class _Page:
@@ -97,6 +117,7 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
         open_page("/overview", "/cluster/findings", "/cluster/history")
         filled = _fill(testbed, address)
         on_progress(f"the overview shows all groups after {filled['seconds']} s ({filled['cpu_s']} s of CPU)")
+        opens = [_open(testbed, address, view, options) for view in _VIEWS]
         watch()
         for number in range(options.pages):
             group = f"/groups/g{number % options.groups:05}"
@@ -106,8 +127,46 @@ def run_dashboard_bench(options: DashboardOptions, directory: Path, on_progress:
         pages.close()
         opened.clear()
         watch()
-    tables = [Table("first page", [filled]), Table("dashboard", [asdict(one) for one in found])]
-    return BenchReport.of("dashboard", setup, options, tables, bars(found))
+    tables = [
+        Table("first page", [filled]),
+        Table("opened", [asdict(one) for one in opens]),
+        Table("dashboard", [asdict(one) for one in found]),
+    ]
+    return BenchReport.of("dashboard", setup, options, tables, [*bars(found), *opened_bars(opens)])
+
+
+def _open(testbed: FailoverTestbed, address: str, view: str, options: DashboardOptions) -> Opened:
+    """Opens a page as a browser does that has seen none, while the overview is already open."""
+    began = time.monotonic()
+    page = closing(http.client.HTTPConnection(address, timeout=_FILL_S))
+    with page as connection, Meter(testbed.elected.process.pid or 0) as meter:
+        received = 0
+        for file in (*_FIRST_FILES, *_LATER_FILES):
+            connection.request("GET", f"/dashboard/{file}", headers={"Accept-Encoding": "gzip"})
+            received += len(connection.getresponse().read())
+        left = {path.encode() for path in _VIEWS[view]}
+        connection.request("GET", "/api/v1/events?" + "&".join(f"path={quote(path)}" for path in _VIEWS[view]))
+        opened = connection.sock
+        answer, content_s = connection.getresponse(), 0.0
+        while left and (line := answer.readline()):
+            received += len(line)
+            if line.startswith(b'data: {"path":'):
+                left -= {path for path in left if b'"%s"' % path in line}
+                received += len(answer.readline())
+                content_s = content_s or time.monotonic() - began
+        opened.shutdown(socket.SHUT_RDWR)
+        answer.close()
+        cpu_s = meter.cpu_s()
+    return Opened(view, options.groups, round(content_s, 2), received, round(cpu_s, 2))
+
+
+def opened_bars(opens: Sequence[Opened]) -> list[Bar]:
+    """Returns the targets for a page that is opened."""
+    few = [one for one in opens if one.groups <= _BAR_OPENED_GROUPS]
+    return [
+        Bar.at_most("first content", _BAR_OPENED_S, max((one.content_s for one in few), default=None), " s"),
+        Bar.at_most("bytes", _BAR_OPENED_KB, max((one.bytes / 1000 for one in few), default=None), " kB"),
+    ]
 
 
 def _watch(testbed: FailoverTestbed, pages: Sequence[_Page], options: DashboardOptions) -> Watched:

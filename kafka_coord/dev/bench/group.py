@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from kafka_coord.consumer.settings import MemberSettings, member_settings
+from kafka_coord.dev.bench.usage import megabytes, open_files
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings, four_letter_word
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
@@ -27,6 +30,24 @@ def zookeeper(
         for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
             store.ensure_path(path)
         yield server, store
+
+
+def held(server: ZooKeeperServer) -> dict[str, float | None]:
+    """Returns how much ZooKeeper holds. The heap is that of live objects, which a JDK's ``jcmd`` tells."""
+    told = dict(line.split("\t", 1) for line in four_letter_word(server.port, "mntr").splitlines() if "\t" in line)
+    pid = str(server.process.pid)
+    heap_mb = None
+    if shutil.which("jcmd"):
+        ran = subprocess.run(["jcmd", pid, "GC.class_histogram"], capture_output=True, text=True, check=False)
+        total = ran.stdout.split()[-1:]
+        heap_mb = round(int(total[0]) / 1e6, 1) if ran.returncode == 0 and total else None
+    return {
+        "znodes": int(told["zk_znode_count"]),
+        "zookeeper_data_mb": round(int(told["zk_approximate_data_size"]) / 1e6, 1),
+        "zookeeper_heap_mb": heap_mb,
+        "zookeeper_disk_mb": megabytes(server.directory / "data"),
+        "zookeeper_files": open_files(server.process.pid),
+    }
 
 
 def write_topic(store: Store, topic: str, partitions: int) -> None:

@@ -59,6 +59,16 @@ def memory_mib(pid: int | None, field: str = "VmRSS") -> float:
     return int(kib) / 1024
 
 
+def open_files(pid: int | None) -> int:
+    """Returns the number of file descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def megabytes(directory: Path) -> float:
+    """Returns how much the files in a directory take on the disk (MB)."""
+    return round(sum(512 * one.stat().st_blocks for one in directory.rglob("*") if one.is_file()) / 1e6, 1)
+
+
 class Meter:
     """Measures the processes below ``root`` while the block runs, with four samples a second.
 

@@ -9,6 +9,7 @@ from this server, and connections to this server and to other instances, which t
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,7 +80,7 @@ class Site:
         if path == f"{PREFIX}/events":
             return self._stream(environ, start, parse_qs(query).get("path", []))
         if path == f"{PREFIX}/openapi.json":
-            return self._asset(start, "openapi.json")
+            return self._asset(environ, start, "openapi.json")
         if path == f"{PREFIX}/session":
             acts = self._operating
             who = acts.who(environ) if acts is not None else None
@@ -87,15 +88,17 @@ class Site:
         if path.startswith(f"{PREFIX}/"):
             return self._document(start, path.removeprefix(PREFIX) + (f"?{query}" if query else ""))
         if path.startswith(PAGE):
-            return self._asset(start, path.removeprefix(PAGE) or "index.html")
+            return self._asset(environ, start, path.removeprefix(PAGE) or "index.html")
         return _text(start, "404 Not Found", f"the dashboard is at {PAGE}, and its API is at {PREFIX}")
 
-    def _asset(self, start: StartResponse, name: str) -> Iterable[bytes]:
+    def _asset(self, environ: dict[str, Any], start: StartResponse, name: str) -> Iterable[bytes]:
         if name not in _assets():
             return _text(start, "404 Not Found", "no such file")
-        content = _assets()[name]
+        packed = "gzip" in environ.get("HTTP_ACCEPT_ENCODING", "")
+        content = _assets()[name][packed]
         kind = _TYPES.get(name.rpartition(".")[2], "text/plain")
         headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Cache-Control", "no-cache"), *_ALWAYS]
+        headers += [("Vary", "Accept-Encoding"), *([("Content-Encoding", "gzip")] if packed else [])]
         if kind == "text/html":
             headers += [("Content-Security-Policy", self._policy()), ("Cross-Origin-Opener-Policy", "same-origin")]
         start("200 OK", headers)
@@ -240,6 +243,8 @@ def _text(start: StartResponse, status: str, text: str, headers: Headers | None 
 
 
 @cache
-def _assets() -> dict[str, bytes]:
+def _assets() -> dict[str, tuple[bytes, bytes]]:
+    """Returns the page's files, each as it is and compressed."""
     folder = resources.files("kafka_coord.monitor.dashboard") / "assets"
-    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    files = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    return {name: (content, gzip.compress(content, mtime=0)) for name, content in files.items()}

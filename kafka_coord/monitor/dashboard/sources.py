@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec import UNSET, structs
 from msgspec.structs import asdict
 
 from kafka_coord.coordinator.steps import GroupState
@@ -33,11 +33,12 @@ from kafka_coord.groups.group import (
     LogRanges,
     QueuedRequest,
     Time,
+    Verdict,
     counted,
 )
 from kafka_coord.groups.instances import AskedInstances, Presence, read_presences
 from kafka_coord.groups.lag import LagRound, LagService
-from kafka_coord.groups.lag_trend import trend
+from kafka_coord.groups.lag_trend import tolerated, trend, verdict_of_group
 from kafka_coord.groups.managed import describe_groups
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.groups.verbs import Contact
@@ -279,7 +280,7 @@ class Sources:
             states=dict(states.counts),
             troubled=[self._with_lag(row) for row in states.troubled[:MAX_ROWS]],
             troubled_count=len(states.troubled),
-            lagging=[structs.replace(self._with_lag(row), verdict=self._service.verdict(row.group)) for row in lagging],
+            lagging=[self._judged(self._with_lag(row)) for row in lagging],
             lagging_count=self.lags.behind,
             lag_unknown=self.lags.unknown,
             lag_since=Time.of(self.lags.since_ms),
@@ -287,6 +288,13 @@ class Sources:
             rebalances=[(minute * 60_000, minutes[minute]) for minute in range(this_minute - 59, this_minute + 1)],
             missing=list(self._clients.missing if self._clients is not None else ()),
         )
+
+    def _judged(self, row: GroupRow) -> GroupRow:
+        lag_s = None if row.lag_s is UNSET else row.lag_s
+        return structs.replace(row, verdict=self._tolerated(row.group, self._service.verdict(row.group), lag_s))
+
+    def _tolerated(self, group: str, verdict: Verdict, lag_s: float | None) -> Verdict:
+        return tolerated(verdict, lag_s, self.lags.warnings_ms.get(group, self._service.warning_ms))
 
     @property
     def _has_many_groups(self) -> bool:
@@ -406,10 +414,12 @@ class Sources:
         self._service.add(group, now_ms, found.offsets, found.decided_at_ms or 0)
         trends = self._service.trends(group)
         judged = [(row, trends.of(row.topic, row.partition)) for row in counted(found.offsets)]
+        verdicts = [self._tolerated(group, one.verdict, row.lag_s) for row, one in judged]
+        total = trends.total if self._tolerated(group, Verdict.BEHIND, found.lag.lag_s) is Verdict.BEHIND else None
         return LagDocument(
             group=group,
-            verdict=trends.verdict,
-            verdict_unknown=trends.unknown,
+            verdict=verdict_of_group(verdicts, total),
+            verdict_unknown=verdicts.count(Verdict.UNKNOWN),
             note=found.lag_note or None,
             **found.lag.fields(),
             partitions=[
@@ -420,10 +430,10 @@ class Sources:
                     gone=row.gone,
                     lag_s=row.lag_s,
                     lag_s_by=row.lag_s_by,
-                    verdict=one.verdict,
-                    since=Time.of(one.since_ms),
+                    verdict=verdict,
+                    since=Time.of(one.since_ms if verdict is one.verdict else None),
                 )
-                for row, one in judged
+                for (row, one), verdict in zip(judged, verdicts, strict=True)
             ],
             samples=self._service.totals(group),
         )
@@ -441,11 +451,12 @@ class Sources:
             spans = _spans(memory.timeline, tp) if memory.timeline is not None else []
         samples = self._service.samples(group, tp)
         judged = trend(samples)
+        verdict = self._tolerated(group, judged.verdict, rows[0].lag_s)
         return PartitionRow(
             **rows[0].fields(),
             group=group,
-            verdict=judged.verdict,
-            since=Time.of(judged.since_ms),
+            verdict=verdict,
+            since=Time.of(judged.since_ms if verdict is judged.verdict else None),
             spans=spans,
             samples=[(one.at_ms, one.committed, one.lag, one.gone) for one in samples],
         )

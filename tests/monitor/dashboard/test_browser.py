@@ -1,17 +1,15 @@
 """Tests of the dashboard in a real browser: Chromium, driven by Playwright. They are skipped if either is missing.
 
-Debian: ``apt-get install chromium``. With ``KAFKA_COORD_SCREENSHOTS=docs/pictures``, the last test writes the pictures
-of docs/dashboard.md to this folder.
+Debian: ``apt-get install chromium``.
 """
 
 from __future__ import annotations
 
-import os
+import copy
+import json
 import re
 import shutil
-import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -24,11 +22,12 @@ from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.groups.lag import LagService, next_records_of
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.zk import layout
-from tests.cli.running import run, started
+from tests.cli.running import run
 from tests.coordinator.harness import World
 from tests.fuzzing.odd_pages import odd_pages
 from tests.fuzzing.odd_requests import served as odd_served
 from tests.fuzzing.tools import odd_cluster
+from tests.monitor.dashboard.pictures import LONG, RECORDED, draw
 from tests.monitor.dashboard.served import Served, operators_file, serving
 from tests.monitor.deleting import delete_records
 from tests.waiting import eventually
@@ -39,7 +38,6 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no browser test: there is no chromium (apt-get install chromium)"
 )
 
-PICTURES = os.environ.get("KAFKA_COORD_SCREENSHOTS")
 WAIT_MS = 60_000
 
 
@@ -140,7 +138,8 @@ def test_every_page_opens_and_can_be_reached_by_keyboard(world: World, served: S
             page.get_by_role("region", name="Unassigned partitions").get_by_text("none", exact=True).wait_for()
     page.keyboard.press("/")
     page.keyboard.type("delay")
-    page.get_by_role("option").filter(has_text="delays").wait_for()
+    page.get_by_role("list", name="Found").get_by_role("link", name="delays").wait_for()
+    assert page.locator("#found").inner_text().startswith("1 found: delays, group"), "this is read aloud"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="delays", level=1).wait_for()
@@ -400,7 +399,7 @@ def test_the_page_of_a_topic_shows_who_reads_it_and_how_many_seconds_behind(
         page.goto(served.url)
         page.keyboard.press("/")
         page.keyboard.type(topic)
-        page.get_by_role("option").filter(has_text=topic).wait_for()
+        page.get_by_role("list", name="Found").get_by_role("link", name=topic).wait_for()
         page.keyboard.press("Enter")
         page.get_by_role("heading", name=topic, level=1).wait_for()
         late = page.get_by_role("region", name="Groups").get_by_role("row").filter(has_text="late")
@@ -476,58 +475,115 @@ def test_a_page_switches_to_another_instance_when_its_own_ends(world: World, pag
     assert [one for one in page.errors if "Failed to load resource" not in one] == []
 
 
-@pytest.mark.kafka
-@pytest.mark.skipif(PICTURES is None, reason="only for the documents: KAFKA_COORD_SCREENSHOTS=docs/pictures")
-def test_pictures_for_the_documents(kafka_cluster: KafkaCluster, make_topic: Any, page: Any) -> None:
-    """Two minutes in the life of a group: members join, hang and leave, and an operator resets offsets."""
-    make_topic(12, name="flights")
-    kafka = kafka_cluster.zookeeper
-    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    arguments = ("consume", "--group", "delays", "--topic", "flights", "--from-beginning", "-q", "-z", kafka)
-    with ExitStack() as rest:
-        world = World(kafka)
-        rest.callback(world.close)
-        served = rest.enter_context(serving(kafka))
-        for number in (1, 2, 3):
-            world.instance(number, endpoints={"http": f"127.0.0.1:{served.port}"}).start()
-        page.goto(f"{served.url}#/groups/delays")
-        consumers = {}
+# --- pages with recorded documents, without a server ------------------------------------------------------------------
 
-        def join(name: str) -> None:
-            consumers[name] = rest.enter_context(started(*arguments, "--consumer-id", name))
-
-        def pass_by(seconds: int) -> None:
-            for _ in range(seconds):
-                for at in range(400):
-                    producer.produce("flights", b"x", str(at))
-                producer.flush()
-                time.sleep(1)
-
-        for name in ("c1", "c2", "c3"):
-            join(name)
-        pass_by(20)
-        join("c4")
-        pass_by(15)
-        consumers["c2"].process.kill()
-        pass_by(25)
-        consumers["c3"].process.send_signal(signal.SIGSTOP)
-        pass_by(8)
-        consumers["c3"].process.send_signal(signal.SIGCONT)
-        join("c2")
-        pass_by(20)
-        reset = ("--topic", "flights:3", "--to-earliest", "--execute", "--pause", "--reason", "bug 17")
-        assert run("groups", "reset-offsets", "delays", *reset, zookeeper=kafka).code == 0
-        pass_by(6)
-        folder = Path(str(PICTURES))
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, address, height, scheme in PAGES:
-            page.emulate_media(color_scheme=scheme)
-            page.set_viewport_size({"width": 1200, "height": height})
-            page.evaluate(f"location.hash = {address!r}")
-            page.get_by_role("heading", level=2).first.wait_for()
-            pass_by(4)
-            # the test writes the file itself, because Playwright keeps a thread if it gets a path
-            (folder / f"dashboard-{name}.jpg").write_bytes(page.screenshot(type="jpeg", quality=60))
+WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 800}
+RECORDING = json.loads(RECORDED.read_text())
+PAGES = (
+    *("#/", "#/groups", "#/cluster", "#/groups/delays", "#/groups/billing", f"#/groups/{LONG}", "#/topics/flights"),
+    *("#/groups/delays/partitions/flights/3", "#/groups/delays/consumers/c1", "#/nothing", "#/groups/nothing"),
+)
 
 
-PAGES = (("group", "#/groups/delays", 900, "light"), ("overview", "#/", 760, "dark"))
+def drawn(
+    chromium: Any, size: dict[str, int], scheme: str = "light", documents: Mapping[str, Any] = RECORDING["documents"]
+) -> Any:
+    page = draw(chromium.new_context(viewport=size, color_scheme=scheme), documents, RECORDING["at_ms"])
+    page.set_default_timeout(WAIT_MS)
+    return page
+
+
+def show(page: Any, address: str) -> None:
+    page.evaluate("address => { location.hash = address; }", address)
+    page.wait_for_function("!document.querySelector('main').textContent.includes('Reading…')")
+    page.evaluate("new Promise(requestAnimationFrame)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_page(scheme: str, chromium: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python", reason="not tested with axe: pip install axe-playwright-python")
+    script = Path(axe.__file__).with_name("axe.min.js").read_text()
+    for size in (WIDE, PHONE):
+        page = drawn(chromium, size, scheme)
+        page.evaluate(f"{script};0")
+        for address in PAGES:
+            show(page, address)
+            found = page.evaluate(
+                "axe.run().then((all) => all.violations.map((one) => [one.impact, one.id, one.nodes[0].html]))"
+            )
+            assert [one for one in found if one[0] in {"serious", "critical"}] == [], address
+        page.context.close()
+
+
+def test_on_a_phone_nothing_scrolls_sideways_and_every_value_has_its_name(chromium: Any) -> None:
+    page = drawn(chromium, PHONE)
+    for address in PAGES:
+        show(page, address)
+        wide = page.evaluate("""[...document.querySelectorAll("html, main :not(thead *, .lanes, .lanes *)")]
+            .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1)
+            .filter((one) => getComputedStyle(one).overflowX !== "hidden")
+            .map((one) => one.className || one.nodeName)""")
+        assert wide == [], address
+    show(page, "#/groups")
+    card = page.get_by_role("row").filter(has_text="billing").first
+    assert "Lag" in card.locator("td").evaluate_all(
+        "(cells) => cells.map((one) => getComputedStyle(one, '::before').content).join()"
+    )
+    assert card.locator("td").first.bounding_box()["width"] > 300
+    page.context.close()
+
+
+def test_labels_of_lanes_differ_where_names_do(chromium: Any) -> None:
+    documents = copy.deepcopy(RECORDING["documents"])
+    stem = "warehouse-europe-north-inventory-by"
+    for at, lane in enumerate(documents["/groups/delays/timeline"]["partitions"]):
+        lane["topic"] = f"{stem}-{('hour', 'day')[at % 2]}-{'compacted' * (at % 3)}-in-the-first-data-centre"
+    for size in (PHONE, WIDE):
+        page = drawn(chromium, size, documents=documents)
+        show(page, "#/groups/delays")
+        names = page.locator(".lane a.name")
+        labels, whole = names.all_inner_texts(), names.evaluate_all("(all) => all.map((one) => one.title)")
+        assert len(set(labels)) == len(set(whole)) == 12
+        cut = names.evaluate_all("(all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length")
+        assert cut == 0, "no label is cut off"
+        chance = Random(size["width"])
+        for _ in range(300):
+            some = {"".join(chance.choices("ab-", k=chance.choice((3, 20, 60)))) for _ in range(chance.randrange(40))}
+            made = page.evaluate(
+                """async ([names, room]) =>
+                    [...(await import(new URL("dom.js", document.baseURI))).distinct(names, room)]""",
+                [sorted(some), 12],
+            )
+            assert {name for name, _ in made} == some
+            assert len({label for _, label in made}) == len(some)
+        page.context.close()
+
+
+def test_charts_show_the_last_half_hour_and_legends_have_values(chromium: Any) -> None:
+    documents = copy.deepcopy(RECORDING["documents"])
+    samples = documents["/groups/delays/lag"]["samples"]
+    samples.insert(0, [RECORDING["at_ms"] - 3_600_000, 1_000_000, 0, 0])
+    page = drawn(chromium, WIDE, documents=documents)
+    for address, values in (("#/groups/delays", [str(samples[-1][1])]), ("#/", ["1"])):
+        show(page, address)
+        page.locator(".u-legend .u-value").first.wait_for()
+        eventually(lambda: "--" not in page.locator(".u-legend .u-value").all_inner_texts())
+        assert page.locator(".u-legend .u-value").all_inner_texts()[1:] == values
+    show(page, "#/groups/delays")
+    assert page.get_by_role("button", name="30 min").get_attribute("aria-pressed") == "true"
+    assert not page.evaluate("document.querySelector('time-chart').textContent.includes('M')")
+    page.context.close()
+
+
+def test_an_address_that_does_not_exist_says_so_in_one_sentence(chromium: Any) -> None:
+    page = drawn(chromium, WIDE)
+    for address, sentence in (
+        ("#/nothing/here", "There is no page at #/nothing/here; the overview leads to all pages."),
+        ("#/groups/%E0%A4%A", "There is no page at #/groups/%E0%A4%A; the overview leads to all pages."),
+        ("#/groups/nothing", "/groups/nothing does not exist"),
+        ("#/topics/nothing", "/topics/nothing does not exist"),
+        ("#/groups/delays/consumers/nobody", "Group delays has no consumer nobody."),
+    ):
+        show(page, address)
+        assert page.locator("main > :not(h1)").all_inner_texts() == [sentence]
+    page.context.close()

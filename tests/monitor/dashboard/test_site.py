@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from functools import reduce
 from typing import Any
@@ -88,6 +89,30 @@ def test_rows_become_csv_that_no_spreadsheet_runs() -> None:
     assert table_of(topic, "groups.kind") is table_of([1], "") is table_of({}, "") is None
     assert exported("/groups?search=a%26b&format=csv") == ("/groups?search=a%26b", {"format": "csv"})
     assert exported("/groups?search=a") == ("/groups?search=a", None)
+
+
+def test_the_pages_files_are_compressed_if_the_browser_can_read_that(served: Served) -> None:
+    files = (
+        "",
+        "app.js",
+        "actions.js",
+        "charts.js",
+        "dom.js",
+        "live.js",
+        "views.js",
+        "uPlot.js",
+        "style.css",
+        "uPlot.css",
+    )
+    packed = 0
+    for file in files:
+        _, headers, body = served.ask(f"/dashboard/{file}", headers={"Accept-Encoding": "gzip, br"})
+        _, plain_headers, plain = served.ask(f"/dashboard/{file}")
+        assert (headers["content-encoding"], headers["vary"]) == ("gzip", "Accept-Encoding")
+        assert "content-encoding" not in plain_headers
+        assert gzip.decompress(body) == plain
+        packed += len(body)
+    assert packed < 60_000
 
 
 def test_a_stream_shows_a_rebalance_at_once_and_sends_only_what_changed(world: World, served: Served) -> None:

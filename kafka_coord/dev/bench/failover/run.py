@@ -14,14 +14,14 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.bench.failover.groups import ManyGroups
 from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
-from kafka_coord.dev.bench.group import write_topic, zookeeper, zxid_now
+from kafka_coord.dev.bench.group import held, write_topic, zookeeper, zxid_now
 from kafka_coord.dev.bench.rebalance.journal import Journals, What
 from kafka_coord.dev.bench.rebalance.member import BenchMember, Journal, Place
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
-from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.bench.usage import Meter, open_files
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.spark.session import find_java
 from kafka_coord.zk.store import Store
 
@@ -111,8 +111,15 @@ class FailoverTestbed:
     """Two instances. The elected one coordinates many settled groups, plus one group with real members."""
 
     def __init__(
-        self, store: Store, many: ManyGroups, instances: Sequence[Instance], place: Place, options: FailoverOptions
+        self,
+        store: Store,
+        many: ManyGroups,
+        instances: Sequence[Instance],
+        place: Place,
+        options: FailoverOptions,
+        server: ZooKeeperServer,
     ) -> None:
+        self._server = server
         self._store, self._many, self._instances, self._options = store, many, instances, options
         self._elected = Elected(store)
         self._journals = Journals(Path(place.journal).parent)
@@ -149,6 +156,7 @@ class FailoverTestbed:
             }
         self._instances[1].start(self._store)
         self.at_rest()
+        self.started |= {"files": open_files(pid), **held(self._server)}
 
     def fail(self, ending: Ending) -> Failover:
         """Ends the elected instance while a member leaves its group, and restarts the instance as a standby."""
@@ -258,7 +266,7 @@ def failover_testbed(
         place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
         timeout_ms = options.session_timeout_ms
         instances = [Instance(directory, number, server.connect_string, timeout_ms) for number in (1, 2)]
-        with contextlib.closing(FailoverTestbed(store, many, instances, place, options)) as testbed:
+        with contextlib.closing(FailoverTestbed(store, many, instances, place, options, server)) as testbed:
             testbed.start(on_progress)
             yield testbed
 

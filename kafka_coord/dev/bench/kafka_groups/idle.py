@@ -12,7 +12,7 @@ from kafka_coord.dev.bench.kafka_groups.members import HEARTBEAT, Member, join_a
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
 from kafka_coord.dev.bench.kafka_groups.servers import Servers
 from kafka_coord.dev.bench.report import Bar, Spread, Table
-from kafka_coord.dev.bench.usage import cpu_meter
+from kafka_coord.dev.bench.usage import cpu_meter, open_files
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.wire.messages import message
 
@@ -47,6 +47,7 @@ def measure_idle(
             "heartbeats": spread.n,
             "cpu_percent": round(percent, 1),
             "memory_mib": round(instance.memory_mib()),
+            "files": open_files(instance.process.pid),
             "p50_ms": round(spread.median, 2),
             "p99_ms": round(spread.p99, 2),
         }

@@ -17,12 +17,20 @@ from kafka_coord.dev.bench.report import Bar, Table
 from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import BrokerError
+from kafka_coord.groups.group import AgeBy
+from kafka_coord.groups.lag import LagService, next_records_of
+from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.monitor.lag_metrics import measure_lags
+from kafka_coord.settings import ServeSettings
 from kafka_coord.zk import connect, layout
-from kafka_coord.zk.store import Create, Store
+from kafka_coord.zk.store import Create, SetData, Store
 
 _TOPIC, _PARTITIONS, _OFFSET = "listed", 10, 42
 _WITHIN_S = 600.0
+_ROUNDS, _INTERVAL_S = 5, ServeSettings().lag_metrics_interval_ms / 1000
+_RECORDS_EACH = 500
+_RECORDS = 4 * _RECORDS_EACH * _PARTITIONS
+_BAR_GROUPS, _BAR_PERCENT = 1_000, 2.0
 
 
 def measure_listing(
@@ -53,9 +61,42 @@ def measure_listing(
         _write_managed(store, len(groups))
         rows += [_measured(("groups", "list", "--lag"), servers)[0], _sampled(store, servers)]
         rows[-1]["groups"] = rows[-2]["groups"] = 2 * len(groups)
+        on_progress("measuring how old the lag is")
+        ages = _ages(store, servers, len(groups))
     finally:
         store.close()
-    return [Table("listing", rows)], []
+    percent = ages["age_cpu_percent"] if ages["groups"] <= _BAR_GROUPS else None
+    bar = Bar.at_most(f"age of the lag, up to {_BAR_GROUPS:,} groups, of a core", _BAR_PERCENT, percent, " %")
+    return [Table("listing", rows), Table("lag in time", [ages])], [bar]
+
+
+def _ages(store: Store, servers: Servers, count: int) -> dict[str, Any]:
+    """Measures all lags without and with their age, as an elected instance with ``serve.lag_metrics_groups`` does at
+    its interval. In the meantime, records are written, and each managed group reads one of each partition."""
+    records = (record for record in [(None, b"x" * 100)] * _RECORDS)
+    produce(servers.broker.address, _TOPIC, records, partitions=range(_PARTITIONS))
+    plain, aged, spent_s = LagService(), LagService(next_records=next_records_of(store, {})), {False: 0.0, True: 0.0}
+    for moved in range(1, _ROUNDS + 1):
+        _move_managed(store, count, moved)
+        produce(servers.broker.address, _TOPIC, [(None, b"x")] * _PARTITIONS, partitions=range(_PARTITIONS))
+        for service in (plain, aged):
+            before = time.process_time()
+            sample = measure_lags(store, {}, most=2 * count, service=service)
+            spent_s[service is aged] += time.process_time() - before
+    cpu_s = (spent_s[True] - spent_s[False]) / _ROUNDS
+    return {
+        "groups": 2 * count,
+        "by_timestamp": sum(row.lag_s_by is AgeBy.TIMESTAMP for row in sample.rows),
+        "lag_cpu_s": round(spent_s[False] / _ROUNDS, 2),
+        "age_cpu_s": round(cpu_s, 2),
+        "age_cpu_percent": round(100 * cpu_s / _INTERVAL_S, 2),
+    }
+
+
+def _move_managed(store: Store, count: int, moved: int) -> None:
+    for number in range(count):
+        group, value = f"managed-{number}", b"%d" % (_OFFSET + number % _RECORDS_EACH + moved)
+        store.multi([SetData(layout.offset(group, _TOPIC, at), value) for at in range(_PARTITIONS)])
 
 
 def _write_managed(store: Store, count: int) -> None:

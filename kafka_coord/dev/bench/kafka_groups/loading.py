@@ -18,8 +18,9 @@ from kafka_coord.dev.bench.kafka_groups.members import (
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
 from kafka_coord.dev.bench.kafka_groups.servers import Servers, groups_in, listens
 from kafka_coord.dev.bench.report import Bar, Table
-from kafka_coord.dev.bench.usage import cpu_meter
+from kafka_coord.dev.bench.usage import cpu_meter, megabytes
 from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.grouplog.term import TOPIC
 
 _PARTITION, _EACH = 7, 100
 _OFFSET = 42
@@ -46,6 +47,7 @@ def measure_loading(
         "loaded_s": round(time.monotonic() - began, 2),
         "cpu_s": round(cpu_s(), 2),
         "memory_mib": round(instance.memory_mib()),
+        "log_mb": megabytes(servers.broker.directory / "data" / f"{TOPIC}-{_PARTITION}"),
         "wrong_offsets": wrong_offsets(instance.address, groups, WIDE_TOPIC, _EACH, _OFFSET),
     }
     on_progress(f"{row['records']:,} records loaded in {row['loaded_s']} s")

@@ -15,14 +15,14 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.bench.children import Child
 from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
-from kafka_coord.dev.bench.group import write_topic, zookeeper, zxid_now
+from kafka_coord.dev.bench.group import held, write_topic, zookeeper, zxid_now
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, Table
 from kafka_coord.dev.bench.sockets.crowd import CrowdPlace, CrowdState
-from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.bench.usage import Meter, open_files
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import OnProgress
-from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import Timeout
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.spark.session import find_java
@@ -101,17 +101,16 @@ class _Crowd:
 
 
 class _SocketTestbed:
-    """Two instances that listen for consumers. ``zookeeper`` is the server's pid, and ``logs`` is the directory for the
-    crowds' logs."""
+    """Two instances that listen for consumers. ``logs`` is the directory for the crowds' logs."""
 
     def __init__(
-        self, store: Store, instances: Sequence[Instance], hosts: Sequence[str], logs: Path, zookeeper: int
+        self, store: Store, instances: Sequence[Instance], hosts: Sequence[str], logs: Path, server: ZooKeeperServer
     ) -> None:
         self._store = store
         self._instances = instances
         self._hosts = tuple(hosts)
         self._logs = logs
-        self._zookeeper = zookeeper
+        self._server = server
         self._elected = Elected(store)
         self._crowds: list[_Crowd] = []
 
@@ -160,7 +159,7 @@ class _SocketTestbed:
         lost = self._state().lost
         before = _round_trips(elected)
         zxid = zxid_now(self._store)
-        with Meter(elected.process.pid or 0) as meter, Meter(self._zookeeper) as server:
+        with Meter(elected.process.pid or 0) as meter, Meter(self._server.process.pid or 0) as server:
             time.sleep(seconds)
             cpu_s, server_cpu_s = meter.cpu_s(), server.cpu_s()
         after = _round_trips(elected)
@@ -176,6 +175,8 @@ class _SocketTestbed:
             "ping_p99_ms": quantile_ms(counts, 0.99),
             "transactions": zxid_now(self._store) - zxid - 1,
             "memberships_lost": self._state().lost - lost,
+            "coordinator_files": open_files(elected.process.pid),
+            **held(self._server),
         }
 
     def fail(self, on_progress: OnProgress) -> dict[str, Any]:
@@ -285,7 +286,7 @@ def _testbed(directory: Path, options: SocketsOptions, on_progress: OnProgress) 
             Instance(directory, number, server.connect_string, options.coordinator_session_timeout_ms, host)
             for number, host in enumerate(hosts, start=1)
         ]
-        testbed = _SocketTestbed(store, instances, hosts, directory, server.process.pid or 0)
+        testbed = _SocketTestbed(store, instances, hosts, directory, server)
         left.callback(testbed.close)
         testbed.begin(options)
         yield testbed

@@ -31,17 +31,23 @@ function said(state) {
   live.className = state;
 }
 
+/** Returns the view at an address, or null. */
+function viewAt(address) {
+  const [pattern, view] = VIEWS.find(([one]) => one.test(address)) ?? [];
+  if (!view) return null;
+  try {
+    return view(...pattern.exec(address).slice(1).map(decodeURIComponent));
+  } catch (error) {
+    if (error instanceof URIError) return null; // this page has not written this address
+    throw error;
+  }
+}
+
 function go() {
   leave();
   const address = location.hash.replace(/^#\/?/, "").split("?")[0];
-  const [pattern, view] = VIEWS.find(([one]) => one.test(address)) ?? VIEWS[0];
-  let names;
-  try {
-    names = (pattern.exec(address) ?? []).slice(1).map(decodeURIComponent);
-  } catch {
-    names = []; // not an address that this page created
-  }
-  const { title, paths, render } = view(...names);
+  const view = viewAt(address);
+  const title = view?.title ?? "No such page";
   document.title = `${title} · kafka-coord`;
   for (const link of document.querySelectorAll("nav a")) {
     const at = link.getAttribute("href").replace(/^#\/?/, "");
@@ -50,14 +56,18 @@ function go() {
     else link.removeAttribute("aria-current");
   }
   page.replaceChildren(h("h1", null, title), h("p", { class: "soft" }, "Reading…"));
+  leave = () => {};
+  if (!view) return show(page, [h("h1", null, title), h("p", null, `There is no page at #/${address}; `, to("the overview"), " leads to all pages.")]);
+  const { paths, render } = view;
   let known = {}, troubles = {}, planned = false;
   const draw = () => {
     planned = false;
     const cluster = known["/cluster"] ?? known["/overview"];
     if (cluster) remember(cluster.instances);
-    const wrong = Object.entries(troubles).map(([at, text]) =>
-      h("p", { class: "trouble", role: "alert" }, `${text}`, h("span", { class: "soft" }, ` (${at})`)));
-    show(page, [h("h1", null, title), wrong, render(known, draw)]);
+    const missing = troubles[paths[0]] && !known[paths[0]]; // then nothing else is worth saying
+    const texts = [...new Set(missing ? [troubles[paths[0]]] : Object.values(troubles))];
+    const wrong = texts.map((text) => h("p", { class: "trouble", role: "alert" }, text));
+    show(page, [h("h1", null, title), wrong, !missing && render(known, draw)]);
   };
   const plan = (documents, wrong) => {
     known = documents;
@@ -83,11 +93,12 @@ addEventListener("hashchange", () => {
 
 const field = document.getElementById("search");
 const hits = document.getElementById("hits");
+const told = document.getElementById("found"); // read aloud
 let asked = 0;
 
 function close() {
   hits.hidden = true;
-  field.setAttribute("aria-expanded", "false");
+  told.textContent = "";
 }
 
 async function search() {
@@ -102,11 +113,12 @@ async function search() {
     ...found.topics.map((one) => [to(one, "topics", one), "topic"]),
   ];
   hits.replaceChildren(...(links.length
-    ? [...links.map(([link, kind]) => h("li", { role: "option" }, link, h("span", { class: "soft" }, ` ${kind}`))),
+    ? [...links.map(([link, kind]) => h("li", null, link, h("span", { class: "soft" }, ` ${kind}`))),
       ...(found.left_out ? [h("li", { class: "soft" }, `and ${found.left_out} more: type more of the name`)] : [])]
     : [h("li", { class: "soft" }, "no name contains this text")]));
   hits.hidden = false;
-  field.setAttribute("aria-expanded", "true");
+  const many = links.length + (found.left_out ?? 0);
+  told.textContent = many ? `${many} found: ${links.slice(0, 3).map(([link, kind]) => `${link.textContent}, ${kind}`).join("; ")}` : "no name contains this text";
 }
 
 field.addEventListener("input", search);

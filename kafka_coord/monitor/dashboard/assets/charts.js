@@ -1,9 +1,10 @@
 // Two elements that draw what their `data` says: <time-chart> with uPlot, <owner-lanes> as a table of bars.
-import { clock, duration, h, moment, short, show, utc } from "./dom.js";
+import { clock, distinct, duration, h, moment, short, show, utc } from "./dom.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const HEIGHT = 190;
 const FONT = "12px system-ui, sans-serif";
+const WINDOW_MS = 1800e3;
 
 /** Formats a tick as 17:05, as 17:05:30 between full minutes, or as the date where a day begins; the first one says UTC. */
 function timeOfDay(at, before) {
@@ -11,7 +12,7 @@ function timeOfDay(at, before) {
   return before && utc(before)[0] !== day ? day : `${time.replace(/:00$/, "")}${before ? "" : " UTC"}`;
 }
 
-/** data: {label, x: [s], series: [{name, values, colour, fill}], kind: "line" | "bars" | "steps", from, marks: [{at, text}]} */
+/** data: {label, x: [s], series: [{name, values, colour, fill}], kind: "line" | "bars" | "steps", marks: [{at, text}]}. A line shows the last half hour. */
 class TimeChart extends HTMLElement {
   #plot = null;
   #data = null;
@@ -45,9 +46,18 @@ class TimeChart extends HTMLElement {
     if (!this.#data) return;
     const { x, series } = this.#data;
     const values = [x, ...series.map((one) => one.values)];
-    if (this.#plot && !anew) return this.#plot.setData(values);
-    this.#plot?.destroy();
-    this.#plot = new uPlot(this.#options(), values, this);
+    if (this.#plot && !anew) this.#plot.setData(values);
+    else {
+      this.#plot?.destroy();
+      this.#plot = new uPlot(this.#options(), values, this);
+      this.#plot.over.addEventListener("mouseleave", () => setTimeout(() => this.#told()));
+    }
+    setTimeout(() => this.#told()); // uPlot draws, and empties the legend, after this task
+  }
+
+  /** Shows the last values in the legend, unless the mouse points at others. */
+  #told() {
+    if (this.#plot && !this.#plot.over.matches(":hover")) this.#plot.setLegend({ idx: this.#data.x.length - 1 });
   }
 
   #options() {
@@ -64,7 +74,7 @@ class TimeChart extends HTMLElement {
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       padding: [8, 22, 0, 0],
       cursor: { points: { size: 7 }, drag: { x: false } },
-      legend: { show: series.length > 1 || kind !== "bars" },
+      legend: { show: kind !== "bars" && x.length > 0 },
       scales: { x: { time: true, range: () => this.#extent() }, y: { range } },
       axes: [{ ...axis, space: 76, values: times }, { ...axis, size: 58, values: (_, found) => found.map((v) => (v % 1 ? "" : short(v))) }],
       hooks: { draw: [(plot) => this.#marks(plot)] },
@@ -84,9 +94,10 @@ class TimeChart extends HTMLElement {
   }
 
   #extent() {
-    const { x, from } = this.#data;
+    const { x, kind } = this.#data;
     const last = Math.max(Date.now() / 1000, x.at(-1) ?? 0);
-    return [Math.min(from ?? x[0] ?? last, last - 60), last];
+    const first = kind === "line" ? Math.max(x[0] ?? last, last - WINDOW_MS / 1000) : x[0] ?? last;
+    return [Math.min(first, last - 60), last];
   }
 
   /** Draws a dashed line at each moment in `marks`. */
@@ -107,12 +118,12 @@ class TimeChart extends HTMLElement {
   }
 }
 
-const RANGES = [["5 min", 300e3], ["30 min", 1800e3], ["3 h", 10800e3], ["all", Infinity]];
+const RANGES = [["5 min", 300e3], ["30 min", WINDOW_MS], ["3 h", 10800e3], ["all", Infinity]];
 
 /** data: {lanes: [{label, href, spans: [[who, from, to]]}], who: [names], since, marks: [{at, text, bad}], linked(who)} */
 class OwnerLanes extends HTMLElement {
   #data = null;
-  #range = null;
+  #range = WINDOW_MS;
   #timer = null;
 
   connectedCallback() {
@@ -140,20 +151,20 @@ class OwnerLanes extends HTMLElement {
       ...lane, spans: lane.spans.map(([name, start, end]) => [name, moment(start), moment(end)]) }));
     const begins = lanes.flatMap((lane) => lane.spans.map((span) => span[1] ?? since));
     const earliest = Math.min(now - 60e3, ...begins, ...marks.map((mark) => mark.at));
-    // if no range is chosen, show the last twelve rebalances
-    const recent = Math.min(now - 60e3, ...marks.slice(-12).map((mark) => mark.at - 10e3));
-    const from = this.#range === null ? Math.max(earliest, recent) : Math.max(earliest, now - this.#range);
+    const from = Math.max(earliest, now - this.#range);
     const share = (at) => (100 * (Math.min(now, Math.max(from, at)) - from)) / (now - from);
-    const there = new Set(lanes.flatMap((lane) => lane.spans.map(([name]) => name)));
-    const colours = new Map(who.map((name, at) => [name, `c${at % 8}`]));
+    const there = new Set(lanes.flatMap((lane) => lane.spans.filter(([, , end]) => (end ?? now) >= from).map(([name]) => name)));
+    const looks = new Map(who.map((name, at) => [name, `c${at % 8}`]));
+    const [labels, names] = [distinct(lanes.map((lane) => lane.label), this.clientWidth < 640 ? 15 : 26), distinct(who, 12)];
+    const drawn = (lane) => this.#lane(lane, from, now, since, share, { label: labels.get(lane.label), looks, names });
     show(this, [
       h("div", { class: "ranges", role: "group", "aria-label": "Time shown" },
         RANGES.map(([name, range]) =>
           h("button", { type: "button", "aria-pressed": String(this.#range === range), onclick: () => this.#choose(range) }, name))),
       h("ul", { class: "legend" }, who.filter((name) => there.has(name)).map((name) =>
-        h("li", null, h("i", { class: colours.get(name) }), h("a", { href: this.#data.linked(name) }, name)))),
+        h("li", null, h("i", { class: looks.get(name) }), h("a", { href: this.#data.linked(name) }, name)))),
       h("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Owners by partition" }, h("div", { class: "lanes" },
-        lanes.map((lane) => this.#lane(lane, from, now, since, share, colours)),
+        lanes.map(drawn),
         this.#axis(from, now, share),
         h("div", { class: "over", "aria-hidden": "true" }, marks.filter((mark) => mark.at >= from).map((mark) =>
           this.#placed(h("i", { class: mark.bad ? "mark bad" : "mark", title: `${clock(mark.at)}: ${mark.text}` }), share(mark.at)))))),
@@ -167,17 +178,17 @@ class OwnerLanes extends HTMLElement {
     this.#draw();
   }
 
-  #lane(lane, from, now, since, share, colours) {
+  #lane(lane, from, now, since, share, { label, looks, names }) {
     const shown = lane.spans.filter(([, , end]) => (end ?? now) >= from);
     const told = shown.map(([name, start, end]) => `${name} from ${clock(start ?? since)} to ${end ? clock(end) : "now"}`);
     return h("div", { class: "lane" },
-      h("a", { class: "name", href: lane.href }, lane.label),
+      h("a", { class: "name", href: lane.href, title: lane.label }, label),
       h("div", { class: "track", role: "img", "aria-label": told.join(", ") || "no owner" },
         shown.map(([name, start, end], at) => {
           const left = share(start ?? since);
           const length = duration((end ?? now) - (start ?? since));
           const text = `${lane.label}: ${told[at]} (${start ? "" : "at least "}${length})`;
-          return this.#placed(h("i", { class: `bar ${colours.get(name) ?? "c-none"}`, title: text }, name), left, share(end ?? now) - left);
+          return this.#placed(h("i", { class: `bar ${looks.get(name) ?? "c-none"}`, title: text }, names.get(name) ?? name), left, share(end ?? now) - left);
         })));
   }
 

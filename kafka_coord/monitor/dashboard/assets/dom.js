@@ -47,11 +47,11 @@ function morph(old, made) {
   return true;
 }
 
-/** Returns a table that scrolls if it is too wide. `columns` are [title, of(row), class]. */
+/** Returns a table that scrolls if it is too wide, and becomes cards on a phone. `columns` are [title, of(row), class]. */
 export function table(caption, columns, rows, empty = "none") {
   if (!rows.length) return h("p", { class: "soft" }, empty);
   const cells = (row) => columns.map(([title, of, kind]) =>
-    h("td", { class: kind }, of(row) ?? (title ? h("span", { class: "soft" }, "–") : "")));
+    h("td", { class: kind, "data-title": title }, of(row) ?? h("span", { class: "soft empty" }, title ? "–" : "")));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", null,
       h("thead", null, h("tr", null, columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title)))),
@@ -119,6 +119,29 @@ export function ago(iso) {
 /** Returns a link within the dashboard. Escapes the parts of its path. */
 export const to = (text, ...parts) => h("a", { href: path(...parts) }, text);
 export const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+
+/** Returns a label of at most `room` characters for each name, so that different names have different labels: shortened
+ * in the middle, or else with what differs instead of what names have in common. */
+export function distinct(names, room) {
+  const labels = new Map();
+  const cut = (text) => (text.length <= room ? text : `${text.slice(0, Math.ceil(room / 2) - 1)}…${text.slice(-Math.floor(room / 2))}`);
+  const place = (some, written) => {
+    const alike = new Map();
+    for (const name of some) alike.set(cut(written(name)), [...(alike.get(cut(written(name))) ?? []), name]);
+    for (const [label, group] of alike) {
+      if (group.length === 1) labels.set(group[0], label);
+      else {
+        let shared = 0;
+        while (group.every((one) => shared < one.length && one[shared] === group[0][shared])) shared++;
+        place(group, (name) => `…${name.slice(shared)}`);
+      }
+    }
+  };
+  place(new Set(names), (name) => name);
+  const often = new Map();
+  for (const label of labels.values()) often.set(label, (often.get(label) ?? 0) + 1);
+  return new Map([...labels].map(([name, label]) => [name, often.get(label) > 1 ? name : label]));
+}
 
 /** Formats {"flights": "0-3,7", "routes": "1"} as "flights 0-3,7, routes 1". */
 export const partitions = (found) =>

@@ -402,8 +402,12 @@ export function consumer(name, who) {
       if (!found) return h("p", { class: "soft" }, "Reading…");
       const member = found.members.find((one) => one.consumer === who);
       const history = known[of("history")];
+      const timeline = known[of("timeline")];
       const about = (history ?? []).filter((one) => Object.hasOwn(one.moves, who) || one.reason.split(/[ ,]/).includes(who));
       const owned = found.offsets.filter((one) => one.owner === who);
+      if (!member && !about.length && history && timeline && !consumersOf(found, timeline).includes(who)) {
+        return h("p", null, "Group ", to(name, "groups", name), ` has no consumer ${who}.`);
+      }
       const behind = owned.map((one) => one.lag);
       const unknown = behind.filter((one) => one === null).length;
       return [
@@ -424,7 +428,7 @@ export function consumer(name, who) {
           ["Capacity", (row) => row.capacity, "number"],
           ["Should own", (row) => partitions(row.target)],
         ], [member])),
-        section("Partitions over time", lanes(name, found, known[of("timeline")], about, ([one]) => one === who)),
+        section("Partitions over time", lanes(name, found, timeline, about, ([one]) => one === who)),
         section("Rebalances of this consumer", table("Rebalances of this consumer", decisionColumns, newestFirst(about), "none recorded")),
       ];
     },
