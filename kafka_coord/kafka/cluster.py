@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
@@ -17,8 +17,10 @@ from kafka_coord.model.lag import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITIO
 from kafka_coord.model.sequences import grouped, parts
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
-from kafka_coord.wire.batches import Batch, decode_batches
 from kafka_coord.wire.messages import message
+
+if TYPE_CHECKING:
+    from kafka_coord.wire.batches import Batch
 
 _METADATA, _METADATA_WITH_RIGHTS, _LIST_OFFSETS, _CREATE_TOPICS = 4, 8, 2, 4
 """The newest versions of these requests that this client speaks. A broker of Kafka 0.10.1 speaks at least version 1."""
@@ -313,6 +315,8 @@ class PartitionReader:
         """Yields, in order, the batches that contain the offsets from ``first`` up to but not including ``end``. The
         first and the last batch may reach beyond this range. Raises :class:`BrokerError`, and :class:`BadMessage` if a
         batch cannot be read."""
+        from kafka_coord.wire.batches import decode_batches  # needs crc32c, which only an instance has
+
         at = first
         while at < end:
             result = await self._fetch(at)

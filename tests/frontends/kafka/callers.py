@@ -43,13 +43,15 @@ class NoManagedGroups(ManagedGroups):
     def __init__(self) -> None:
         self.groups = ServedGroups()
         self.administration = _Unrecorded()  # type: ignore[assignment]
+        self.group = _no_group  # type: ignore[assignment]
 
     def knows(self, group: str) -> bool:
         return bool(group)
 
-    def group(self, name: str, check: Callable[[], None]) -> ManagedGroup:
-        del check
-        raise GroupError(Error.UNSUPPORTED_VERSION, f"group {name} cannot be managed here")
+
+def _no_group(name: str, check: Callable[[], None]) -> ManagedGroup:
+    del check
+    raise GroupError(Error.UNSUPPORTED_VERSION, f"group {name} cannot be managed here")
 
 
 class _Unrecorded:
