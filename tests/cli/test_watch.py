@@ -35,6 +35,10 @@ def test_a_pipe_gets_one_view_after_the_other(world: World, coord: Run) -> None:
     out = coord("watch", "--count", "2", "--interval", "0.1").out
     assert out.count("broker 1 coordinates, epoch 1; 1 group\n") == 2
     assert out.count("flights[0-3]") == 2
+    lines = coord("watch", "--count", "1", "-o", "csv").out.splitlines()
+    assert {"# groups", "# owners", "group,state,generation,members,partitions,pending,lag,lag_s,lag_s_by,gone"} < {
+        *lines
+    }
 
 
 def test_with_json_each_line_is_one_object(world: World, coord: Run) -> None:
