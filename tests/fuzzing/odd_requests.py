@@ -30,6 +30,7 @@ _ACTIONS = ("pause", "resume", "rebalance", "evict", "settings", "reset-offsets"
 _ODD = (
     "", "..", "%", "%00", "%ff", "%ud800", "%0d%0aX: y", "/", "//", "?", "??", "#", "{group}", "\xff", "\x00",
     "a" * 70_000, "http://other/", "*", "%2e%2e%2f", ";", "&&path=", "path=/cluster&" * 20, "\u00e9",
+    "?format=csv", "?format=csv&table=offsets", "?table=offsets.lag", "&format=%00&table=groups.offsets",
 )  # fmt: skip
 _HEADERS = (
     "Host: {h}", "Host: ", "Host: other", "Host: [", "Host: [::1", "Content-Length: 5", "Content-Length: -1",

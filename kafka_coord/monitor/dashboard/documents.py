@@ -28,7 +28,7 @@ from kafka_coord.groups.group import (
 )
 from kafka_coord.groups.requests import SETTINGS_LIMITS
 from kafka_coord.groups.reset import OffsetChangeDocument
-from kafka_coord.model import GroupKind
+from kafka_coord.model import GroupKind, GroupSettings
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.socket.access import User
@@ -276,7 +276,7 @@ def _setting(name: str) -> Meta:
 
 class SettingsBody(ActionBody, frozen=True):
     assignor: Text | UnsetType | None = UNSET
-    rebalance_timeout_ms: Annotated[int, _setting("rebalance_timeout_ms")] | UnsetType = UNSET
+    rebalance_timeout_ms: Annotated[int, _setting("rebalance_timeout_ms")] | UnsetType | None = UNSET
     offsets_retention_ms: Annotated[int, _setting("offsets_retention_ms")] | UnsetType | None = UNSET
     lag_warning_ms: Annotated[int, _setting("lag_warning_ms")] | UnsetType | None = UNSET
 
@@ -285,6 +285,6 @@ class SettingsBody(ActionBody, frozen=True):
         return [name for name in cls.__struct_fields__ if name not in ActionBody.__struct_fields__]
 
     def changes(self) -> dict[str, Any]:
-        """Returns the settings to change."""
-        found = {name: getattr(self, name) for name in self.names()}
-        return {name: value for name, value in found.items() if value is not UNSET}
+        """Returns the settings to change, with the default in place of ``None``."""
+        given = {name: value for name in self.names() if (value := getattr(self, name)) is not UNSET}
+        return {name: getattr(GroupSettings(), name) if value is None else value for name, value in given.items()}

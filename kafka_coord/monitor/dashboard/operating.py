@@ -365,11 +365,14 @@ def _delete(asked: _Asked[ActionBody]) -> _Planned:
 
 def _delete_offsets(asked: _Asked[TopicsBody]) -> _Planned:
     group, topics = asked.group, _stripped(asked.body.topics)
-    committed, stored = asked.groups.committed(group)
-    chosen = parse_scope(topics, all_topics=not topics).choose(stored, group)
+    chosen = parse_scope(topics, all_topics=not topics).choose(asked.groups.committed(group)[1], group)
     with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
         dry_run = asked.groups.dry_delete_offsets(group, chosen, brokers.known_ranges)
-    return _at_once(lambda groups, acting: [groups.delete_offsets(group, chosen, committed, acting)], dry_run)
+
+    def act(groups: GroupVerbs, acting: Acting) -> list[AnswerDocument]:
+        return [groups.delete_offsets(group, chosen, groups.committed(group)[0], acting)]
+
+    return _at_once(act, dry_run)
 
 
 def _reset(asked: _Asked[ResetBody]) -> _Planned:

@@ -174,7 +174,7 @@ function askReset(group, managed) {
     },
     verb: "Reset",
     also: (found, asked) => owned(found) && (managed && !asked.pause
-      ? h("div", { class: "trouble" }, tick("Consumers own these partitions: pause the group, evict the owners, reset, and resume (--pause)", "pause", { required: true }))
+      ? h("div", { class: "trouble" }, tick("Consumers own these partitions: pause the group, evict the owners, reset, and resume (--pause)", "pause"))
       : !asked.pause && h("p", { class: "trouble" }, "Consumers own these partitions, so the reset will be refused: stop them first.")),
     confirm: async (first, value, found, asked, show) => {
       if (value("pause") !== "on") return post(path, first);
@@ -196,8 +196,14 @@ const askCopy = (group) => askThenShow({
   verb: "Copy",
 });
 
-const choose = (legend, name, values, ticked = () => false) => h("fieldset", null, h("legend", null, legend),
-  values.map((one) => tick(one, name, { value: one, checked: ticked(one) })));
+function choose(legend, name, values, ticked = () => false) {
+  const all = h("button", { type: "button", onclick: () => {
+    for (const one of box.querySelectorAll("input")) one.checked = true;
+  } }, "All");
+  const box = h("fieldset", null, h("legend", null, legend), values.length > 2 && all,
+    values.map((one) => tick(one, name, { value: one, checked: ticked(one) })));
+  return box;
+}
 
 const askEvict = (group, members) => askThenShow({
   title: `Evict from ${group}`,
