@@ -282,7 +282,8 @@ def _without_offset(tp: TopicPartition) -> OffsetRow:
 
 def dry_pauses(found: Mapping[str, GroupVerbs], *, pauses: bool) -> DryRun:
     """Says which groups would be paused, or resumed without ``pauses``, and which would not, and why."""
-    verb, already = ("paused", "paused already") if pauses else ("resumed", "not paused")
+    already = "paused already (this pause replaces the other)" if pauses else "not paused"
+    verb = "paused" if pauses else "resumed"
     sorts: dict[str, list[str]] = {}
     for group, groups in found.items():
         why = verb

@@ -179,7 +179,10 @@ def test_several_groups_are_paused_and_resumed_at_once(world: World, served: Ser
     body = {"reason": "moving disks", "groups": ["delays", "other"]}
     assert post(served, PAUSE, WHY)[0] == 200
     shown = post(served, path, {**body, "dry_run": True})[1]
-    assert shown["effects"] == ["paused already: 1 group (delays)", "paused: 1 group (other)"]
+    assert shown["effects"] == [
+        "paused already (this pause replaces the other): 1 group (delays)",
+        "paused: 1 group (other)",
+    ]
     assert world.node(layout.paused("other")) is None
     answers = post(served, path, {"confirm": shown["confirm"], "groups": body["groups"]})[1]["answers"]
     assert [(one["group"], one["result"]) for one in answers] == [("delays", "done"), ("other", "done")]
