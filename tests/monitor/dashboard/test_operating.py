@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.model import GroupSettings, Request, RequestType, TopicPartition
+from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.monitor.dashboard import logins
 from kafka_coord.monitor.dashboard.operating import MAX_BODY
-from kafka_coord.zk import layout
 from tests.coordinator.harness import ScriptedConsumer, World
 from tests.monitor.dashboard.served import OPENAPI, Served, operators_file, serving, valid
 from tests.waiting import eventually
@@ -151,47 +150,6 @@ def test_what_cannot_be_undone_is_shown_first_and_needs_the_groups_name(world: W
     assert confirmed(served, path, {}, name="delays")[0] == 200
     assert post(served, path, {"reason": "again"})[0] == 404
     eventually(lambda: any(one["action"] == "delete-group" for one in served.document("/cluster/history")["actions"]))
-
-
-def test_settings_are_changed_and_others_stay(world: World, served: Served) -> None:
-    running(world)
-    path = "/api/v1/groups/delays/settings"
-    changes = {"reason": "slow", "assignor": "range", "lag_warning_ms": 5_000}
-    shown = post(served, path, {**changes, "dry_run": True})[1]
-    assert shown["effects"] == ["group delays: assignor: sticky → range, lag_warning_ms: as the site → 5000"]
-    assert post(served, path, {"confirm": shown["confirm"]})[1]["answers"][0]["type"] == "settings"
-    assert post(served, path, {"reason": "x", "rebalance_timeout_ms": 30_000})[0] == 200
-    assert world.value(layout.group("delays"))["assignor"] == "range"
-    assert post(served, path, {"reason": "x", "assignor": None})[0] == 200
-    stored = world.value(layout.group("delays"))
-    assert (stored.get("assignor"), stored["rebalance_timeout_ms"], stored["lag_warning_ms"]) == (None, 30_000, 5_000)
-    assert post(served, path, {"reason": "x", "rebalance_timeout_ms": None})[0] == 200
-    assert world.value(layout.group("delays"))["rebalance_timeout_ms"] == GroupSettings().rebalance_timeout_ms
-    for wrong in ({}, {"assignor": "none-such"}, {"rebalance_timeout_ms": 0}):
-        assert post(served, path, {"reason": "x", **wrong})[0] == 400, wrong
-
-
-def test_several_groups_are_paused_and_resumed_at_once(world: World, served: Served) -> None:
-    running(world)
-    world.consumer("c1", group="other").join()
-    world.settles("c1", group="other", partitions=4)
-    path = "/api/v1/actions/pause"
-    body = {"reason": "moving disks", "groups": ["delays", "other"]}
-    assert post(served, PAUSE, WHY)[0] == 200
-    shown = post(served, path, {**body, "dry_run": True})[1]
-    assert shown["effects"] == [
-        "paused already (this pause replaces the other): 1 group (delays)",
-        "paused: 1 group (other)",
-    ]
-    assert world.node(layout.paused("other")) is None
-    answers = post(served, path, {"confirm": shown["confirm"], "groups": body["groups"]})[1]["answers"]
-    assert [(one["group"], one["result"]) for one in answers] == [("delays", "done"), ("other", "done")]
-    assert world.value(layout.paused("other"))["reason"] == "moving disks"
-    assert post(served, "/api/v1/groups/other/resume", {"reason": "done"})[0] == 200
-    answers = post(served, "/api/v1/actions/resume", {**body, "reason": "done"})[1]["answers"]
-    assert [(one["group"], one["result"]) for one in answers] == [("delays", "done"), ("other", "refused")]
-    assert post(served, path, {**body, "groups": []})[0] == 400
-    assert post(served, "/api/v1/actions/delete", body)[0] == 404
 
 
 def test_an_eviction_says_what_it_means(world: World, served: Served) -> None:
