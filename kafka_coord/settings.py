@@ -184,6 +184,12 @@ def _addresses(value: Any) -> str:
     return ",".join(_address(part) for part in _text(value).split(","))
 
 
+def _listener_addresses(value: Any) -> str:
+    for part in _text(value).split(","):
+        _address(part.rpartition("=")[2])
+    return str(value).strip()
+
+
 def _hosts(value: Any) -> str:
     names = [part.strip().lower() for part in _text(value).split(",")]
     for name in names:
@@ -302,6 +308,8 @@ class ServeSettings:
     kafka_max_idle_ms: int = _ms(600_000, 1_000, 86_400_000)
     kafka_initial_rebalance_delay_ms: int | None = _ms(None, 0, 600_000)
     kafka_consumer_session_timeout_ms: int | None = _ms(None, 1_000, 1_800_000)
+    metadata: str = _setting("auto", "auto, zookeeper or brokers", _one_of("auto", "zookeeper", "brokers"))
+    bootstrap: str | None = _setting(None, "[LISTENER=]host:port,host:port of brokers", _listener_addresses)
     managed_groups: str | None = _setting(None, "a regular expression (RE2) for whole group names", _text)
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     trace_rebalances: bool = _flag(False)

@@ -31,6 +31,7 @@ from kafka_coord.version import __version__
 from kafka_coord.zk.options_from_settings import connect_with
 
 if TYPE_CHECKING:
+    from kafka_coord.coordinator.mirroring import MetadataOptions
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
@@ -164,6 +165,14 @@ _OPTIONS = {
         "How long a KIP-848 member may be silent, like the broker's group.consumer.session.timeout.ms. Keep it above "
         "15000: librdkafka waits up to 10 seconds before it reconnects. [default: the broker's setting]"
     ),
+    "--metadata SOURCE": (
+        "Where the brokers and topics are read: zookeeper, brokers, or auto (from ZooKeeper, and from the brokers once "
+        "the cluster migrates to KRaft). [default: auto]"
+    ),
+    "--bootstrap ADDRESSES": (
+        "Brokers to ask for metadata: [LISTENER=]HOST:PORT, separated by commas. Needed if the cluster was never in "
+        "ZooKeeper. [default: the brokers in ZooKeeper]"
+    ),
     "--session-timeout-ms MS": (
         "The ZooKeeper session timeout, after which another instance replaces a dead one, in ms. [default: 10000]"
     ),
@@ -258,6 +267,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 process=process,
                 observer=tracing.observer(store.clock) if tracing is not None else None,
                 lister=lister.ends,
+                metadata=_metadata(settings),
             )
             parts.callback(lister.close)
             leadership_view.service = service
@@ -358,6 +368,23 @@ class _Renewed:
             log.info("received SIGHUP: looking at certificates, users and passwords again", extra={"event": "reload"})
             for one in self.ones.values():
                 one.look()
+
+
+def _metadata(settings: Settings) -> MetadataOptions:
+    """Raises :class:`SettingsError` if the brokers are to be asked and cannot be."""
+    from kafka_coord.coordinator.mirroring import MetadataOptions
+    from kafka_coord.grouplog.term import TOPIC
+    from kafka_coord.kafka.metadata import MetadataAsker, bootstraps
+
+    serve = settings.serve
+    if serve.metadata == "brokers" or serve.bootstrap is not None:
+        MetadataAsker(settings.kafka.properties).close()
+    return MetadataOptions(
+        partial(MetadataAsker, settings.kafka.properties),
+        serve.metadata,
+        bootstraps(serve.bootstrap) if serve.bootstrap is not None else None,
+        led=TOPIC,
+    )
 
 
 def _tracing(serve_settings: ServeSettings, broker_id: int) -> Tracing | None:

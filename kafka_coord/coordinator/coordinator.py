@@ -25,6 +25,7 @@ from kafka_coord.coordinator.listeners import (
     UnresolvedListener,
 )
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
+from kafka_coord.coordinator.mirroring import MetadataMirror, MetadataOptions
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.pending_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -65,6 +66,7 @@ class ConsumerCoordinator:
         broker_id: int | None = None,
         process: Process | None = None,
         lister: EndLister | None = None,
+        metadata: MetadataOptions | None = None,
     ) -> None:
         self._store = store
         self._options = options
@@ -90,6 +92,10 @@ class ConsumerCoordinator:
         self._unresolved = UnresolvedListener(self.queue)
         self._groups = GroupChangeListener(self._watches, self.queue, self._members, self._unresolved)
         self.first_ends = FirstEnds(store, self._executor, self._unresolved.awaited, lister)
+        self.mirror: MetadataMirror | None = None
+        """``None`` if the metadata is only read from Kafka's own znodes."""
+        if metadata is not None:
+            self.mirror = MetadataMirror(store, self._executor, metadata, self.registry.topics_by_name)
         self._brokers = BrokerChangeListener(store)
         self._partitions = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._brokers.racks)
         self._asked = RequestListener(self.requests, self.queue)
@@ -184,6 +190,8 @@ class ConsumerCoordinator:
         """Removes the listeners, stops the handler, and clears all state."""
         self.handler.closed = True
         self.first_ends.close()
+        if self.mirror is not None:
+            self.mirror.close()
         self._watches.close()
         self.queue.close()
         self.registry.clear()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
 from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -17,7 +16,7 @@ from kafka_coord.model import Request, TopicPartition, Unreadable
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.unresolved import awaited_partitions
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Migration, decode_brokers
+from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Migration, decode_brokers, decode_topic
 from kafka_coord.zk.store import GetData, Node, Read, SessionState, Store
 from kafka_coord.zk.watches import Watches
 

@@ -45,6 +45,11 @@ class GroupRegistry:
         with self._lock:
             return set(self._patterns)
 
+    def topics_by_name(self) -> list[str]:
+        """Returns the topics that groups subscribe to by name."""
+        with self._lock:
+            return list(self.consumer_groups_per_topic)
+
     def update(self, group: str, members: Iterable[Member]) -> bool:
         """Replaces the group's subscriptions with those of its members. Returns whether they changed."""
         return self.put(group, {id(m.subscription): m.subscription for m in members}.values())

@@ -34,7 +34,7 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.retention import Retention
 from kafka_coord.zk import layout
-from kafka_coord.zk.retention import decode_retention
+from kafka_coord.zk.instance import decode_retention
 from kafka_coord.zk.store import Delete, GetChildren, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.handler import RebalanceObserver, RebalanceRequestHandler
 from kafka_coord.coordinator.history import action_of
 from kafka_coord.coordinator.listeners import SessionExpirationListener
+from kafka_coord.coordinator.mirroring import MetadataOptions
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.start_offsets import EndLister
@@ -20,9 +21,8 @@ from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, 
 from kafka_coord.model import Process, RequestType
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
-from kafka_coord.zk.instance import InstanceRegistration
+from kafka_coord.zk.instance import InstanceRegistration, Successor, name_op
 from kafka_coord.zk.store import Op, SessionState, Store
-from kafka_coord.zk.successor import Successor, name_op
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,10 @@ class CoordinatorService:
         process: Process | None = None,
         observer: RebalanceObserver | None = None,
         lister: EndLister | None = None,
+        metadata: MetadataOptions | None = None,
     ) -> None:
         self._observer = observer
+        self._metadata = metadata
         self._lister = lister
         self._store = store
         self._broker_id = broker_id
@@ -212,6 +214,7 @@ class CoordinatorService:
             self._broker_id,
             self._process,
             self._lister,
+            self._metadata,
         )
         try:
             coordinator.coordinator_startup()
@@ -224,6 +227,8 @@ class CoordinatorService:
         if self._thread is not None:
             self._start_handler(coordinator.handler)
             coordinator.first_ends.start()
+            if coordinator.mirror is not None:
+                coordinator.mirror.start()
 
     def _step_down(self, why: str) -> None:
         """Drops the leadership and its state. A later turn stands for election again."""

@@ -31,6 +31,7 @@ from kafka_coord.model import (
     is_identity,
 )
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import decode_topic
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 
 if TYPE_CHECKING:
@@ -388,7 +389,7 @@ class FirstEnds:
             if not isinstance(mark, Node) or not isinstance(topic, Node):
                 continue  # resolved already, or the topic is not seen now
             done = Delete(layout.awaited_end(group, *tp), mark.stat.version)
-            if isinstance(offset, Node) or topic.stat.czxid > mark.stat.czxid:
+            if isinstance(offset, Node) or _created(tp.topic, topic) > mark.stat.czxid:
                 self._write(group, tp, [done])  # someone has stored an offset, or this is a later topic of that name
                 continue
             if not isinstance(parent, Node) or tp not in ends:
@@ -412,3 +413,11 @@ class FirstEnds:
         if complaint != self._complaint:
             log.warning("%s", complaint)
         self._complaint = complaint
+
+
+def _created(name: str, node: Node) -> int:
+    """Returns when the topic was created, as a zxid, or 0 if its znode cannot be decoded."""
+    try:
+        return decode_topic(name, node, {}).czxid
+    except MalformedValue:
+        return 0

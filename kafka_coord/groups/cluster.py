@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.tolerant_reads import Decoding, read_each
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.groups.group import Document, PauseDocument, Time
@@ -15,7 +14,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import grouped
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import numbers
+from kafka_coord.zk.brokers import decode_topic, numbers
 from kafka_coord.zk.election import decode_epoch
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Store
 

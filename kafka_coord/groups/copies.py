@@ -117,7 +117,9 @@ class KafkaOffsetStore:
 
     def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
         async def read_each(cluster: ClusterClient) -> dict[str, GroupPositions]:
-            newest = await cluster.with_any(lambda one: one.newest_version("OffsetFetch", _FETCH_STABLE, _ANSWER_S))
+            newest = await cluster.with_any(
+                lambda one: one.newest_version("OffsetFetch", (_FETCH, _FETCH_STABLE), _ANSWER_S)
+            )
             version = _FETCH_STABLE if newest == _FETCH_STABLE else _FETCH
             coordinators = Coordinators(cluster, told_by(cluster), _ANSWER_S, is_patient=True)
             found, problems = await coordinators.each(groups, partial(_read, version), self._timeout_s)

@@ -32,8 +32,8 @@ from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, Reque
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
+from kafka_coord.zk.instance import HOLD_BACK_S, read_successor
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
-from kafka_coord.zk.successor import HOLD_BACK_S, read_successor
 
 REFUSED = "refused"
 

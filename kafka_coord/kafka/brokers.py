@@ -57,7 +57,7 @@ def bootstrap_servers(
     if addresses:
         return ",".join(addresses)
     bad = "".join(f" ({one.path} cannot be read: {one.reason})" for one in found.unreadable[:1])
-    raise BrokerError((problem or f"no live broker is registered below {layout.BROKER_IDS}") + bad)
+    raise BrokerError((problem or "no live broker is registered") + bad)
 
 
 class BrokerDirectory:

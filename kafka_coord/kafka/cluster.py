@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity, broker_security
-from kafka_coord.kafka.connection import BrokerConnection, failure, only
+from kafka_coord.kafka.connection import BrokerConnection, Versions, failure, only
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.lag import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
 from kafka_coord.model.sequences import grouped, parts
@@ -22,8 +22,10 @@ from kafka_coord.wire.messages import message
 if TYPE_CHECKING:
     from kafka_coord.wire.batches import Batch
 
-_METADATA, _METADATA_WITH_RIGHTS, _LIST_OFFSETS, _CREATE_TOPICS = 4, 8, 2, 4
-"""The newest versions of these requests that this client speaks. A broker of Kafka 0.10.1 speaks at least version 1."""
+_METADATA, _METADATA_WITH_RIGHTS, _LIST_OFFSETS, _CREATE_TOPICS = (1, 4), (1, 8), (1, 2), (1, 4)
+"""The versions of these requests that this client speaks."""
+_WITH_RIGHTS, _WITH_ISOLATION = 8, 2
+"""The first version of Metadata that tells rights, and that of ListOffsets that knows transactions."""
 _UNNAMED = 4
 """Before this version of Metadata, a request that names a topic may create it."""
 _FIRST_ANSWER_S = 5.0
@@ -104,7 +106,7 @@ class ClusterClient:
         said = "; ".join(reasons[address] for address in addresses if address in reasons)
         raise BrokerError(f"no broker answers: {said or 'none is registered'}")
 
-    async def ask_any(self, name: str, version: int, value: Any) -> Any:
+    async def ask_any(self, name: str, version: int | Versions, value: Any) -> Any:
         """Returns the response of a broker that answers."""
         return await self.with_any(lambda broker: broker.ask(name, version, value, _FIRST_ANSWER_S))
 
@@ -117,7 +119,7 @@ class ClusterClient:
 
         async def ask(broker: BrokerConnection) -> Any:
             newest = _METADATA_WITH_RIGHTS if rights else _METADATA
-            version = _usable("Metadata", await broker.newest_version("Metadata", newest, timeout_s))
+            version = await broker.newest_version("Metadata", newest, timeout_s)
             return await broker.ask("Metadata", version, metadata_request(named_topics, version, rights), timeout_s)
 
         found = await self.with_any(ask)
@@ -185,9 +187,8 @@ class ClusterClient:
             if not controllers:
                 raise BrokerError("the cluster has no controller now")
             broker = self.to((controllers[0].host, controllers[0].port))
-            version = _usable("CreateTopics", await broker.newest_version("CreateTopics", _CREATE_TOPICS))
             request = create_topic_request(name, partitions, replication, timeout_s=timeout_s)
-            answer = await broker.ask("CreateTopics", version, request, timeout_s + 5)
+            answer = await broker.ask("CreateTopics", _CREATE_TOPICS, request, timeout_s + 5)
             result = only(answer.topics, "topics")
             if result.error_code != _NOT_CONTROLLER or is_last:
                 break
@@ -220,8 +221,8 @@ class ClusterClient:
         """Returns the offsets, the codes of partitions that the broker refused, and the reasons for the others."""
         broker = self.to(leader)
         try:
-            version = _usable("ListOffsets", await broker.newest_version("ListOffsets", _LIST_OFFSETS, timeout_s))
-            request = offsets_request(partitions, timestamp, committed=committed and version >= _LIST_OFFSETS)
+            version = await broker.newest_version("ListOffsets", _LIST_OFFSETS, timeout_s)
+            request = offsets_request(partitions, timestamp, committed=committed and version >= _WITH_ISOLATION)
             answer = await broker.ask("ListOffsets", version, request, timeout_s)
         except BrokerError as error:
             return {}, {}, [str(error)] * len(partitions)
@@ -242,20 +243,14 @@ def _has_failed(task: asyncio.Task[Any]) -> bool:
     return isinstance(task.exception(), BrokerError)
 
 
-def _usable(name: str, version: int) -> int:
-    if version < 1:
-        raise BrokerError(f"the broker's {name} is older than that of Kafka 0.10.1")
-    return version
-
-
-def metadata_request(topics: Iterable[str] | None, version: int = _METADATA, rights: bool = False) -> Any:
+def metadata_request(topics: Iterable[str] | None, version: int = _UNNAMED, rights: bool = False) -> Any:
     """Returns a request for the metadata of the given topics, or of all topics, that creates none of them."""
     form = message("MetadataRequest")
     if version < _UNNAMED:
         return form(topics=None)
     topic = form.struct("MetadataRequestTopic")
     named_topics = None if topics is None else tuple(topic(name=name) for name in topics)
-    asked = {"include_topic_authorized_operations": True} if rights and version >= _METADATA_WITH_RIGHTS else {}
+    asked = {"include_topic_authorized_operations": True} if rights and version >= _WITH_RIGHTS else {}
     return form(topics=named_topics, allow_auto_topic_creation=False, **asked)
 
 

@@ -85,6 +85,31 @@ def of_group(groups: Sequence[T], group: str) -> T:
     return only([one for one in groups if getattr(one, "group_id", None) == group], f"groups {group!r}")
 
 
+Versions = tuple[int, int]
+"""The oldest and the newest version of a request."""
+_RELEASES = "Kafka 0.11 to 4.3"
+_NONE: Versions = (0, -1)
+
+
+class NoCommonVersion(NotSent):
+    """The broker supports no version of the request that this client speaks."""
+
+
+def newest_common(name: str, spoken: int | Versions, supported: Mapping[int, Versions]) -> int:
+    """Returns the newest version of ``<name>Request`` that the broker supports among those in ``spoken``. Raises
+    :class:`NoCommonVersion`."""
+    oldest, newest = (spoken, spoken) if isinstance(spoken, int) else spoken
+    theirs = supported.get(message(f"{name}Request").api_key or 0, _NONE)
+    found = min(newest, theirs[1])
+    if found < max(oldest, theirs[0]):
+        has = f"only versions {theirs[0]} to {theirs[1]}" if theirs != _NONE else "no version"
+        raise NoCommonVersion(
+            f"the broker supports {has} of {name}, and this version of kafka-coord, which is made for {_RELEASES},"
+            f" sends {oldest} to {newest}"
+        )
+    return found
+
+
 class Unwritten(ConnectionError):
     """No byte of the request was written."""
 
@@ -115,9 +140,9 @@ class Line(asyncio.Protocol):
         """When the last response arrived."""
         self._retires: asyncio.TimerHandle | None = None
         self._retiring = False
-        self.newest_versions: Mapping[int, int] | None = None
-        """The newest version of each request that the broker supports, by API key, or ``None`` until it has been
-        asked."""
+        self.versions: Mapping[int, Versions] | None = None
+        """The oldest and the newest version of each request that the broker supports, by API key, or ``None`` until it
+        has been asked."""
         self.ended = asyncio.Event()
 
     def is_usable(self) -> bool:
@@ -165,14 +190,22 @@ class Line(asyncio.Protocol):
             if self._retiring and not self._waiting:
                 self.end("the connection was replaced")
 
-    async def ask_versions(self, timeout_s: float = ANSWER_S) -> Mapping[int, int]:
-        """Returns :attr:`newest_versions`. Raises the same errors as :meth:`ask`."""
-        if self.newest_versions is None:
+    async def ask_versions(self, timeout_s: float = ANSWER_S) -> Mapping[int, Versions]:
+        """Returns :attr:`versions`. Raises the same errors as :meth:`ask`."""
+        if self.versions is None:
             answer = await self.ask("ApiVersions", _API_VERSIONS, message("ApiVersionsRequest")(), timeout_s)
             if answer.error_code:
                 raise ConnectionError(f"the broker does not tell its versions: {named(answer.error_code)}")
-            self.newest_versions = {one.api_key: one.max_version for one in answer.api_keys}
-        return self.newest_versions
+            self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+        return self.versions
+
+    async def ask_newest(self, name: str, spoken: int | Versions, value: Any, timeout_s: float = ANSWER_S) -> Any:
+        """Like :meth:`ask`, in the newest version of ``spoken`` that the broker supports. Raises
+        :class:`NoCommonVersion`."""
+        if name == "ApiVersions" and isinstance(spoken, int):
+            return await self.ask(name, spoken, value, timeout_s)
+        version = newest_common(name, spoken, await self.ask_versions(timeout_s))
+        return await self.ask(name, version, value, timeout_s)
 
     def retire_in(self, delay_s: float) -> None:
         """Takes no more requests after ``delay_s`` seconds, and ends as soon as nothing is in flight."""
@@ -265,21 +298,30 @@ class BrokerConnection:
         return self._line is not None and self._line.is_usable()
 
     async def ask(
-        self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S, *, reopens: bool = True
+        self, name: str, version: int | Versions, value: Any, timeout_s: float = ANSWER_S, *, reopens: bool = True
     ) -> Any:
-        """Sends ``<name>Request`` in the given version and returns the response.
+        """Sends ``<name>Request`` in the given version, or in the newest one of a range that the broker supports, and
+        returns the response.
 
         Raises :class:`NotSent` if no byte of the request was sent. Raises :class:`BrokerError` for any other failure:
         the broker may have carried out the request. If ``reopens`` is false and the connection is not open, the request
         is not sent.
         """
-        return await self._on_line(name, timeout_s, lambda line: line.ask(name, version, value, timeout_s), reopens)
+        try:
+            return await self._on_line(
+                name, timeout_s, lambda line: line.ask_newest(name, version, value, timeout_s), reopens
+            )
+        except NoCommonVersion as error:
+            raise NoCommonVersion(f"{self.host}:{self.port}: {error}") from None
 
-    async def newest_version(self, name: str, at_most: int, timeout_s: float = ANSWER_S) -> int:
-        """Returns the newest version of ``<name>Request`` that the broker supports, up to ``at_most``, or -1 if it
-        supports none. Asks the broker once for each connection. Raises the same errors as :meth:`ask`."""
+    async def newest_version(self, name: str, spoken: Versions, timeout_s: float = ANSWER_S) -> int:
+        """Returns the newest version of ``<name>Request`` that the broker supports among those in ``spoken``. Asks the
+        broker once for each connection. Raises the same errors as :meth:`ask`."""
         found = await self._on_line("ApiVersions", timeout_s, lambda line: line.ask_versions(timeout_s))
-        return min(at_most, found.get(message(f"{name}Request").api_key or 0, -1))
+        try:
+            return newest_common(name, spoken, found)
+        except NoCommonVersion as error:
+            raise NoCommonVersion(f"{self.host}:{self.port}: {error}") from None
 
     async def _on_line(
         self, name: str, timeout_s: float, ask: Callable[[Line], Awaitable[T]], reopens: bool = True
@@ -341,12 +383,12 @@ class BrokerConnection:
             raise ConnectionError("the connection was closed")
 
     async def _authenticate(self, line: Line, security: BrokerSecurity, mechanism: str) -> None:
-        newest = (await line.ask_versions()).get(message("SaslAuthenticateRequest").api_key or 0, 0)
+        newest = (await line.ask_versions()).get(message("SaslAuthenticateRequest").api_key or 0, _NONE)[1]
         request = message("SaslHandshakeRequest")(mechanism=mechanism)
         response = await line.ask("SaslHandshake", _SASL_HANDSHAKE, request)
         if response.error_code:
             raise ConnectionError(f"the broker supports {', '.join(response.mechanisms)}, not {mechanism}")
-        version = min(newest, _SASL_AUTHENTICATE)
+        version = min(max(newest, 0), _SASL_AUTHENTICATE)
         lifetime_ms = 0
         try:
             exchange = answers_to(security)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.connection import Versions
 from kafka_coord.model import TopicPartition
 from kafka_coord.wire.messages import message
 
@@ -24,7 +25,7 @@ _FIND = 1
 _FETCH_OF_SEVERAL = 8
 """The first version of OffsetFetch that is about several groups."""
 
-Ask = Callable[[str, int, Any], Awaitable[Any]]
+Ask = Callable[[str, int | Versions, Any], Awaitable[Any]]
 """Sends a request (name, version, message) and returns the response's message."""
 Find = Callable[[str], Awaitable[tuple[int, Address]]]
 """Returns the broker id and the address of a group's coordinator. Raises :class:`BrokerError`."""
@@ -64,7 +65,7 @@ class Coordinators:
         """Returns what asks the coordinator at an address."""
         connection = self._cluster.to(address)
 
-        async def ask(name: str, version: int, value: Any) -> Any:
+        async def ask(name: str, version: int | Versions, value: Any) -> Any:
             try:
                 return await connection.ask(name, version, value, self._answer_s)
             except BrokerError as error:

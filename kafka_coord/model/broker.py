@@ -1,10 +1,11 @@
-"""A Kafka broker, as described by its znode ``/brokers/ids/<id>``."""
+"""Kafka's brokers: as their znodes describe them, and what they answer about themselves and their topics, as the mirror
+of a cluster's metadata takes it (ADR 56)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_coord.errors import MalformedValue
@@ -104,3 +105,49 @@ def _no_host(host: str) -> str:
     except UnicodeError:
         return "is not a host name: one of its labels is empty, longer than 63 characters, or not valid text"
     return ""
+
+
+UNKNOWN_TOPIC, UNKNOWN_ID, NOT_AUTHORIZED = 3, 100, 29
+"""The codes of UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID and TOPIC_AUTHORIZATION_FAILED."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBroker:
+    """A broker that an answer names, with the address of the listener that was asked."""
+
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredTopic:
+    """A topic in an answer. ``replicas`` maps each partition to its replicas; ``leaders`` to its leader and that
+    leader's epoch. ``error`` is Kafka's code, or 0."""
+
+    name: str
+    topic_id: str = ""
+    replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    leaders: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """What one broker answered. ``teller`` is its id, or ``None`` if it does not name itself.
+
+    ``is_whole`` says that all topics were asked for, so that one which the client may describe and which is not there
+    is unknown to the broker. ``known`` and ``unknown`` are the ids that it was asked for *by id*. ``listener`` is the
+    name of the listener that was asked, or an empty string if only its address is known.
+    """
+
+    teller: int | None
+    brokers: Mapping[int, NamedBroker]
+    topics: tuple[AnsweredTopic, ...] = ()
+    is_whole: bool = False
+    known: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+    listener: str = ""
+    cluster_id: str | None = None
+    has_ids: bool = True
+    """Whether the broker gives topics ids, as it does from Kafka 2.8 on."""

@@ -1,15 +1,17 @@
-"""Reads Kafka's own znodes: the brokers registered below ``/brokers/ids``, with what is wrong with unusable
-registrations, and the identity of a topic (ADR 42)."""
+"""Decodes the znodes of Kafka's brokers and topics, Kafka's own or the mirror's (ADR 56): the brokers, with what is
+wrong with unusable registrations, and the topics with their identities (ADR 42). Reads how far a migration is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from kafka_coord.errors import MalformedValue, NoAuth
-from kafka_coord.model import Broker, Unreadable, is_topic_id
+from kafka_coord.model import Broker, TopicInfo, Unreadable, is_topic_id
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
@@ -18,8 +20,8 @@ MIGRATING = (
     " topics and partitions would never be seen"
 )
 DO_NOT_FINALISE = (
-    "do not finalise the migration (zookeeper.metadata.migration.enable stays true on the controllers), because this"
-    " version reads Kafka's metadata from ZooKeeper only"
+    "do not finalise the migration (zookeeper.metadata.migration.enable stays true on the controllers) before"
+    " kafka-coord doctor says that the metadata comes from the brokers"
 )
 _MAX_ID = 2**31 - 1
 
@@ -80,7 +82,9 @@ def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable
             unreadable.append(Unreadable(where, "its name is not a broker id"))
         elif isinstance(node, Node) and number is not None:
             try:
-                live.append(Broker.from_znode(node.data, number, where))
+                value = fields.load_object(node.data, where)
+                if value.get("away") is not True:  # in the mirror: no broker names it any more
+                    live.append(Broker.from_json(value, number, where))
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))
     return Brokers(tuple(live), tuple(unreadable))
@@ -105,9 +109,45 @@ def read_migration(store: Store) -> Migration:
 
 
 def topic_identity(value: fields.Json, node: Node) -> tuple[str, str]:
-    """Returns the identity of the topic whose znode contains ``value``, and its former identity if Kafka has given it
-    an id since; see :class:`kafka_coord.model.TopicInfo`."""
-    topic_id, czxid = value.get("topic_id"), str(node.stat.czxid)
+    """Returns the identity of the topic whose znode (Kafka's, or in the mirror) contains ``value``, and its former
+    identity if Kafka has given it an id since; see :class:`kafka_coord.model.TopicInfo`."""
+    topic_id, written = value.get("topic_id"), value.get("czxid")
+    czxid = str(written if isinstance(written, int) else node.stat.czxid)  # the mirror keeps that of Kafka's own znode
     if isinstance(topic_id, str) and is_topic_id(topic_id):
         return topic_id, czxid
     return czxid, ""
+
+
+def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
+    """Decodes ``/brokers/topics/<topic>``: ``{"version":3,"topic_id":"…","partitions":{"0":[1,2]}, …}``.
+
+    The partition list is in the *data* (KAFKA-1075). Kafka 2.8 and later write ``topic_id``. Raises
+    :class:`MalformedValue`.
+    """
+    where = layout.broker_topic(name)
+    if not is_legal(name):
+        raise MalformedValue(where, "not a legal topic name")
+    value = fields.load_object(node.data, where)
+    written = value.get("partitions")
+    if not isinstance(written, dict):
+        raise MalformedValue(where, "field 'partitions' is not an object of replica lists")
+    replicas: dict[int, tuple[int, ...]] = {}
+    for partition, brokers in written.items():
+        number = fields.decimal(partition, MAX_PARTITION)
+        if number is None:
+            raise MalformedValue(where, f"{partition[:40]!r} is not a partition number")
+        if not isinstance(brokers, list):
+            raise MalformedValue(where, f"the replicas of partition {partition} are not a list")
+        replicas[number] = tuple(b for b in brokers if isinstance(b, int))
+    racks = {
+        number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)
+        for number, brokers in (replicas.items() if broker_racks else ())
+    }
+    identity, former = topic_identity(value, node)
+    return TopicInfo(
+        name=name,
+        partitions=frozenset(replicas),
+        identity=identity,
+        replica_racks={number: found for number, found in racks.items() if found},
+        former_identity=former,
+    )

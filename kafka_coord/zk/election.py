@@ -18,6 +18,7 @@ from kafka_coord.errors import BadVersion, MalformedValue, MultiFailed, NoAuth, 
 from kafka_coord.model.json_fields import decimal, dump, load, number
 from kafka_coord.model.operations import CoordinatorInfo
 from kafka_coord.zk import layout
+from kafka_coord.zk.instance import HOLD_BACK_S, Successor
 from kafka_coord.zk.store import (
     Check,
     Create,
@@ -31,7 +32,6 @@ from kafka_coord.zk.store import (
     Store,
     WatchEvent,
 )
-from kafka_coord.zk.successor import HOLD_BACK_S, Successor
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,6 @@
-"""Registers running instances. Each instance, elected or not, creates an ephemeral znode
-``/consumers/coordinators/<brokerId>``."""
+"""What instances tell each other in ZooKeeper: that they run (each, elected or not, has an ephemeral znode
+``/consumers/coordinators/<brokerId>``), whom a resigning coordinator names as its successor
+(``/consumers/successor``), and how long the offsets of unused groups are kept (``/consumers/retention``)."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kafka_coord.errors import BadVersion, MalformedValue, NodeExists, NoNode, SettingsError, StoreUnavailable
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.operations import CoordinatorInfo, Process
+from kafka_coord.model.retention import Retention
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Node, Store, WatchEvent
+from kafka_coord.zk.store import Create, Node, Op, ReadResult, SessionState, SetData, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -198,3 +203,95 @@ def _described(node: Node) -> str:
         process = None
     who = f"on host {process.host}, pid {process.pid}" if process else f"with session {node.stat.ephemeral_owner:#x}"
     return f"an instance {who}, since {since}"
+
+
+HOLD_BACK_S = 3.0
+"""How long all other instances wait for the named successor to be elected, in seconds on each instance's own clock. A
+healthy successor is elected within milliseconds. Even if it fails, the delay is shorter than a failover after a crash,
+which takes a session timeout."""
+
+
+class Successor(JsonObject, frozen=True, tag_field="version", tag=1):
+    """The named successor. ``broker_id`` is to succeed the coordinator of ``epoch``, and has no precedence after
+    that."""
+
+    broker_id: Number
+    epoch: Number
+
+    @classmethod
+    def read(cls, found: ReadResult) -> Successor | None:
+        """Returns the named successor, or ``None`` if no successor is named or the znode cannot be read; all instances
+        then stand for election."""
+        if not isinstance(found, Node):
+            return None
+        where = layout.SUCCESSOR
+        try:
+            return cls.from_json(fields.load(found.data, where), where)
+        except MalformedValue:
+            return None
+
+
+def name_op(store: Store, successor: Successor) -> Op:
+    """Returns the write that names the successor. Only the elected coordinator writes it, under its fence."""
+    data = fields.dump(successor.to_json())
+    is_there = store.exists(layout.SUCCESSOR) is not None
+    return SetData(layout.SUCCESSOR, data) if is_there else Create(layout.SUCCESSOR, data)
+
+
+def read_successor(store: Store) -> Successor | None:
+    """Returns the most recently named successor."""
+    try:
+        return Successor.read(store.get(layout.SUCCESSOR))
+    except NoNode:
+        return None
+
+
+_ATTEMPTS = 5
+
+
+def read_retention(store: Store) -> Retention:
+    """Returns the retention in force, which is Kafka's default until an instance has written another. Raises
+    :class:`StoreError`, and :class:`MalformedValue` if the znode cannot be read."""
+    with suppress(NoNode):
+        return _read(store)[0]
+    return Retention()
+
+
+def share_retention(store: Store, broker_id: int, retention_ms: int | None, now_ms: int) -> Retention:
+    """Tells the other instances the broker's retention, in ms (``None`` if the broker does not tell it). Returns the
+    retention that is in force. Raises :class:`StoreError`, and :class:`MalformedValue` if the znode cannot be read."""
+    if store.session.state is not SessionState.CONNECTED:
+        raise StoreUnavailable("the session is not connected")  # do not wait until it is
+    for _ in range(_ATTEMPTS):
+        before, version = Retention(), -1
+        with suppress(NoNode):
+            before, version = _read(store)
+        after = before.told(broker_id, retention_ms, now_ms)
+        if after == before:
+            return before
+        value = fields.dump(after.to_json())
+        try:
+            if version < 0:
+                store.create(layout.RETENTION, value)
+            else:
+                store.set(layout.RETENTION, value, version)
+        except (BadVersion, NodeExists, NoNode):
+            continue  # another instance was faster
+        if (after.in_force_ms, after.since_ms) != (before.in_force_ms, before.since_ms):
+            log.info(
+                "offsets of unused groups are now kept for another time before_ms=%d retention_ms=%d",
+                *(before.in_force_ms, after.in_force_ms),
+                extra={"event": "retention_changed"},
+            )
+        return after
+    raise BadVersion(f"{layout.RETENTION} changed on every attempt", layout.RETENTION)
+
+
+def _read(store: Store) -> tuple[Retention, int]:
+    node = store.get(layout.RETENTION)
+    return decode_retention(layout.RETENTION, node), node.stat.version
+
+
+def decode_retention(where: str, node: Node) -> Retention:
+    """Raises :class:`MalformedValue`."""
+    return Retention.from_json(fields.load(node.data, where), where)

@@ -6,8 +6,11 @@ All paths are below the chroot of the store. Functions take names that
 
 from __future__ import annotations
 
+from enum import Enum
+
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+"""The brokers and topics, for every reader: the store reads them below the :class:`Root` that ``CLUSTER`` names."""
 CONTROLLER = "/controller"
 MIGRATION = "/migration"
 
@@ -24,9 +27,46 @@ LOG_PARTITIONS = "/consumers/kafka"
 MISSING_RIGHTS = "/consumers/rights"
 RETENTION = "/consumers/retention"
 HEARD = "/consumers/heard"
+CLUSTER = "/consumers/cluster"
+MIRRORED_BROKERS = "/consumers/cluster/brokers"
+MIRRORED_TOPICS = "/consumers/cluster/topics"
+MIRROR_TROUBLE = "/consumers/cluster/trouble"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """The znodes that every instance creates if they are missing, before it stands for election."""
+
+
+BROKERS = "/brokers/"
+KAFKAS_OWN = "kafka:"
+
+
+class Root(Enum):
+    """Where the znodes of the brokers and topics are (ADR 56). Readers name them ``/brokers/...`` in either case."""
+
+    KAFKA = (BROKER_IDS, BROKER_TOPICS)
+    """Kafka's own znodes."""
+    MIRROR = (MIRRORED_BROKERS, MIRRORED_TOPICS)
+    """What the elected coordinator copies from the brokers' answers."""
+
+    def at(self, path: str) -> str:
+        """Returns where the znode is that readers call ``path``."""
+        for name, place in zip(Root.KAFKA.value, self.value, strict=True):
+            if path == name or path.startswith(f"{name}/"):
+                return place + path[len(name) :]
+        return path
+
+
+def kafkas_own(path: str) -> str:
+    """Returns the name of Kafka's own znode at ``path``, whatever the root is. Only for reads."""
+    return f"{KAFKAS_OWN}{path}"
+
+
+def as_readers_name_it(path: str) -> str:
+    """Returns the name under which readers know the znode at ``path``: the opposite of :meth:`Root.at`."""
+    for name, place in zip(Root.KAFKA.value, Root.MIRROR.value, strict=True):
+        if path == place or path.startswith(f"{place}/"):
+            return name + path[len(place) :]
+    return path
 
 
 def broker(broker_id: str | int) -> str:

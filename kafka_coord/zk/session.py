@@ -18,15 +18,15 @@ from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from kafka_coord.errors import BadVersion, MultiFailed, NoAuth, NoNode, StoreError, StoreUnavailable
-from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk import bulk, kazoo_private, layout
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.kazoo_private import KazooHandler, translated
-from kafka_coord.zk.kazoo_session import KazooSession
+from kafka_coord.zk.kazoo_session import KazooSession, PersistentWatches
 from kafka_coord.zk.options import ConnectString, ZkOptions, parse_connect_string, renewed_credentials, to_kazoo
-from kafka_coord.zk.persistent_watches import PersistentWatches
+from kafka_coord.zk.root import RootFollower
 from kafka_coord.zk.store import (
     ANY_VERSION,
     HEADER,
@@ -142,6 +142,7 @@ class KazooStore(Store):
         self._multi_read_refused_in = 0  # the session in which a server refused a multi-read
         self._persistent = PersistentWatches(self._client, where.relative)
         self._session.listen(self._persistent.session_is)
+        self._root = RootFollower(self._read_root)
         self._pid = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
@@ -237,33 +238,43 @@ class KazooStore(Store):
 
     # --- reads -------------------------------------------------------------------------------------------------------
 
+    def _read_root(self, watcher: Watcher) -> Node | None:
+        (node,) = self._arm_each((), [layout.CLUSTER], watcher, [GetData(layout.CLUSTER)]).answers
+        return node if isinstance(node, Node) else None
+
     def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        data, stat = self._calls.ask(
-            "get", path, lambda: self._client.get_async(self._at(path), self._watch(path, watcher))
-        )
+        at = self._root.at(path, watcher)
+        data, stat = self._calls.ask("get", at, lambda: self._client.get_async(self._at(at), self._watch(at, watcher)))
         return Node(data or b"", to_stat(stat))
 
     def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
+        at = self._root.at(path, watcher)
         names = self._calls.ask(
-            "get children of", path, lambda: self._client.get_children_async(self._at(path), self._watch(path, watcher))
+            "get children of", at, lambda: self._client.get_children_async(self._at(at), self._watch(at, watcher))
         )
         return tuple(sorted(names))
 
     def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        stat = self._calls.ask("exists", path, partial(self._ask_exists, path, watcher))
+        at = self._root.at(path, watcher)
+        stat = self._calls.ask("exists", at, partial(self._ask_exists, at, watcher))
         return to_stat(stat) if stat is not None else None
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
         if watcher is not None:
             return self.arm((), paths, watcher).stats
-        return _stats(self._calls.pipelined("exists", paths, lambda path: self._ask_exists(path, None)))
+        at = [*map(self._root.at, paths)]
+        return _stats(self._calls.pipelined("exists", at, lambda path: self._ask_exists(path, None)))
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         if watcher is not None:
             return self.arm(paths, (), watcher).listings
-        return _listings(self._calls.pipelined("get children of", paths, lambda path: self._ask_children(path, None)))
+        at = [*map(self._root.at, paths)]
+        return _listings(self._calls.pipelined("get children of", at, lambda path: self._ask_children(path, None)))
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
+        children = [self._root.at(path, watcher) for path in children]
+        data = [self._root.at(path, watcher) for path in data]
+        reads = self._root.reads_at(reads)
         if len(children) + len(data) >= _MANY_WATCHES and kazoo_private.can_remember_watches(self._client):
             try:
                 return self._arm_at_once(children, data, watcher, reads)
@@ -285,7 +296,7 @@ class KazooStore(Store):
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]
-        answers = self.read_many([*asked, *of_data, *more])
+        answers = self._read_there([*asked, *of_data, *more])
         facts, names = answers[0 : len(asked) : 2], answers[1 : len(asked) : 2]
         results = dict(zip((*of_data, *more), answers[len(asked) :], strict=True))
         listings = tuple(
@@ -344,7 +355,7 @@ class KazooStore(Store):
         of_children: list[tuple[str, _Watch]] = []
         for of, path in wanted:
             watches = of_children if of is WatchOf.CHILDREN else of_data
-            watches.append((path, _Watch(self._where.relative(path), watcher)))
+            watches.append((path, _Watch(layout.as_readers_name_it(self._where.relative(path)), watcher)))
         remember = partial(kazoo_private.remember_watches, self._client, of_data, of_children)
         request = SetWatches(since, wanted, before_sending=remember)
         first = self._where.relative(wanted[0][1])
@@ -363,7 +374,7 @@ class KazooStore(Store):
             _stats(responses[len(children) : len(children) + len(data)]),
         )
         answers = map(_result, along, responses[len(children) + len(data) :])
-        return Armed(listings, stats, tuple(answers) if along else self.read_many(reads))
+        return Armed(listings, stats, tuple(answers) if along else self._read_there(reads))
 
     def _ask_read(self, read: Read) -> Any:
         if isinstance(read, GetData):
@@ -377,6 +388,10 @@ class KazooStore(Store):
         return self._client.get_children_async(self._at(path), self._watch(path, watcher), include_data=True)
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        return self._read_there(self._root.reads_at(reads))
+
+    def _read_there(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        """Like :meth:`read_many`, at the places that the root has given."""
         return bulk.in_chunks(reads, self._read_chunk)
 
     def _read_chunk(self, reads: Sequence[Read]) -> tuple[list[ReadResult], int]:
@@ -502,7 +517,7 @@ class KazooStore(Store):
         return self._where.absolute(path)
 
     def _watch(self, path: str, watcher: Watcher | None) -> _Watch | None:
-        return _Watch(path, watcher) if watcher is not None else None
+        return _Watch(layout.as_readers_name_it(path), watcher) if watcher is not None else None
 
 
 def _stats(found: Sequence[Any]) -> tuple[Stat | None, ...]:

@@ -52,7 +52,7 @@ def test_offsets_as_json_have_the_shape_in_docs_operations(rebalancing: Tree, co
         "gone": None,
         "lag_s": None,
         "lag_s_by": None,
-        "lag_note": "lag is unknown: no live broker is registered below /brokers/ids",
+        "lag_note": "lag is unknown: no live broker is registered",
         "unreadable": [],
     }
 

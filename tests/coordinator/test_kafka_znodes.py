@@ -2,10 +2,10 @@
 
 import pytest
 
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Broker
+from kafka_coord.zk.brokers import decode_topic
 from kafka_coord.zk.store import Node, Stat
 
 

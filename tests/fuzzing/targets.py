@@ -24,7 +24,6 @@ from kafka_coord.channel.messages import (
     read_outstanding,
 )
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.reset import duration_ms, read_csv, time_ms
 from kafka_coord.kafka.brokers import choose
@@ -46,6 +45,7 @@ from kafka_coord.monitor.audit.tree import read_snapshot
 from kafka_coord.monitor.audit.txnlog import Truncated, decode_txn, read_log
 from kafka_coord.settings import host_and_port, load_settings
 from kafka_coord.zk.acl import parse_identities
+from kafka_coord.zk.brokers import decode_topic
 from kafka_coord.zk.options import parse_connect_string
 from kafka_coord.zk.store import Node, Stat
 from tests.chaos import journal

@@ -15,8 +15,8 @@ from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.errors import BrokerError, StoreUnavailable
 from kafka_coord.grouplog import term
 from kafka_coord.grouplog.term import REFUSALS, AppendRefused, LogTerm, NotProven, TermEnded
-from kafka_coord.kafka import cluster
 from kafka_coord.kafka.connection import NotSent
+from kafka_coord.wire import batches
 from kafka_coord.wire.batches import Batch, LogRecord
 from tests.simulation.groups.instances import sent
 from tests.simulation.groups.log import Sent
@@ -72,7 +72,7 @@ class Broker:
 @pytest.fixture(autouse=True)
 def _wire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(term, "encode_batch", sent)
-    monkeypatch.setattr(cluster, "decode_batches", iter)
+    monkeypatch.setattr(batches, "decode_batches", iter)
 
 
 class Played:

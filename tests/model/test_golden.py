@@ -45,7 +45,7 @@ from kafka_coord.model.member import Departure
 from kafka_coord.model.retention import Retention
 from kafka_coord.model.settled import Zxids
 from kafka_coord.model.unresolved import Refusals
-from kafka_coord.zk.successor import Successor
+from kafka_coord.zk.instance import Successor
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden.json").read_text())
 TYPES: dict[str, type[JsonObject]] = {

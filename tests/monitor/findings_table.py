@@ -32,6 +32,7 @@ from kafka_coord.monitor.doctor.findings import Finding
 from kafka_coord.monitor.doctor.zookeeper import ServerFacts
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration
+from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source
 from kafka_coord.zk.store import GetChildren, Node, Read, Stat
 
 NOW_MS = 1_800_000_000_000
@@ -194,12 +195,20 @@ ACCESS = [
 PLAIN, SECURE = Listener("PLAINTEXT", "PLAINTEXT", "h1:9092"), Listener("SSL", "SSL", "h1:9093")
 
 
-def registered(found: Any, refused: Mapping[str, str] | None = None, migration: Migration = Migration.NONE) -> Checked:
+def registered(
+    found: Any,
+    refused: Mapping[str, str] | None = None,
+    migration: Migration = Migration.NONE,
+    record: ClusterRecord | None = None,
+    trouble: MirrorTrouble | None = None,
+) -> Checked:
     return replaced(
         instances,
-        lambda: instances.check_brokers(of()),
+        lambda: instances.check_brokers(of(clock=of(time=lambda: NOW_MS / 1000))),
         read_brokers=answering(found),
         read_migration=answering(migration),
+        read_cluster_record=answering(record),
+        read_mirror_trouble=answering(trouble),
         _refusal=lambda one: (refused or {}).get(one.address, ""),
     )
 
@@ -230,6 +239,7 @@ def elections(count: int, age_ms: int = 1_000) -> Checked:
 
 ONE = Broker(1, (PLAIN, SECURE))
 LIVE = registered(of(live=(ONE,), unreadable=()))
+MIRRORED = ClusterRecord(Source.BROKERS, NOW_MS, "a KRaft controller is active")
 BROKERS = [
     Case("/brokers/ids does not exist", registered(None), LIVE),
     Case(
@@ -246,7 +256,14 @@ BROKERS = [
     Case(
         "because all of them run in KRaft mode",
         registered(of(live=(), unreadable=()), migration=Migration.RUNNING),
-        LIVE,
+        registered(of(live=(ONE,), unreadable=()), migration=Migration.RUNNING, record=MIRRORED),
+    ),
+    Case(
+        "no broker tells its metadata",
+        registered(
+            of(live=(ONE,), unreadable=()), record=MIRRORED, trouble=MirrorTrouble("no broker tells its metadata", 5)
+        ),
+        registered(of(live=(ONE,), unreadable=()), record=MIRRORED),
     ),
     Case(
         "broker 1 cannot be reached at PLAINTEXT://h1:9092",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast
 
 from kafka_coord.errors import NoNode, SessionLost, StoreUnavailable
+from kafka_coord.zk import layout
 from kafka_coord.zk.kazoo_session import SessionLease
+from kafka_coord.zk.root import RootFollower
 from kafka_coord.zk.store import (
     ANY_VERSION,
     Clock,
@@ -94,6 +96,7 @@ class SimulatedStore(Store):
         self._connection = 0
         self.listed_at: dict[str, float] = {}
         """When the children of each path were last read."""
+        self._root = RootFollower(self._read_root)
         self.remote: ServerSession | None = None
         self.replica: Replica = server.replicas[0]
         self._arrived: list[tuple[WatchEvent, tuple[Watcher, ...]]] = []
@@ -154,7 +157,7 @@ class SimulatedStore(Store):
         if self._arrived:
             event, watchers = self._arrived.pop(0)
             for watcher in watchers:
-                watcher(event)
+                watcher(replace(event, path=layout.as_readers_name_it(event.path)))
 
     def _tell(self, state: SessionState) -> None:
         self._session.state = state
@@ -181,8 +184,17 @@ class SimulatedStore(Store):
 
         return off
 
+    def _read_root(self, watcher: Watcher) -> Node | None:
+        path = layout.CLUSTER
+
+        def ask() -> Node | None:
+            return self.replica.get(path) if self._exists(path, watcher) is not None else None
+
+        return self._ask(f"get {path}", ask)
+
     def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        return self._ask(f"get {path}", lambda: self._get(path, watcher))
+        at = self._root.at(path, watcher)
+        return self._ask(f"get {at}", lambda: self._get(at, watcher))
 
     def _get(self, path: str, watcher: Watcher | None) -> Node:
         node = self.replica.get(path)
@@ -190,7 +202,8 @@ class SimulatedStore(Store):
         return node
 
     def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
-        return self._ask(f"children {path}", lambda: self._listing(path, watcher).names)
+        at = self._root.at(path, watcher)
+        return self._ask(f"children {at}", lambda: self._listing(at, watcher).names)
 
     def _listing(self, path: str, watcher: Watcher | None) -> Listing:
         listing = self.replica.listing(path)
@@ -199,16 +212,19 @@ class SimulatedStore(Store):
         return listing
 
     def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        return self._ask(f"exists {path}", lambda: self._exists(path, watcher))
+        at = self._root.at(path, watcher)
+        return self._ask(f"exists {at}", lambda: self._exists(at, watcher))
 
     def _exists(self, path: str, watcher: Watcher | None) -> Stat | None:
         self.replica.watch_data(path, self._session.session_id, watcher)
         return self.replica.stat(path)
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
+        places = [self._root.at(path, watcher) for path in paths]
+
         def ask() -> tuple[Stat | None, ...]:
             found = []
-            for path in paths:
+            for path in places:
                 found.append(self._exists(path, watcher))
                 self._around.between_reads(self)
             return tuple(found)
@@ -222,9 +238,11 @@ class SimulatedStore(Store):
             except NoNode:
                 return None
 
+        places = [self._root.at(path, watcher) for path in paths]
+
         def ask() -> tuple[Listing | None, ...]:
             found = []
-            for path in paths:
+            for path in places:
                 found.append(one(path))
                 self._around.between_reads(self)
             return tuple(found)
@@ -251,6 +269,7 @@ class SimulatedStore(Store):
 
         if not reads:
             return ()
+        reads = self._root.reads_at(reads)
         return self._ask(f"read {len(reads)} from {reads[0].path}", lambda: tuple(one(read) for read in reads))
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:

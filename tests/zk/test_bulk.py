@@ -172,7 +172,7 @@ def test_a_change_between_the_read_and_the_watch_is_reported(
     other = open_store()
     paths = [f"/p{n}" for n in range(session._MANY_WATCHES)]
     store.multi([Create(path) for path in paths])
-    read = store.read_many
+    read = store._read_there
     changes = {
         "data": ([SetData("/p3", b"new")], {"changed /p3"}),
         "children": ([Create("/p3/child")], {"child /p3"}),
@@ -187,7 +187,7 @@ def test_a_change_between_the_read_and_the_watch_is_reported(
         other.multi(ops)
         return found
 
-    monkeypatch.setattr(store, "read_many", and_then_it_changes)
+    monkeypatch.setattr(store, "_read_there", and_then_it_changes)
     events: list[WatchEvent] = []
     listings, stats, _ = store.arm(paths, [*paths, "/none"], events.append)
 

@@ -6,8 +6,8 @@ import pytest
 
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
+from kafka_coord.zk.instance import HOLD_BACK_S, Successor, name_op
 from kafka_coord.zk.store import Delete, GetChildren, SetData, Store
-from kafka_coord.zk.successor import HOLD_BACK_S, Successor, name_op
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore, connected_store

@@ -13,8 +13,8 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk import bulk, kazoo_private, layout
+from kafka_coord.zk.kazoo_session import PersistentWatches
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
-from kafka_coord.zk.persistent_watches import PersistentWatches
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData, WatchEvent, WatchType
 from tests.waiting import eventually

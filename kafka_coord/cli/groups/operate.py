@@ -52,7 +52,7 @@ from kafka_coord.model import GroupKind, GroupSettings, PartitionSet
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
-from kafka_coord.zk.retention import read_retention
+from kafka_coord.zk.instance import read_retention
 from kafka_coord.zk.store import Store
 
 _SETTINGS = columns("setting value origin=FROM")

@@ -5,21 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.kraft import KraftBroker
 from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral, ephemeral_exists
 from kafka_coord.errors import DevClusterError
 from kafka_coord.zk import layout
 
-CoordinatorCommand = Callable[[KafkaBroker], Sequence[str]]
+AnyBroker = KafkaBroker | KraftBroker
+CoordinatorCommand = Callable[[Any], Sequence[str]]
+"""Returns the command for a broker of either kind."""
 
 # A killed instance stays registered until its session expires. On one machine, no sensible timeout is longer than this.
 _REGISTRATION_TIMEOUT_S = 40.0
 
 
-def serve_command(broker: KafkaBroker) -> Sequence[str]:
+def serve_command(broker: AnyBroker) -> Sequence[str]:
     """Returns the ``kafka-coord serve`` command for ``broker``, with this Python. The instance also serves Kafka
     clients if the broker has a listener for instances.
     """
@@ -27,6 +31,8 @@ def serve_command(broker: KafkaBroker) -> Sequence[str]:
     if broker.instance_port:
         serve += ["--listen-kafka", broker.instance_address, "--broker-listener", broker.listener_address]
         serve += ["--kafka-initial-rebalance-delay-ms", "0"]  # as for the brokers' own groups
+    if isinstance(broker, KraftBroker):
+        serve += ["--bootstrap", broker.address]
     return serve
 
 
@@ -43,7 +49,7 @@ class Coordinator:
     def __init__(
         self,
         directory: Path,
-        broker: KafkaBroker,
+        broker: AnyBroker,
         command: CoordinatorCommand = serve_command,
         dashboard_port: int | None = None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Runs a real Kafka 4 broker in KRaft mode on loopback, to measure Kafka's own group protocols."""
+"""Runs a real Kafka 4 broker in KRaft mode on loopback."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ KAFKA_4 = kafka_release(
 
 
 class KraftBroker(JvmServer):
-    """A broker and controller in one process. ``properties`` are additional lines of its configuration.
+    """A broker and controller in one process. ``properties`` are additional lines of its configuration. With
+    ``zookeeper``, where the broker's instance keeps its groups, it has a second listener, which advertises the
+    instance's address.
 
     A ``with`` block starts and stops the broker. It does not create topics automatically.
     """
@@ -47,8 +49,11 @@ class KraftBroker(JvmServer):
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         log_level: str = "WARN",
+        zookeeper: str = "",
     ) -> None:
         super().__init__("kafka-kraft", directory, port=None, log_level=log_level)
+        self.broker_id, self.zookeeper = _NODE_ID, zookeeper
+        self.instance_port, self.listener_port = (free_port(), free_port()) if zookeeper else (0, 0)
         self._controller_port = free_port()
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
@@ -57,6 +62,16 @@ class KraftBroker(JvmServer):
     def address(self) -> str:
         """The address for clients, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def instance_address(self) -> str:
+        """The address at which the broker's instance serves Kafka clients."""
+        return f"{LOOPBACK}:{self.instance_port}"
+
+    @property
+    def listener_address(self) -> str:
+        """The broker's address for its instance, as ``host:port``."""
+        return f"{LOOPBACK}:{self.listener_port}"
 
     def fetch(self, on_progress: OnProgress | None = None) -> None:
         """Fetches the broker's jars, so that no measurement has to wait for them."""
@@ -106,4 +121,11 @@ class KraftBroker(JvmServer):
             "log.cleaner.dedupe.buffer.size": "2097152",
             "log.index.size.max.bytes": "1048576",
         }
+        if self.instance_port:
+            lines |= {
+                "listeners": f"{lines['listeners']},COORD://{self.listener_address}",
+                "advertised.listeners": f"{lines['advertised.listeners']},COORD://{self.instance_address}",
+                "listener.security.protocol.map": f"{lines['listener.security.protocol.map']},COORD:PLAINTEXT",
+                "inter.broker.listener.name": "PLAINTEXT",
+            }
         return lines | self._properties

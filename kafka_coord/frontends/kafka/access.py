@@ -35,6 +35,7 @@ from enum import IntEnum
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.kafka.connection import newest_common
 from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import peek, read_header
 from kafka_coord.wire.messages import message
@@ -43,7 +44,10 @@ KNOWN_S = 30.0
 """How long a client's permissions are cached, in seconds."""
 MOST_KNOWN = 100_000
 _METADATA = 8
-"""The first version of Metadata with authorized operations. All other requests are sent in version 0."""
+"""The first version of Metadata with authorized operations. All other requests but DescribeAcls are sent in version 0,
+which every broker from 0.11 to 4.3 supports."""
+_DESCRIBE_ACLS = 0, 1
+"""Kafka 4 has no version 0, and Kafka before 2.0 no version 1."""
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
 _NO_NAMES: frozenset[str] = frozenset()
@@ -85,6 +89,8 @@ class BrokerAccess:
     def __init__(self) -> None:
         self.has_authorizer = False
         """Whether the broker is known to have an authorizer. A broker without one allows everything."""
+        self.describe_acls: int | None = None
+        """The version of DescribeAcls to send, or ``None`` until a broker has been asked for its versions."""
 
 
 class Access:
@@ -150,11 +156,18 @@ class Access:
             form = message("DescribeAclsRequest")
             filters = {"resource_name_filter": "kafka-cluster", "principal_filter": "User:", "host_filter": None}
             kinds = {"resource_type_filter": _CLUSTER_RESOURCE, "operation": _ANY, "permission_type": _ANY}
-            response = await self._ask("DescribeAcls", 0, form(**filters, **kinds))
+            response = await self._ask("DescribeAcls", await self._version(), form(**filters, **kinds))
             self._is_open = response.error_code == _SECURITY_DISABLED
             self._broker.has_authorizer = not self._is_open
         self._until = now + KNOWN_S
         return self._is_open
+
+    async def _version(self) -> int:
+        if self._broker.describe_acls is None:
+            answer = await self._ask("ApiVersions", 0, message("ApiVersionsRequest")())
+            supported = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+            self._broker.describe_acls = newest_common("DescribeAcls", _DESCRIBE_ACLS, supported)
+        return self._broker.describe_acls
 
     async def _ask_groups(self, operation: Operation, groups: list[str]) -> None:
         if operation is Operation.DESCRIBE:

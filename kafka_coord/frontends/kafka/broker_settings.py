@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 SETTINGS_CHECK_S = 60.0
 """How often to ask the broker for its settings, in seconds."""
-_DESCRIBE_CONFIGS = 0
-"""The version of DescribeConfigs. Every broker from 0.11 to 3.9 supports it."""
+_DESCRIBE_CONFIGS = 0, 1
+"""The versions of DescribeConfigs: Kafka 4 has no version 0, and Kafka before 1.1 no version 1."""
 _NO_TOPIC = 3
 """The code of UNKNOWN_TOPIC_OR_PARTITION: the groups log has not been created yet."""
 _OF_TOPIC, _OF_BROKER = 2, 4

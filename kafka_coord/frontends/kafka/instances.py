@@ -19,7 +19,7 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError, MalformedValue, NoNode, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
-from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, only
+from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port
@@ -163,7 +163,7 @@ class Instances:
         """The number of replicas of the log that are not in sync with their leader."""
         self._partitions: dict[str, tuple[float, int]] = {}
 
-    async def ask(self, name: str, version: int, value: Any) -> Any:
+    async def ask(self, name: str, version: int | Versions, value: Any) -> Any:
         """Asks the broker beside this instance. Raises :class:`BrokerError`."""
         if self._connection is None:
             self._connection = self._connect()

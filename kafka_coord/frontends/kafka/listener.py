@@ -41,7 +41,7 @@ from kafka_coord.model.pattern import group_pattern
 from kafka_coord.model.retention import Retention
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
-from kafka_coord.zk.retention import share_retention
+from kafka_coord.zk.instance import share_retention
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import decode_topic
 from kafka_coord.zk.store import GetData, Node, SessionState, Store
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
-from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.model import (
     Assignment,
     Command,
@@ -32,6 +31,7 @@ from kafka_coord.model.retention import Retention
 from kafka_coord.monitor.audit.tree import Change, Checked, Step, TreeNode
 from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
+from kafka_coord.zk.brokers import decode_topic
 
 MAX_PASS_MS = 60_000
 """The assumed maximum duration of a pass, in ms, if the coordinator's session timeout is unknown."""

@@ -29,8 +29,9 @@ from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Migration, read_brokers, read_migration
+from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Brokers, Migration, read_brokers, read_migration
 from kafka_coord.zk.election import highest_epoch_written
+from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record, read_mirror_trouble
 from kafka_coord.zk.store import Store
 
 _CERTIFICATES = "certificates"
@@ -221,18 +222,22 @@ def check_brokers(store: Store) -> Iterator[Finding]:
     """Checks that brokers are registered, have readable registrations, and accept connections."""
     check = "brokers"
     found = read_brokers(store)
-    if found is None:
-        todo = "check the chroot in --zookeeper, which must match Kafka's zookeeper.connect"
+    record = read_cluster_record(store)
+    is_mirrored = record is not None and record.source is Source.BROKERS
+    if found is None and not is_mirrored:
+        todo = "check the chroot in --zookeeper; for a cluster without ZooKeeper, give the instances --bootstrap"
         yield error(check, f"{layout.BROKER_IDS} does not exist, so Kafka does not keep its metadata here", todo)
         return
+    found = found or Brokers()
     brokers = found.live
     for one in found.unreadable:
         what = f"{one.path} cannot be read: {one.reason}; consumers and commands use the other brokers"
         yield error(check, what, what_to_do(one.path))
     migration = read_migration(store)
-    yield from _check_migration(migration, any_broker=bool(brokers))
+    yield from _check_migration(migration, record if is_mirrored else None, any_broker=bool(brokers))
+    yield from _check_mirror(store)
     if not brokers:
-        if not found.unreadable and migration is not Migration.RUNNING:
+        if not found.unreadable and (is_mirrored or migration is not Migration.RUNNING):
             yield error(check, "no broker is registered", "start the brokers; consumers need them")
         return
     listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
@@ -249,19 +254,50 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         yield ok(check, f"{counted(len(brokers), 'broker')} registered; all listeners accept connections")
 
 
-def _check_migration(phase: Migration, *, any_broker: bool) -> Iterator[Finding]:
+def _check_migration(phase: Migration, mirrored: ClusterRecord | None, *, any_broker: bool) -> Iterator[Finding]:
+    """``mirrored`` is set while the metadata comes from the brokers."""
     check = "migration"
-    if phase is Migration.PREPARED:
+    if mirrored is not None:
+        source = f"the metadata comes from the brokers ({mirrored.by})"
+        if phase is Migration.PREPARED:
+            todo = "restart the brokers with zookeeper.metadata.migration.enable, one after another, if not done yet"
+            yield info(check, f"a migration to KRaft is prepared, or was rolled back; {source}", todo)
+        elif phase is Migration.RUNNING:
+            todo = (
+                "restart the brokers in KRaft mode, one after another, with the listener for instances in"
+                " server.properties (KRaft knows no dynamic one); then finalise"
+            )
+            yield info(check, f"Kafka migrates to KRaft; {source}", todo)
+        else:
+            yield ok(check, source)
+    elif phase is Migration.PREPARED:
         what = f"{layout.MIGRATION} exists: a migration to KRaft is prepared, or was rolled back"
-        yield info(check, what, "do not finalise it: this version reads Kafka's metadata from ZooKeeper only")
+        yield info(check, what, DO_NOT_FINALISE)
     elif phase is Migration.RUNNING and any_broker:
-        yield warning(check, f"Kafka {MIGRATING}", DO_NOT_FINALISE)
+        yield warning(check, f"Kafka {MIGRATING}", _TAKE_OVER)
     elif phase is Migration.RUNNING:
         what = (
             "no broker is registered, because all of them run in KRaft mode: running consumers go on, but consumers"
             f" and commands that start now find no broker. Kafka {MIGRATING}"
         )
-        yield error(check, what, f"restart one broker in ZooKeeper mode; {DO_NOT_FINALISE}")
+        yield error(check, what, _TAKE_OVER)
+
+
+_TAKE_OVER = (
+    "the elected instance takes the metadata from the brokers, unless serve.metadata is zookeeper; its log says what"
+    f" prevents it. If no broker is registered any more, give all instances --bootstrap; {DO_NOT_FINALISE}"
+)
+
+
+def _check_mirror(store: Store) -> Iterator[Finding]:
+    trouble = read_mirror_trouble(store)
+    if trouble is not None:
+        todo = (
+            "the mirror stays as it is: check that the elected instance reaches the brokers and may describe all topics"
+            " (its log says more)"
+        )
+        since = ago(trouble.since_ms, round(store.clock.time() * 1000))
+        yield warning("metadata", f"{trouble.reason}; the mirror was last complete {since}", todo)
 
 
 def _refusal(listener: Listener) -> str:

@@ -31,11 +31,11 @@ from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
-from kafka_coord.zk.retention import read_retention
+from kafka_coord.zk.instance import read_retention
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 _GROUPS_LOG = "groups log"
-_DESCRIBE_CONFIGS, _METADATA, _OF_TOPIC = 1, 4, 2
+_DESCRIBE_CONFIGS, _METADATA, _OF_TOPIC = (0, 1), 4, 2
 _UNKNOWN_ERROR = -1
 """The code for a response that describes nothing, or more than the topic."""
 _MOST_REPLICAS = 3

@@ -30,7 +30,7 @@ class Broker:
     def __init__(self) -> None:
         self.told, self.topic, self.errors = dict(TOLD), {"max.message.bytes": "5000000"}, dict[int, int]()
 
-    async def ask(self, _name: str, version: int, request: Any) -> Any:
+    async def ask(self, _name: str, version: tuple[int, int], request: Any) -> Any:
         form = message("DescribeConfigsResponse")
         result, config = form.struct("DescribeConfigsResult"), form.struct("DescribeConfigsResourceResult")
         results = []
@@ -44,8 +44,9 @@ class Broker:
                     error_code=error, resource_type=one.resource_type, resource_name=one.resource_name, configs=configs
                 )
             )
-        wire = form.encode(form(results=tuple(results)), version)
-        return form.decode(wire, version, 0)
+        _, newest = version
+        wire = form.encode(form(results=tuple(results)), newest)
+        return form.decode(wire, newest, 0)
 
 
 def asked(settings: BrokerSettings, broker: Broker) -> GroupLimits:

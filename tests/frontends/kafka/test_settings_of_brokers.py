@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.retention import read_retention
+from kafka_coord.zk.instance import read_retention
 from tests.conftest import _shared_servers
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, join

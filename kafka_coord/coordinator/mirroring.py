@@ -1,0 +1,383 @@
+"""Keeps the mirror of Kafka's metadata during one term of the elected coordinator, and decides when the cluster's
+metadata is read from it (ADR 56). It judges the signs of a migration: no other instance does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.mirror import (
+    Mirror,
+    MirroredBroker,
+    MirroredTopic,
+    changes,
+    read_retired,
+)
+from kafka_coord.coordinator.tolerant_reads import read_each
+from kafka_coord.errors import BrokerError, Fenced, KafkaCoordError, MalformedValue, MultiFailed
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.broker import BrokerAnswer
+from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import Migration, broker_number
+from kafka_coord.zk.layout import Root
+from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source, read_cluster_record
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+ALL_EVERY_S = 5.0
+"""How often subscribed topics and all topics are asked for, in seconds."""
+FEW_TOPICS = 500
+"""Up to this many topics, all of them are asked for each time."""
+OLD_S = 30.0
+"""How old the mirror may become before that is recorded, in seconds."""
+_MOST_WITNESSES = 5
+_FILLING = "the mirror is being filled"
+
+Address = tuple[str, int]
+
+
+class Asker(Protocol):
+    """Asks brokers; see :class:`kafka_coord.kafka.metadata.MetadataAsker`."""
+
+    protocol: str
+
+    def listing(self, listener: str, addresses: Sequence[Address], names: Collection[str] | None) -> BrokerAnswer: ...
+
+    def by_id(
+        self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
+    ) -> list[BrokerAnswer]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """Where the metadata comes from: ``setting`` is ``auto``, ``zookeeper`` or ``brokers``. ``bootstrap`` maps names of
+    listeners to addresses; the empty name stands for the listener that this instance itself uses. ``led`` is the topic
+    whose leaders others look up in ZooKeeper. ``asker`` makes what asks, and raises :class:`SettingsError`."""
+
+    asker: Callable[[], Asker]
+    setting: str = "auto"
+    bootstrap: Mapping[str, Sequence[Address]] | None = None
+    led: str = ""
+
+
+class MetadataMirror:
+    """Asks and writes during one term. One thread calls :meth:`step`. ``subscribed`` returns the topics to ask for
+    every second."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        options: MetadataOptions,
+        subscribed: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._store, self._executor, self._options, self._subscribed = store, executor, options, subscribed
+        self._asker: Asker | None = None
+        self._mirror: Mirror | None = None
+        self._written: dict[str, bytes] = {}
+        self._asked_all_at = float("-inf")
+        self._began_at = store.clock.monotonic()
+        self._complaint = ""
+        self._told = ""
+        """The trouble that ``/consumers/cluster/trouble`` holds."""
+        self._closed = threading.Event()
+        self._wanted = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="metadata-mirror", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wanted.set()
+
+    def look_now(self) -> None:
+        """Makes the thread ask for all topics at once. Safe to call from any thread."""
+        self._asked_all_at = float("-inf")
+        self._wanted.set()
+
+    def age_s(self) -> float | None:
+        """Returns how long ago the brokers last told all topics, or ``None`` if the metadata is Kafka's own. Safe to
+        call from any thread."""
+        mirror = self._mirror
+        if mirror is None:
+            return None
+        return self._store.clock.monotonic() - (self._began_at if mirror.heard_at is None else mirror.heard_at)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._wanted.clear()
+            try:
+                self.step()
+            except Fenced:
+                break
+            except KafkaCoordError as error:
+                self._complain(str(error))
+                self._mirror = None  # what was written is uncertain, so read it again
+            except Exception:
+                log.exception("could not mirror the metadata (this is a bug); trying again")
+                self._mirror = None
+            self._wanted.wait(EVERY_S)
+        if self._asker is not None:
+            self._asker.close()
+
+    # --- one round ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Asks once, and writes what has changed. Raises :class:`Fenced` once another instance is elected."""
+        record = read_cluster_record(self._store)
+        if record is not None and record.source is Source.BROKERS:
+            self._keep()
+            return
+        self._mirror = None
+        why = self._sign(record)
+        if why:
+            self._change(record, why)
+
+    def _sign(self, record: ClusterRecord | None) -> str:
+        """Returns why the brokers are to be asked from now on, or "" if they are not."""
+        if self._options.setting == "zookeeper":
+            return ""
+        controller, migration, kafka = self._store.read_many(
+            [GetData(layout.CONTROLLER), GetData(layout.MIGRATION), GetData("/brokers")]
+        )
+        phase = Migration.of(controller, migration)
+        if phase is Migration.RUNNING:
+            return "a KRaft controller is active"
+        if record is not None and record.by != _FILLING:
+            return ""  # an operator went back, so only an active KRaft controller leads here again
+        if self._options.setting == "brokers":
+            return "serve.metadata is brokers"
+        if phase is Migration.PREPARED:
+            return f"{layout.MIGRATION} exists"
+        return "Kafka has no znodes here" if kafka is None and self._options.bootstrap else ""
+
+    def _change(self, record: ClusterRecord | None, why: str) -> None:
+        """Fills the mirror, then makes everybody read it."""
+        mirror = self._read_mirror()
+        own = self._read_kafkas_own()
+        answer = self._ask_all(mirror, [*own.brokers.values()])
+        if not answer.has_ids:
+            self._complain(
+                "cannot take the metadata from the brokers: they are older than Kafka 2.8, which gives topics ids, so a"
+                " topic made anew could not be told from the old one"
+            )
+            return
+        for broker_id, broker in own.brokers.items():
+            there = mirror.brokers.get(broker_id, broker)
+            mirror.brokers[broker_id] = replace(there, endpoints={**broker.endpoints, **there.endpoints})
+        now = self._store.clock.monotonic()
+        mirror.hear(answer, now)
+        for name, topic in own.topics.items():
+            mirrored = mirror.topics.setdefault(name, topic)
+            if mirrored.topic_id == topic.topic_id:
+                replicas = {**topic.replicas, **mirrored.replicas}
+                mirror.topics[name] = replace(mirrored, czxid=topic.czxid, replicas=replicas)
+        self._mirror = mirror
+        self._write(mirror)
+        since = round(self._store.clock.time() * 1000)
+        tree, kafka = (record.tree, record.kafka) if record is not None else (None, None)
+        data = ClusterRecord(Source.BROKERS, since, why, tree, kafka or answer.cluster_id).to_bytes()
+        exists = self._store.exists(layout.CLUSTER)
+        op: Op = Create(layout.CLUSTER, data) if exists is None else SetData(layout.CLUSTER, data, exists.version)
+        self._executor.write([(op,)])
+        log.warning(
+            "the metadata comes from the brokers from now on topics=%d brokers=%d: %s",
+            *(len(mirror.topics), len(mirror.brokers), why),
+            extra={"event": "metadata_source"},
+        )
+
+    def _keep(self) -> None:
+        mirror = self._mirror
+        if mirror is None:
+            mirror = self._mirror = self._read_mirror()
+        now = self._store.clock.monotonic()
+        try:
+            if now - self._asked_all_at >= ALL_EVERY_S or len(mirror.topics) <= FEW_TOPICS:
+                answer = self._ask_all(mirror, ())
+            else:
+                answer = self._ask(mirror, (), "", self._subscribed())
+        except BrokerError as error:
+            self._tell_trouble(mirror, f"no broker tells its metadata: {error}")
+            return
+        mirror.hear(answer, self._store.clock.monotonic())
+        wanted = mirror.to_ask()
+        if wanted:
+            witnesses = {one.topic_id: name for name, one in mirror.topics.items() if one.topic_id not in wanted}
+            few = dict(list(witnesses.items())[:_MOST_WITNESSES])
+            for one in self._asking().by_id(wanted, few, answer):
+                mirror.hear(one, self._store.clock.monotonic())
+        mirror.settle(self._store.clock.monotonic())
+        self._write(mirror)
+        self._tell_trouble(mirror, mirror.held or self._hidden(mirror))
+
+    @staticmethod
+    def _hidden(mirror: Mirror) -> str:
+        hidden = sorted(mirror.hidden & mirror.topics.keys())
+        if not hidden:
+            return ""
+        return f"the brokers hide {len(hidden)} topics from this instance, or they are being deleted: {hidden[0]}, …"
+
+    def _tell_trouble(self, mirror: Mirror, trouble: str) -> None:
+        """Records what lasts, so that ``doctor`` finds it, and removes it once it is over."""
+        age_s = self.age_s() or 0.0
+        if trouble and not mirror.held and age_s < OLD_S and not self._told and not mirror.hidden:
+            return
+        if trouble == self._told:
+            return
+        now_ms = round(self._store.clock.time() * 1000)
+        path = layout.MIRROR_TROUBLE
+        value = MirrorTrouble(trouble, now_ms - round(age_s * 1000)).to_bytes()
+        exists = self._store.exists(path) is not None
+        if trouble:
+            self._executor.write([(SetData(path, value) if exists else Create(path, value),)])
+            self._complain(trouble)
+        elif exists:
+            self._executor.write([(Delete(path),)])
+        self._told = trouble
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def _asking(self) -> Asker:
+        if self._asker is None:
+            self._asker = self._options.asker()
+        return self._asker
+
+    def _ask_all(self, mirror: Mirror, own: Sequence[MirroredBroker]) -> BrokerAnswer:
+        """Asks for all topics, and at the other listeners for the brokers' addresses there."""
+        answer = self._ask(mirror, own, "", None)
+        self._asked_all_at = self._store.clock.monotonic()
+        for listener in (self._options.bootstrap or {}).keys() - {"", answer.listener}:
+            try:
+                mirror.hear(self._ask(mirror, own, listener, ()), self._store.clock.monotonic())
+            except BrokerError as error:
+                self._complain(f"no broker tells its addresses on listener {listener}: {error}")
+        return answer
+
+    def _ask(
+        self, mirror: Mirror, own: Sequence[MirroredBroker], listener: str, names: Collection[str] | None
+    ) -> BrokerAnswer:
+        asker = self._asking()
+        given = (self._options.bootstrap or {}).get(listener, ())
+        known = [at for broker in (*mirror.brokers.values(), *own) if (at := broker.address(listener, asker.protocol))]
+        addresses = list(dict.fromkeys((*given, *known)))
+        if not addresses:
+            raise BrokerError("no address of a broker is known: set --bootstrap")
+        return asker.listing(listener, addresses, names)
+
+    # --- reading and writing -----------------------------------------------------------------------------------------
+
+    def _read_mirror(self) -> Mirror:
+        """Reads what an earlier term has written."""
+        self._written = {}
+        parent, brokers, topics = self._store.read_many(
+            [
+                GetData(layout.MIRRORED_TOPICS),
+                GetChildren(layout.MIRRORED_BROKERS),
+                GetChildren(layout.MIRRORED_TOPICS),
+            ]
+        )
+        if isinstance(brokers, tuple):
+            self._written[layout.MIRRORED_BROKERS] = b""
+        if isinstance(parent, Node):
+            self._written[layout.MIRRORED_TOPICS] = parent.data
+        led = self._options.led
+        partitions = f"{layout.MIRRORED_TOPICS}/{led}/partitions"
+        (numbers,) = self._store.read_many([GetChildren(partitions)]) if led else (None,)
+        paths = [f"{layout.MIRRORED_BROKERS}/{name}" for name in (brokers if isinstance(brokers, tuple) else ())]
+        paths += [f"{layout.MIRRORED_TOPICS}/{name}" for name in (topics if isinstance(topics, tuple) else ())]
+        if isinstance(numbers, tuple):
+            paths.append(partitions)
+            paths += [path for one in numbers for path in (f"{partitions}/{one}", f"{partitions}/{one}/state")]
+        nodes = read_each(self._store, [GetData(path) for path in paths])
+        self._written |= {path: node.data for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)}
+        leaders = {
+            int(path.split("/")[-2]): (value.get("leader", -1), value.get("leader_epoch", -1))
+            for path, data in self._written.items()
+            if path.endswith("/state") and path.startswith(f"{partitions}/")
+            for value in [_value(data)]
+        }
+        return Mirror(
+            {
+                name: replace(one, leaders=leaders) if name == led else one
+                for name, one in _topics(self._written, layout.MIRRORED_TOPICS).items()
+            },
+            _brokers(self._written, layout.MIRRORED_BROKERS),
+            read_retired(parent.data) if isinstance(parent, Node) else (),
+            protocol=self._asking().protocol,
+            led=led,
+        )
+
+    def _read_kafkas_own(self) -> Mirror:
+        """Reads Kafka's own znodes."""
+        ids, topics = (layout.kafkas_own(path) for path in Root.KAFKA.value)
+        listed = self._store.read_many([GetChildren(ids), GetChildren(topics)])
+        names = [one if isinstance(one, tuple) else () for one in listed]
+        paths = [f"{parent}/{name}" for parent, some in zip((ids, topics), names, strict=True) for name in some]
+        nodes = read_each(self._store, [GetData(path) for path in paths])
+        found = {path: node for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)}
+        data = {path: node.data for path, node in found.items()}
+        czxids = {path.rpartition("/")[2]: node.stat.czxid for path, node in found.items() if path.startswith(topics)}
+        own = _topics(data, topics)
+        return Mirror(
+            {name: replace(one, czxid=one.czxid or czxids[name]) for name, one in own.items()}, _brokers(data, ids)
+        )
+
+    def _write(self, mirror: Mirror) -> None:
+        wanted = mirror.znodes()
+        units = changes(self._written, wanted)
+        if not units:
+            return
+        if self._store.exists(layout.CLUSTER) is None:  # the mirror is filled before anybody reads it
+            record = ClusterRecord(Source.ZOOKEEPER, round(self._store.clock.time() * 1000), _FILLING)
+            self._executor.write([(Create(layout.CLUSTER, record.to_bytes()),)])
+        try:
+            self._executor.write(units)
+        except MultiFailed:
+            self._mirror = None
+            raise
+        self._written = wanted
+        log.info("mirrored the brokers' metadata changes=%d topics=%d", len(units), len(mirror.topics))
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            log.warning("the mirror of the metadata: %s", complaint, extra={"event": "mirror"})
+        self._complaint = complaint
+
+
+def _value(data: bytes) -> fields.Json:
+    try:
+        return fields.load_object(data, "")
+    except MalformedValue:
+        return {}
+
+
+def _topics(data: Mapping[str, bytes], parent: str) -> dict[str, MirroredTopic]:
+    found = {}
+    for path, one in data.items():
+        name = path.removeprefix(f"{parent}/")
+        if name != path and "/" not in name:
+            try:
+                found[name] = MirroredTopic.from_znode(name, one)
+            except MalformedValue as error:
+                log.warning("left a topic out of the mirror: %s", error)
+    return found
+
+
+def _brokers(data: Mapping[str, bytes], parent: str) -> dict[int, MirroredBroker]:
+    found = {}
+    for path, one in data.items():
+        number = broker_number(path.removeprefix(f"{parent}/"))
+        if number is not None:
+            try:
+                found[number] = MirroredBroker.from_znode(number, one)
+            except MalformedValue as error:
+                log.warning("left a broker out of the mirror: %s", error)
+    return found

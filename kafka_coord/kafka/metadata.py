@@ -1,0 +1,175 @@
+"""Asks brokers for the metadata that the mirror takes: all of it, some topics, or topics by id (ADR 56)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from kafka_coord.errors import BrokerError, SettingsError
+from kafka_coord.kafka.authentication import MECHANISMS, broker_security, knows_all
+from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.model.broker import UNKNOWN_ID, UNKNOWN_TOPIC, AnsweredTopic, BrokerAnswer, NamedBroker
+from kafka_coord.settings import host_and_port
+from kafka_coord.wire.messages import message
+
+_METADATA = 1, 12
+_NO_TOPIC_IDS, _BY_ID, _CREATES = 9, 12, 3
+"""The last version of Metadata without topic ids (before Kafka 2.8), the first in which brokers look topics up by id
+(Kafka 3.1), and the last in which a request that names a topic may create it."""
+ANSWER_S = 5.0
+MOST_WITNESSES = 5
+_NO_ID = bytes(16)
+
+
+def bootstraps(written: str) -> dict[str, list[Address]]:
+    """Parses ``--bootstrap``: addresses, each perhaps after the name of its listener and ``=``. Addresses without one
+    belong to the name before them, or to none. Raises :class:`SettingsError`."""
+    found: dict[str, list[Address]] = {}
+    listener = ""
+    for part in written.split(","):
+        name, equals, address = part.strip().rpartition("=")
+        listener = name if equals else listener
+        try:
+            found.setdefault(listener, []).append(host_and_port(address))
+        except ValueError as error:
+            raise SettingsError(f"serve.bootstrap: {error}; expected [LISTENER=]HOST:PORT[,HOST:PORT…]") from None
+    return found
+
+
+class MetadataAsker:
+    """Asks the brokers of one cluster. Not thread-safe. ``properties`` are librdkafka's; raises :class:`SettingsError`
+    for those that only librdkafka knows."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        if not knows_all(properties):
+            raise SettingsError(
+                "serve.metadata: brokers are asked for metadata with security.protocol PLAINTEXT, SSL, SASL_PLAINTEXT"
+                f" or SASL_SSL, and with sasl.mechanism {', '.join(MECHANISMS)}; the kafka section has other settings"
+            )
+        self.protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+        self._security = broker_security(properties)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._clients: dict[str, ClusterClient] = {}
+        self._addresses: dict[str, tuple[Address, ...]] = {}
+
+    def close(self) -> None:
+        async def end() -> None:
+            for client in self._clients.values():
+                client.close()
+            await asyncio.sleep(0)
+
+        self._runner.run(end())
+        self._runner.close()
+
+    def listing(self, listener: str, addresses: Sequence[Address], names: Iterable[str] | None) -> BrokerAnswer:
+        """Returns what the first broker that answers at ``addresses`` tells of the topics, or of all of them. Raises
+        :class:`BrokerError`."""
+        wanted = None if names is None else tuple(names)
+        return self._runner.run(self._listing(listener, tuple(addresses), wanted))
+
+    async def _listing(
+        self, listener: str, addresses: tuple[Address, ...], names: tuple[str, ...] | None
+    ) -> BrokerAnswer:
+        client = self._clients.get(listener)
+        if client is None or self._addresses[listener] != addresses:
+            if client is not None:
+                client.close()
+            client = self._clients[listener] = ClusterClient(addresses, self._security)
+            self._addresses[listener] = addresses
+        await asyncio.sleep(0)  # the loop stood still: it may hear only now that a broker has hung up
+
+        async def ask(broker: BrokerConnection) -> BrokerAnswer:
+            return await self._ask(broker, listener, names)
+
+        return await client.with_any(ask)
+
+    async def _ask(self, broker: BrokerConnection, listener: str, names: tuple[str, ...] | None) -> BrokerAnswer:
+        version = await broker.newest_version("Metadata", _METADATA, ANSWER_S)
+        form = message("MetadataRequest")
+        topic = form.struct("MetadataRequestTopic")
+        topics = None if names is None or version <= _CREATES else tuple(topic(name=name) for name in names)
+        request = form(topics=topics, **({} if version <= _CREATES else {"allow_auto_topic_creation": False}))
+        answer = await broker.ask("Metadata", version, request, ANSWER_S)
+        return answered(answer, broker, listener, has_ids=version > _NO_TOPIC_IDS, is_whole=names is None)
+
+    def by_id(
+        self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
+    ) -> list[BrokerAnswer]:
+        """Asks every broker that ``answer`` names for the topics in ``wanted`` and for ``witnesses``, by id, or by name
+        before Kafka 3.1. Both map ids to names. Leaves out the brokers that do not answer."""
+        return self._runner.run(self._by_id(wanted, witnesses, answer))
+
+    async def _by_id(
+        self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
+    ) -> list[BrokerAnswer]:
+        with closing(ClusterClient([], self._security)) as cluster:
+            addresses = [(broker.host, broker.port) for broker in answer.brokers.values()]
+            asked = [self._ask_by_id(cluster.to(address), wanted, witnesses, answer.listener) for address in addresses]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+        return [one for one in found if isinstance(one, BrokerAnswer)]
+
+    async def _ask_by_id(
+        self, broker: BrokerConnection, wanted: Mapping[str, str], witnesses: Mapping[str, str], listener: str
+    ) -> BrokerAnswer:
+        version = await broker.newest_version("Metadata", _METADATA, ANSWER_S)
+        ids = {**witnesses, **wanted}
+        form = message("MetadataRequest")
+        topic = form.struct("MetadataRequestTopic")
+        if version < _BY_ID:
+            if version <= _CREATES:
+                raise BrokerError("a broker before 0.11 would create the topic")
+            topics = tuple(topic(name=name) for name in dict.fromkeys(ids.values()))
+        else:
+            topics = tuple(topic(topic_id=to_bytes(one), name=None) for one in ids)
+        request = form(topics=topics, allow_auto_topic_creation=False)
+        found = await broker.ask("Metadata", version, request, ANSWER_S)
+        told = answered(found, broker, listener, has_ids=version > _NO_TOPIC_IDS, is_whole=False)
+        known = {one.topic_id for one in told.topics if not one.error} & ids.keys()
+        if version < _BY_ID:
+            codes = {one.name: one.error for one in told.topics}
+            by_name = {one.name: one.topic_id for one in told.topics if not one.error}
+            unknown = {
+                one for one, name in ids.items() if codes.get(name) == UNKNOWN_TOPIC or by_name.get(name, one) != one
+            }
+        else:
+            unknown = {one.topic_id for one in told.topics if one.error in {UNKNOWN_ID, UNKNOWN_TOPIC}} & ids.keys()
+        return BrokerAnswer(
+            told.teller, told.brokers, told.topics, False, frozenset(known), frozenset(unknown), listener
+        )
+
+
+def answered(answer: Any, broker: BrokerConnection, listener: str, *, has_ids: bool, is_whole: bool) -> BrokerAnswer:
+    """Converts a response to Metadata."""
+    brokers = {one.node_id: NamedBroker(one.host, one.port, one.rack) for one in answer.brokers}
+    tellers = [one for one, named in brokers.items() if (named.host, named.port) == (broker.host, broker.port)]
+    topics = tuple(
+        AnsweredTopic(
+            topic.name or "",
+            from_bytes(topic.topic_id) if has_ids and topic.topic_id != _NO_ID else "",
+            {part.partition_index: tuple(part.replica_nodes) for part in topic.partitions},
+            {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions},
+            topic.error_code,
+        )
+        for topic in answer.topics
+    )
+    return BrokerAnswer(
+        tellers[0] if tellers else None,
+        brokers,
+        topics,
+        is_whole,
+        listener=listener,
+        cluster_id=getattr(answer, "cluster_id", None),
+        has_ids=has_ids,
+    )
+
+
+def from_bytes(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def to_bytes(topic_id: str) -> bytes:
+    return base64.urlsafe_b64decode(topic_id + "==")

@@ -1,0 +1,240 @@
+"""When the metadata comes from the brokers, and what the elected coordinator writes then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.mirroring import OLD_S, MetadataMirror, MetadataOptions
+from kafka_coord.errors import BrokerError, Fenced
+from kafka_coord.model import TopicInfo
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.broker import BrokerAnswer
+from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import decode_topic, read_brokers
+from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record, read_mirror_trouble
+from kafka_coord.zk.store import Check, Store
+from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.store import SimulatedStore, connected_store
+
+BOOTSTRAP = {"": [("one", 9092)]}
+
+
+class Answers:
+    """Answers with ``listing``, or not at all if that is ``None``."""
+
+    protocol = "PLAINTEXT"
+
+    def __init__(self, listing: BrokerAnswer | None) -> None:
+        self.listing_now = listing
+        self.by_id_now: list[BrokerAnswer] = []
+        self.asked_at: list[tuple[str, tuple[tuple[str, int], ...]]] = []
+
+    def listing(
+        self, listener: str, addresses: Sequence[tuple[str, int]], _names: Collection[str] | None
+    ) -> BrokerAnswer:
+        self.asked_at.append((listener, tuple(addresses)))
+        if self.listing_now is None:
+            raise BrokerError("no broker answers")
+        return replace(self.listing_now, listener=listener)
+
+    def by_id(self, _wanted: Mapping[str, str], _others: Mapping[str, str], _to: BrokerAnswer) -> list[BrokerAnswer]:
+        return self.by_id_now
+
+    def close(self) -> None:
+        return
+
+
+class Elected:
+    """A term of an elected coordinator on a simulated ZooKeeper."""
+
+    def __init__(self, answers: Answers, setting: str = "auto", store: SimulatedStore | None = None) -> None:
+        self.clock = VirtualClock()
+        self.answers = answers
+        self.store = store or connected_store(clock=self.clock)
+        if store is None:
+            self.store.ensure_path(layout.COORDINATOR_EPOCH)
+        self.options = MetadataOptions(lambda: answers, setting, BOOTSTRAP, led="log")
+        self.begin()
+
+    def begin(self) -> None:
+        stat = self.store.exists(layout.COORDINATOR_EPOCH)
+        assert stat is not None
+        executor = Executor(self.store, Check(layout.COORDINATOR_EPOCH, stat.version))
+        self.mirror = MetadataMirror(self.store, executor, self.options)
+
+    def step(self, seconds: int = 1) -> None:
+        for _ in range(seconds):
+            self.mirror.step()
+            while self.store.has_notification():
+                self.store.deliver()
+            self.clock.now += 1.0
+
+    def source(self) -> Source | None:
+        record = read_cluster_record(self.store)
+        return record.source if record is not None else None
+
+    def decoded(self, name: str) -> TopicInfo:
+        return decode_topic(name, self.store.get(layout.broker_topic(name)), {})
+
+
+def kafkas_own(store: Store, *, controller: str = '{"version":2,"kraftControllerEpoch":-1}') -> None:
+    for path, value in (
+        ("/brokers", None),
+        (layout.BROKER_IDS, None),
+        (layout.BROKER_TOPICS, None),
+        (layout.CONTROLLER, controller),
+        (f"{layout.BROKER_TOPICS}/a", fields.dump({"version": 3, "topic_id": topic_id(1), "partitions": {"0": [1]}})),
+        (
+            f"{layout.BROKER_IDS}/1",
+            fields.dump(
+                {
+                    "endpoints": ["INT://one:9092", "EXT://out:9093"],
+                    "listener_security_protocol_map": {"INT": "PLAINTEXT", "EXT": "SSL"},
+                }
+            ),
+        ),
+    ):
+        store.create(path, value.encode() if isinstance(value, str) else value or b"")
+
+
+def test_without_a_sign_kafkas_own_znodes_are_read() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    elected.step(3)
+    assert elected.source() is None
+    assert elected.answers.asked_at == []
+
+
+def test_a_change_of_source_changes_no_topic_and_keeps_every_listener() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    before = elected.decoded("a")
+    elected.store.create(layout.MIGRATION)
+    elected.step()
+    assert elected.source() is Source.BROKERS
+    assert elected.decoded("a") == before
+    assert elected.store.get(layout.broker_topic("a")).stat.czxid != before.czxid
+    found = read_brokers(elected.store)
+    assert found is not None
+    assert {one.broker_id: [at.endpoint for at in one.listeners] for one in found.live} == {
+        1: ["EXT://out:9093", "INT://one:9092"],
+        2: ["INT://two:9092"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("controller", "setting", "expected"),
+    [
+        ('{"version":2,"kraftControllerEpoch":3}', "auto", Source.BROKERS),
+        ('{"version":2,"kraftControllerEpoch":3}', "zookeeper", None),
+        ('{"version":2,"kraftControllerEpoch":-1}', "brokers", Source.BROKERS),
+    ],
+)
+def test_signs_and_setting_decide(controller: str, setting: str, expected: Source | None) -> None:
+    elected = Elected(Answers(whole(topic("a", 1))), setting)
+    kafkas_own(elected.store, controller=controller)
+    elected.step()
+    assert elected.source() is expected
+
+
+def test_a_cluster_that_was_never_in_zookeeper_is_asked() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    assert elected.source() is Source.BROKERS
+    assert elected.answers.asked_at[0] == ("", (("one", 9092),))
+    assert elected.decoded("a").identity == topic_id(1)
+
+
+def test_an_operators_way_back_holds_until_a_kraft_controller_is_active() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    elected.store.create(layout.MIGRATION)
+    elected.store.create(layout.CLUSTER, ClusterRecord(Source.ZOOKEEPER, 1, "an operator").to_bytes())
+    elected.step(3)
+    assert elected.source() is Source.ZOOKEEPER
+    elected.store.set(layout.CONTROLLER, b'{"version":2,"kraftControllerEpoch":3}')
+    elected.step()
+    assert elected.source() is Source.BROKERS
+
+
+def test_brokers_without_topic_ids_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    elected = Elected(Answers(replace(whole(), has_ids=False)), "brokers")
+    kafkas_own(elected.store)
+    elected.step()
+    assert elected.source() is None
+    assert "older than Kafka 2.8" in caplog.text
+
+
+def test_a_fill_that_was_cut_off_is_continued() -> None:
+    elected = Elected(Answers(None), "brokers")
+    kafkas_own(elected.store)
+    elected.store.create(layout.CLUSTER, ClusterRecord(Source.ZOOKEEPER, 1, "the mirror is being filled").to_bytes())
+    with pytest.raises(BrokerError):
+        elected.step()
+    elected.answers.listing_now = whole(topic("a", 1))
+    elected.step()
+    assert elected.source() is Source.BROKERS
+
+
+def test_a_deposed_coordinator_writes_nothing() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    elected.store.set(layout.COORDINATOR_EPOCH, b"2")
+    elected.answers.listing_now = whole(topic("a", 1, 3))
+    with pytest.raises(Fenced):
+        elected.step()
+    assert elected.decoded("a").partitions == {0}
+
+
+def test_the_next_term_goes_on_where_the_last_one_was() -> None:
+    elected = Elected(Answers(whole(topic("a", 1, 2), topic("b", 9), topic("log", 5))))
+    elected.step()
+    elected.answers.listing_now = whole(topic("a", 2), topic("b", 9), topic("log", 5))
+    elected.answers.by_id_now = [unknown(1, 1), unknown(2, 1)]
+    elected.step()
+    assert elected.decoded("a").identity == topic_id(2)
+    writes = elected.store.exists(layout.MIRRORED_TOPICS)
+    elected.begin()
+    elected.answers.by_id_now = []
+    elected.step(2)
+    assert elected.store.exists(layout.MIRRORED_TOPICS) == writes
+    elected.answers.listing_now = whole(topic("a", 1, 2), topic("b", 9), topic("log", 5))
+    elected.answers.by_id_now = [unknown(1, 2), unknown(2, 2)]
+    elected.step(20)
+    assert not elected.store.exists(f"{layout.MIRRORED_TOPICS}/a")
+
+
+def test_leaders_of_the_groups_log_are_mirrored() -> None:
+    log = replace(topic("log", 5), leaders={0: (2, 7)})
+    elected = Elected(Answers(whole(log, topic("a", 1))))
+    elected.step()
+    state = fields.load_object(elected.store.get(layout.partition_state("log", 0)).data, "")
+    assert state["leader"] == 2
+    elected.answers.listing_now = whole(replace(log, leaders={0: (1, 6)}), topic("a", 1))
+    elected.step()
+    state = fields.load_object(elected.store.get(layout.partition_state("log", 0)).data, "")
+    assert state["leader"] == 2, "an older leader epoch does not count"
+
+
+def test_an_old_mirror_is_recorded_until_it_is_fresh_again() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    elected.answers.listing_now = None
+    elected.step(10)
+    assert read_mirror_trouble(elected.store) is None
+    elected.step(round(OLD_S))
+    trouble = read_mirror_trouble(elected.store)
+    assert trouble is not None
+    assert "no broker" in trouble.reason
+    age = elected.mirror.age_s()
+    assert age is not None
+    assert age > OLD_S
+    assert elected.decoded("a").partitions == {0}
+    elected.answers.listing_now = whole(topic("a", 1), brokers=TWO)
+    elected.step()
+    assert read_mirror_trouble(elected.store) is None

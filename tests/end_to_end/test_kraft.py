@@ -1,0 +1,112 @@
+"""Beside Kafka 4.3 in KRaft mode: ZooKeeper belongs to the coordination alone, and members of every kind read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Producer
+
+from kafka_coord import Consumer
+from kafka_coord.dev.cluster.coordinator import Coordinator, serve_command
+from kafka_coord.dev.cluster.kraft import KraftBroker
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
+from kafka_coord.errors import DevClusterError
+from kafka_coord.zk import layout
+from kafka_coord.zk.root import ClusterRecord, Source
+from kafka_coord.zk.session import connect
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+
+
+@pytest.fixture(scope="module")
+def kraft(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -> Iterator[KraftBroker]:
+    where = tmp_path_factory.mktemp("kraft")
+    chroot = f"/kraft-{uuid.uuid4().hex[:8]}"
+    with closing(connect(zookeeper.connect_string)) as store:
+        store.create(chroot)
+    broker = KraftBroker(where, zookeeper=f"{zookeeper.connect_string}{chroot}")
+    try:
+        broker.fetch()
+    except DevClusterError as error:
+        pytest.skip(f"no Kafka 4.3: {error}")
+    with broker:
+        yield broker
+        broker.kill()  # a clean stop takes seconds
+
+
+@pytest.fixture(scope="module")
+def channel(kraft: KraftBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    address = f"{LOOPBACK}:{free_port()}"
+    instance = Coordinator(
+        tmp_path_factory.mktemp("instance"),
+        kraft,
+        lambda broker: [*serve_command(broker), "--listen-channel", address],
+    )
+    instance.start()
+    yield address
+    print(Path(instance.process.log).read_text()[-4000:])  # noqa: T201 - shown if a test failed
+    instance.stop()
+
+
+def produce(address: str, topic: str, values: list[str], partition: int = -1) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def read_all(consumer: KafkaConsumer, many: int) -> list[str]:
+    found: list[str] = []
+
+    def enough() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append(message.value().decode())
+        return len(found) >= many
+
+    eventually(enough, within_s=60, every_s=0)
+    return sorted(found)
+
+
+def test_members_of_every_kind_read_beside_kafka_4(kraft: KraftBroker, channel: str) -> None:
+    admin = TopicAdmin(kraft.address)
+    admin.create("flights", 2, replication=1)
+    with closing(connect(kraft.zookeeper)) as store:
+        eventually(lambda: "flights" in store.children(layout.BROKER_TOPICS))
+        record = ClusterRecord.from_znode(store.get(layout.CLUSTER).data)
+        assert record.source is Source.BROKERS
+        assert store.exists(layout.kafkas_own("/brokers")) is None
+    values = [f"v{number}" for number in range(20)]
+    earliest = {"auto.offset.reset": "earliest", "bootstrap.servers": kraft.instance_address}
+    own = Consumer(kraft.zookeeper, group="own", topics=["flights"], auto_offset_reset="earliest")
+    socket = Consumer(bootstrap=channel, group="socket", topics=["flights"], auto_offset_reset="earliest")
+    classic = KafkaConsumer(earliest | {"group.id": "classic"})
+    modern = KafkaConsumer(earliest | {"group.id": "modern", "group.protocol": "consumer"})
+    classic.subscribe(["flights"])
+    modern.subscribe(["flights"])
+    with own, socket:
+        produce(kraft.address, "flights", values)
+        for consumer in (own, socket):
+            found: list[str] = []
+            for record_read in consumer:
+                found.append((record_read.value or b"").decode())
+                if len(found) == len(values):
+                    break
+            assert sorted(found) == sorted(values)
+        assert read_all(classic, 20) == sorted(values)
+        assert read_all(modern, 20) == sorted(values)
+        admin.add_partitions("flights", 3)
+        eventually(lambda: any(tp.partition == 2 for tp in own.assignment()), within_s=10)
+        produce(kraft.address, "flights", ["new"], partition=2)
+        assert next(iter(own)).value == b"new"
+        assert read_all(modern, 1) == ["new"]
+    classic.close()
+    modern.close()
