@@ -218,6 +218,19 @@ class SimulatedFetchers:
         self._epochs.pop(self.holdings[partition], None)
         self.holdings[partition].renew()
 
+    def seek_back(self, partition: TopicPartition, by: int) -> int | None:
+        """Lets the application finish its batch and go back by so many offsets. Returns where it goes on, or ``None``
+        if it cannot."""
+        holding = self.holdings[partition]
+        if not (holding.wanted and self._may_hand_out()) or holding in self._follows or partition in self._starting:
+            return None
+        self.finish()
+        to = max(self._log.starts.get(partition, 0), holding.consumed - by)
+        if to >= holding.consumed or holding.consumed > self._log.ends.get(partition, 0):
+            return None
+        self.seek(holding, to)
+        return to
+
     def seek(self, holding: HeldPartition, offset: int) -> None:
         holding.move_to(offset)
         self.try_again(holding.partition)

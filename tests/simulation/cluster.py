@@ -33,6 +33,7 @@ from tests.simulation.faults import (
     NO_LEADER,
     OF_SOME_HISTORIES,
     RETENTION,
+    SEEK,
     SILENCE,
     UNREADABLE,
     FaultInjector,
@@ -113,6 +114,12 @@ class SimulatedCluster:
             for _ in range(of_cuts.choice((0, 0, 2, 6)) if CUT_LOG in faults and turmoil else 0)
         ]
         """The steps at which a log is cut, which one, how many offsets it loses, and how many it gets at once."""
+        of_seeks = random.Random(f"seeks {seed}")
+        self.seeks = [
+            (of_seeks.randrange(turmoil), of_seeks.random(), of_seeks.choice((1, 3, 9)))
+            for _ in range(of_seeks.choice((0, 0, 3, 9)) if SEEK in faults and turmoil else 0)
+        ]
+        """The steps at which an application goes back, in which partition, and by how many offsets."""
         self.leaderless_to_the_end = of_partitions.random() < 0.5
         """Whether the last partition without a leader gets one only after the group has come to rest."""
         self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
@@ -311,6 +318,9 @@ class SimulatedCluster:
             for _, which, lost, regained in [one for one in self.cuts if one[0] == self.steps and not self.is_spared()]:
                 self._cut_log(which, lost, regained)
                 self.look_at_all()
+            for _, which, by in [one for one in self.seeks if one[0] == self.steps and not self.is_spared()]:
+                self._seek_back(which, by)
+                self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -333,6 +343,18 @@ class SimulatedCluster:
             self.injector.lose_leader(partition, None if lasts else for_s)
         else:
             self.injector.forbid(topic, consumers if which < 0.3 else consumers[:1], for_s)
+
+    def _seek_back(self, which: float, by: int) -> None:
+        held = [
+            (process, partition)
+            for name, process in sorted(self.processes.items())
+            if not name.startswith("serve")
+            and process.alive
+            and not (process.frozen or process.closing or self.kind.by_kafka(name))
+            for partition in sorted(process.fetchers.holdings if process.fetchers is not None else ())
+        ]
+        if held:
+            self.injector.seek(*held[int(which * len(held))], by)
 
     def _delete_records(self, which: float, kept: int) -> None:
         """Records are written to a partition, and deleted before anybody reads them, except for the last ones."""

@@ -34,14 +34,16 @@ CUT_LOG = "cut log"
 """A kind of fault: a new leader of a partition has not got the newest records, as after an unclean election."""
 RETENTION = "retention"
 """A kind of fault: the oldest records of a partition are deleted, also those that the group has not read."""
+SEEK = "seek"
+"""A kind of fault: the application of a consumer goes back some records."""
 DEAD_MEMBER = "dead member"
 """A kind of fault, after all others: a socket consumer with a long session dies, and coordinators take turns, each for
 less than its session."""
-HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, "grow"})
+HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, SEEK, "grow"})
 """Kinds that keep no process from doing its work in time."""
 LATE = "late"
 """Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
-OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, DEAD_MEMBER})
+OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, SEEK, DEAD_MEMBER})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
 FAULTS = OF_SOME_HISTORIES | frozenset(
@@ -153,6 +155,13 @@ class FaultInjector:
         for process in cluster.processes.values():
             if process.fetchers is not None:
                 process.fetchers.log_was_cut(partition)
+
+    def seek(self, process: Process, partition: TopicPartition, by: int) -> None:
+        to = process.fetchers.seek_back(partition, by) if process.fetchers is not None else None
+        if to is not None:
+            self.cluster.occurred[SEEK] += 1
+            self.cluster.say(f"fault: {process.name} seeks back to {to} in {partition}")
+            self.cluster.checker.sought(GROUP, partition, to)
 
     def close(self, process: Process) -> None:
         if process.connector is not None:

@@ -117,6 +117,9 @@ class InvariantChecker:
         """The czxid of each topic that was ever made, by its identity."""
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
+        self._sought: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        """To where an application has gone back in a partition, and from where. Whoever gets it before that is
+        committed may go on where the stored offset is."""
         self.unclean: set[tuple[str, TopicPartition]] = set()
         self.cut: set[tuple[str, TopicPartition]] = set()
         """The partitions whose logs have lost offsets that the group had passed, until a record is handed out again.
@@ -435,7 +438,9 @@ class InvariantChecker:
             return  # the fault makes an offset unreadable, or the operator repairs it
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
         self._offsets[group, partition] = offset
-        if offset < before and self._may_go_back[group, partition] > 0:
+        if self._sought.get((group, partition), (before, 0))[0] <= offset < before:
+            before = offset
+        elif offset < before and self._may_go_back[group, partition] > 0:
             self._may_go_back[group, partition] -= 1
             before = offset
         if change.path in served:
@@ -519,6 +524,7 @@ class InvariantChecker:
         self.resets += 1
         self.frontier[group, partition] = offset
         self.unclean.discard((group, partition))
+        self._sought.pop((group, partition), None)
         if offset > (end := self.ends.get(partition, 0)):  # the log was cut after the operator had looked
             self.log_was_cut(group, partition, end)
 
@@ -528,6 +534,7 @@ class InvariantChecker:
             del self.frontier[key]
             self.unclean.discard(key)
             self.cut.discard(key)
+            self._sought.pop(key, None)
         for key in [key for key in self._first_starts if key[1].topic == topic]:
             del self._first_starts[key], self._told_at[key]
             self._latest_ends.pop(key, None)
@@ -646,6 +653,13 @@ class InvariantChecker:
             self._may_go_back[key] += 1
             self.frontier[key] = min(self.frontier.get(key, at), at)
 
+    def sought(self, group: str, partition: TopicPartition, to: int) -> None:
+        """Takes over that the application of the partition's owner has gone back."""
+        key, read = (group, partition), self.frontier_of(group, partition)
+        lowest, highest = self._sought.get(key, (to, read))
+        self._sought[key] = min(lowest, to), max(highest, read)
+        self.frontier[key] = min(self.frontier.get(key, to), to)
+
     def stores_old(self, group: str, partition: TopicPartition) -> bool:
         """Tells whether the stored offset is from before the log was cut, and beyond what was read since. Whoever
         starts there knows no epoch."""
@@ -676,7 +690,8 @@ class InvariantChecker:
         if was_cut and not follows:
             self.frontier[key] = end
             return
-        goes_by_old = not follows and self.stores_old(group, partition)
+        has_gone_back = frontier < self._sought.get(key, (0, 0))[1]
+        goes_by_old = not follows and (has_gone_back or self.stores_old(group, partition))
         begins = begin <= frontier or (goes_by_old and begin == self.behind_marks(partition, self._stored(*key) or 0))
         self._check(begins, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
         if begin < frontier:

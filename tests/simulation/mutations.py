@@ -46,6 +46,7 @@ from tests.simulation.faults import (
     MARKERS,
     NO_LEADER,
     RETENTION,
+    SEEK,
     SILENCE,
     SUBSCRIBE,
     UNREADABLE,
@@ -415,6 +416,15 @@ def _offsets_expire_at_once() -> Patch:
     return Expiration, "is_over", lambda _self, _offset: True
 
 
+def _stored_is_not_committed_again() -> Patch:
+    original = HeldPartition.admit
+
+    def admit(self: Any, offset: int) -> int | None:
+        return None if offset == self.committed else original(self, offset)
+
+    return HeldPartition, "admit", admit
+
+
 def _remembered_only_with_a_start() -> Patch:
     return decision_writer, "_covering", lambda *_: StartOffsets()
 
@@ -463,6 +473,7 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a start waits until every partition has a position": _start_waits_for_every_position,
     "no instance lists the ends that members cannot": _no_instance_lists_ends,
     "a subscription is remembered only with a start": _remembered_only_with_a_start,
+    "a stored offset is not committed again while another commit is under way": _stored_is_not_committed_again,
     **KAFKA_MUTATIONS,
 }
 
@@ -482,6 +493,7 @@ TELLING = {
     "dead socket members get full sessions": frozenset({DEAD_MEMBER}),
     "a position in a cut log is out of range": frozenset({CUT_LOG, "grow"}),
     "a cut log is not noticed": frozenset({CUT_LOG, "grow"}),
+    "a stored offset is not committed again while another commit is under way": frozenset({SEEK, "close", "grow"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "a group's event bit cleared after reading": frozenset({"evict", "expire", "kill"}),
