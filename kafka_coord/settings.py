@@ -269,7 +269,7 @@ _OF_LISTENERS = {
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """The settings of one instance. Listen addresses have the form ``host:port``, and the instance publishes them. If a
-    duration is ``None``, the default in :class:`kafka_coord.coordinator.options.CoordinatorOptions` applies."""
+    duration is ``None``, the default in :class:`kafka_coord.coordinator.deadlines.CoordinatorOptions` applies."""
 
     broker_id: int | None = _setting(
         None, "the broker.id of the broker beside this instance, 0 to 2147483647", _between(0, 2**31 - 1)

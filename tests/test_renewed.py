@@ -25,9 +25,9 @@ from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import load_settings
+from kafka_coord.zk import zookeeper_options
 from kafka_coord.zk.kazoo_private import KazooHandler
 from kafka_coord.zk.options import Credentials, Tls, ZkOptions, renewed_credentials
-from kafka_coord.zk.options_from_settings import zookeeper_options
 from kafka_coord.zk.store import Store
 
 

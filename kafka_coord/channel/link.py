@@ -44,7 +44,7 @@ from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, CommandId, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.unresolved import Unresolved
+from kafka_coord.model.member import Unresolved
 from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ from kafka_coord.channel.messages import (
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
 from kafka_coord.model import Command, CommandId, Member, StartFetcher, StopFetcher, TopicPartition, parse_command_id
-from kafka_coord.model.unresolved import Unresolved
+from kafka_coord.model.member import Unresolved
 from kafka_coord.zk.store import SessionState
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import msgspec
 from kafka_coord.model import Command, Member, TopicPartition, command_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import ByPartition, Count, JsonObject, Number, Positive, always, nested, read, unnested
-from kafka_coord.model.unresolved import Unresolved, read_topics
+from kafka_coord.model.member import Unresolved, read_topics
 
 WAIT_MS = 2_000
 """How long an instance may hold its response while a consumer is waiting for another coordinator, in ms."""

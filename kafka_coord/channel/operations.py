@@ -21,8 +21,8 @@ from kafka_coord.model import (
     parse_command_id,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import about_group
-from kafka_coord.model.command import NODE_PREFIX
+from kafka_coord.model.assignment import NODE_PREFIX
+from kafka_coord.model.histories import about_group
 from kafka_coord.model.member import LEFT
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData

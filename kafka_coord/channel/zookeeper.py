@@ -46,8 +46,7 @@ from kafka_coord.model import (
     TopicPartition,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.member import LEFT
-from kafka_coord.model.unresolved import MAX_REASON_CHARS, Refusals, write_reason
+from kafka_coord.model.member import LEFT, MAX_REASON_CHARS, Refusals, write_reason
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import (
     Check,

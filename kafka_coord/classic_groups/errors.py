@@ -40,33 +40,38 @@ class Error(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+class BrokerCode(IntEnum):
+    """Other errors, which brokers return and an operator may see."""
+
+    OFFSET_OUT_OF_RANGE = 1
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    THROTTLING_QUOTA_EXCEEDED = 89
+
+
 MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
 """The errors that a client gets while the group's coordinator is changing or still loading the group."""
 CODES = {int(error): error.name for error in Error}
 """The names of a group coordinator's errors, by code."""
-_NAMES = CODES | {
-    1: "OFFSET_OUT_OF_RANGE",
-    5: "LEADER_NOT_AVAILABLE",
-    6: "NOT_LEADER_OR_FOLLOWER",
-    7: "REQUEST_TIMED_OUT",
-    10: "MESSAGE_TOO_LARGE",
-    19: "NOT_ENOUGH_REPLICAS",
-    20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    31: "CLUSTER_AUTHORIZATION_FAILED",
-    33: "UNSUPPORTED_SASL_MECHANISM",
-    34: "ILLEGAL_SASL_STATE",
-    37: "INVALID_PARTITIONS",
-    38: "INVALID_REPLICATION_FACTOR",
-    40: "INVALID_CONFIG",
-    41: "NOT_CONTROLLER",
-    44: "POLICY_VIOLATION",
-    45: "OUT_OF_ORDER_SEQUENCE_NUMBER",
-    47: "INVALID_PRODUCER_EPOCH",
-    56: "KAFKA_STORAGE_ERROR",
-    58: "SASL_AUTHENTICATION_FAILED",
-    89: "THROTTLING_QUOTA_EXCEEDED",
-}
-"""The names of the errors above, and of the broker errors that an operator may see, by code."""
+_NAMES = CODES | {int(code): code.name for code in BrokerCode}
 
 
 def named(code: int) -> str:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, load_settings, variable_of
-from kafka_coord.zk.options_from_settings import connect_with
+from kafka_coord.zk import connect_with
 
 if TYPE_CHECKING:
     from kafka_coord.zk import KazooStore

@@ -20,7 +20,7 @@ from kafka_coord.cli.output import note
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.group import iso_time
 from kafka_coord.model import TopicPartition
-from kafka_coord.zk.options_from_settings import zookeeper_options
+from kafka_coord.zk import zookeeper_options
 
 if TYPE_CHECKING:
     from kafka_coord.consumer.consumer import Consumer

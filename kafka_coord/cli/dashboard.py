@@ -13,7 +13,7 @@ from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.output import note
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, host_and_port
-from kafka_coord.zk.options_from_settings import connect_with
+from kafka_coord.zk import connect_with
 
 if TYPE_CHECKING:
     from kafka_coord.groups.lag import LagService

@@ -23,16 +23,16 @@ from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.settings import listed
 from kafka_coord.errors import SettingsError, StoreUnavailable
 from kafka_coord.model import Process
-from kafka_coord.model.pattern import group_pattern
+from kafka_coord.model.names import group_pattern
 from kafka_coord.monitor.metrics import state
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import KafkaSettings, ServeSettings, Settings
 from kafka_coord.version import __version__
-from kafka_coord.zk.options_from_settings import connect_with
+from kafka_coord.zk import connect_with
 
 if TYPE_CHECKING:
+    from kafka_coord.coordinator.deadlines import CoordinatorOptions
     from kafka_coord.coordinator.mirroring import MetadataOptions
-    from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.frontends.socket.gateway import LeadershipView
@@ -549,7 +549,7 @@ def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = Non
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
     """Returns the coordinator's options. Options without a setting keep their defaults."""
-    from kafka_coord.coordinator.options import CoordinatorOptions
+    from kafka_coord.coordinator.deadlines import CoordinatorOptions
 
     given = {one.name: getattr(serve_settings, one.name, None) for one in dataclasses.fields(CoordinatorOptions)}
     return CoordinatorOptions(**{name: value for name, value in given.items() if value is not None})

@@ -14,8 +14,8 @@ import click
 from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.model.pattern import group_pattern
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
+from kafka_coord.model.names import group_pattern
 from kafka_coord.settings import Settings, keys
 
 _COLUMNS = columns("setting value origin=FROM")

@@ -53,7 +53,7 @@ from kafka_coord.consumer.transport import BrokerLookup, Endpoint, Transport, op
 from kafka_coord.consumer.troubles import Absences, TopicListing
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, SettingsError
 from kafka_coord.model import Subscription, TopicPartition
-from kafka_coord.model.lag import LogRange, lag_of
+from kafka_coord.model.offsets import LogRange, lag_of
 
 log = logging.getLogger(__name__)
 

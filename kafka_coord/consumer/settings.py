@@ -23,7 +23,7 @@ from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import generated, legal
-from kafka_coord.model.streams import MAX_STREAMS
+from kafka_coord.model.partitions import MAX_STREAMS
 from kafka_coord.version import __version__
 
 if TYPE_CHECKING:

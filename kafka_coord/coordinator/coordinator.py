@@ -9,6 +9,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
@@ -26,7 +27,6 @@ from kafka_coord.coordinator.listeners import (
 )
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
 from kafka_coord.coordinator.mirroring import MetadataMirror, MetadataOptions
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.pending_requests import PendingRequests, answer_op
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.start_offsets import EndLister, FirstEnds

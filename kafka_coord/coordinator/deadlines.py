@@ -1,4 +1,5 @@
-"""Decides which deadlines have passed: grace periods, overdue commands, channel retirement and offset retention.
+"""The coordinator's times: its options, and which deadlines have passed (grace periods, overdue commands, channel
+retirement and offset retention).
 
 Nothing here reads a clock. The caller passes the time (``now`` in monotonic seconds, ``wall_ms`` in ms since 1970), and
 the timers record when each condition was first seen. ``plan`` only receives the results, so it needs no clock either.
@@ -13,9 +14,36 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """The coordinator's timing options, in ms. The defaults suit most installations.
+
+    - ``look_interval_ms``: the time between two passes over a group that has no events.
+    - ``settled_after_ms``: how long a group must be at rest before it is recorded as such and later passes only check
+      whether anything has changed. 0 means never.
+    - ``whole_look_interval_ms``: the time between two complete reads of a group at rest, which also find registrations
+      and ledgers edited by hand.
+    - ``retry_backoff_ms``: the delay before a failed pass is retried. It doubles with every further failure, up to
+      ``retry_backoff_max_ms``.
+    - ``channel_retirement_ms``: how long a departed consumer's channel znode is kept. It must be far longer than any
+      session timeout, because the channel fences a frozen consumer of the same name (ADR 3).
+    - ``answers_kept_ms``: how long the response to an operator's request is kept if no one fetches it.
+    - ``resign_pause_ms``: how long an instance stays out of the election after an operator asked it to resign.
+    """
+
+    look_interval_ms: int = 60_000
+    settled_after_ms: int = 5_000
+    whole_look_interval_ms: int = 600_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 5_000
+    channel_retirement_ms: int = 600_000
+    answers_kept_ms: int = 600_000
+    resign_pause_ms: int = 2_000
+
 
 SLOW_COMMAND_MS = 2_000
 """The age in ms at which an unacknowledged command counts as slow. Its consumer may be unable to read it."""
@@ -133,7 +161,7 @@ def _retired(inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOp
 
 def offsets_expire_at_ms(inputs: DeadlineInputs) -> int | None:
     """Returns when a managed group's offsets expire (ms since 1970), or ``None`` while the group is not known to be
-    empty. Once the offsets have expired, ``plan.group_removal`` removes the group.
+    empty. Once the offsets have expired, ``plan.operator_requests`` removes the group.
 
     A group counts as empty from the time its empty target was written. A target that names members does not count, even
     if none of them still exists: it may have been left by a coordinator that died after forgetting the last member but

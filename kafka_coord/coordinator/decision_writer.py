@@ -216,7 +216,7 @@ def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) 
     other groups have had their turn.
 
     ``plan`` matches each pattern against each topic, which is slow only the first time, because results are cached
-    (``model.pattern``). This function fills the cache, within a budget, before the group is planned.
+    (``model.names``). This function fills the cache, within a budget, before the group is planned.
     """
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern): m.subscription

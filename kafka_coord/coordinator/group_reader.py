@@ -7,19 +7,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_coord.coordinator.deadlines import DeadlineInputs, deadlines, slow_commands
+from kafka_coord.coordinator.deadlines import CoordinatorOptions, DeadlineInputs, deadlines, slow_commands
 from kafka_coord.coordinator.history import past_decisions
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.image import Image, Snapshot, Wanted, read_images
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, TopicCatalog
 from kafka_coord.coordinator.offset_expiry import retention_in
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import StoreError
 from kafka_coord.model import Request, TopicInfo
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Store
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from kafka_coord.coordinator.assignors import Assignor
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.decision_writer import ActiveLeadership, DecisionWriter, PreparedPlan, remember_ledgers
 from kafka_coord.coordinator.execute import Decided, NewCommands
 from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
@@ -17,7 +18,6 @@ from kafka_coord.coordinator.history import actions_of
 from kafka_coord.coordinator.idle import IdleGroups
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, GroupRegistry, Outcome, TopicCatalog
 from kafka_coord.coordinator.offset_expiry import OffsetExpiry
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.queue import RebalanceRequestQueue, Scheduler
@@ -25,7 +25,7 @@ from kafka_coord.coordinator.reporting import Rebalances, StuckGroup, report_fai
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan, SetTarget
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import Action, GroupSettings, Observation
-from kafka_coord.model.action import about_group
+from kafka_coord.model.histories import about_group
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)

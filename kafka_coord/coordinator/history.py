@@ -30,8 +30,7 @@ from kafka_coord.model import (
     StopFetcher,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import encoded_actions, kept, newest
-from kafka_coord.model.histories import MAX_ELECTIONS, ClusterHistory, Election, Trail
+from kafka_coord.model.histories import MAX_ELECTIONS, ClusterHistory, Election, Trail, encoded_actions, kept, newest
 from kafka_coord.model.operations import MAX_HISTORY, MAX_MOVES
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, GetData, Node, Op, SetData, Store

@@ -7,10 +7,10 @@ import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.image import Snapshot, unchanged
 from kafka_coord.coordinator.memory import AtRest, GroupMemory, TopicCatalog
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.errors import Fenced, MultiFailed, StoreError
 from kafka_coord.model import Coverage, Settled, Subscription, TopicInfo

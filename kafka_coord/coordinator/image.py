@@ -34,8 +34,8 @@ from kafka_coord.model import (
     Zxids,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.member import Refusals, awaited_partition, read_reason
 from kafka_coord.model.names import is_legal
-from kafka_coord.model.unresolved import Refusals, awaited_partition, read_reason
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Stat, Store
 

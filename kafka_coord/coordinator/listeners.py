@@ -13,8 +13,8 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, TopicPartition, Unreadable
+from kafka_coord.model.member import awaited_partitions
 from kafka_coord.model.names import RULE, is_legal
-from kafka_coord.model.unresolved import awaited_partitions
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Migration, decode_brokers, decode_topic
 from kafka_coord.zk.store import GetData, Node, Read, SessionState, Store

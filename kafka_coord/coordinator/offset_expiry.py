@@ -11,11 +11,11 @@ from msgspec import structs
 
 from kafka_coord.channel.offset_details import Owner, identity_reads, owners_of_offsets, with_details
 from kafka_coord.channel.operations import decode_offset
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.execute import Executor, in_parts
 from kafka_coord.coordinator.history import past_decisions
 from kafka_coord.coordinator.idle import spread
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.start_offsets import read_start_offsets
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each
 from kafka_coord.errors import MalformedValue, MultiFailed
@@ -31,8 +31,8 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import INTERNAL_TOPICS
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.offsets import Retention
 from kafka_coord.model.partitions import MAX_PARTITION
-from kafka_coord.model.retention import Retention
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import decode_retention
 from kafka_coord.zk.store import Delete, GetChildren, GetData, Node, Op, SetData, Store

@@ -8,11 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Set
 
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.decision_writer import PreparedPlan
 from kafka_coord.coordinator.execute import NewCommands
 from kafka_coord.coordinator.idle import spread
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import AT_REST
 from kafka_coord.errors import MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import Observation

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.memory import GroupMemory, Outcome, Unsettled
-from kafka_coord.coordinator.plan.inputs import unread_topics
 from kafka_coord.coordinator.plan.reasons import counted, cut, names
+from kafka_coord.coordinator.plan.target import unread_topics
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget
 from kafka_coord.coordinator.tolerant_reads import report
 from kafka_coord.model import Cause, Decision, Observation, PartitionSet

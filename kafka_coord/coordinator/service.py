@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.handler import RebalanceObserver, RebalanceRequestHandler
 from kafka_coord.coordinator.history import action_of
 from kafka_coord.coordinator.listeners import SessionExpirationListener
 from kafka_coord.coordinator.mirroring import MetadataOptions
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.start_offsets import EndLister
 from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, StoreUnavailable

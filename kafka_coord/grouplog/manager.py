@@ -33,10 +33,10 @@ from kafka_coord.grouplog.term import PARTITIONS, TOPIC, AppendRefused, LogTerm,
 from kafka_coord.grouplog.topics import LogTopics, all_subscribed_topics
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing
 from kafka_coord.model import CommittedOffset, is_gone_long_enough
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.model.sequences import parts
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.compiler import BadMessage
+from kafka_coord.wire.messages import BadMessage
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topi
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.compiler import BadMessage
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 
 OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY, HEARD_KEY, GONE_KEY = 1, 2, 100, 101, 102, 103
 OFFSET_VALUE, TAGGED_OFFSET_VALUE, GROUP_VALUE, TAGGED_GROUP_VALUE = 3, 4, 3, 4

@@ -45,8 +45,7 @@ from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record,
 from kafka_coord.kafka.cluster import PartitionReader
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, LeadsNoMore, NotSent, RightMissing, failure, only
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
-from kafka_coord.wire.compiler import BadMessage
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 
 log = logging.getLogger(__name__)
 

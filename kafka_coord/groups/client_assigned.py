@@ -45,9 +45,8 @@ from kafka_coord.groups.verbs import Contact, Convertible, GroupOffsets, GroupVe
 from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import Ask, committed_offsets, fetch_offsets, refused_offsets, unless_moving
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
-from kafka_coord.model.action import change_to_group, offsets_change
-from kafka_coord.model.histories import Trail
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.histories import Trail, change_to_group, offsets_change
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.sequences import grouped, parts, some
 from kafka_coord.wire.consumer_protocol import subscription
 from kafka_coord.wire.messages import message

@@ -31,7 +31,7 @@ from kafka_coord.kafka.coordinators import (
     unless_moving,
 )
 from kafka_coord.model import Request, RequestType, TopicPartition
-from kafka_coord.model.action import offsets_change
+from kafka_coord.model.histories import offsets_change
 from kafka_coord.model.sequences import parts, some
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store

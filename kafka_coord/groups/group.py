@@ -28,10 +28,10 @@ from kafka_coord.model import (
     TopicPartition,
     Unreadable,
 )
-from kafka_coord.model.action import commands_of
+from kafka_coord.model.assignment import CommandType
 from kafka_coord.model.codec import enc_hook
-from kafka_coord.model.command import CommandType
-from kafka_coord.model.lag import Lag, LogRange
+from kafka_coord.model.histories import commands_of
+from kafka_coord.model.offsets import Lag, LogRange
 from kafka_coord.model.sequences import some
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from kafka_coord.model.operations import Cause, Decision
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import grouped
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.consumer_protocol import assignment, subscribed_topics
+from kafka_coord.wire.messages import BadMessage
 
 SILENCE_S = 15.0
 """Reading fails after this many seconds without a response."""

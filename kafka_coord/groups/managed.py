@@ -13,7 +13,7 @@ from msgspec import structs
 from kafka_coord.coordinator.image import read_targets
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import first_of, plural
-from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.coordinator.tolerant_reads import what_to_do
 from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.cluster import Cluster, Reading, group_of, plainly, read_cluster
@@ -80,10 +80,9 @@ from kafka_coord.model import (
     Unreadable,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import offsets_change
-from kafka_coord.model.histories import Trail
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.histories import Trail, offsets_change
 from kafka_coord.model.names import is_legal, legal
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.zk import layout

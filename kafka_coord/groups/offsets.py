@@ -23,8 +23,8 @@ from kafka_coord.model import (
     is_identity,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.lag import Lag, LogRange, lag_of
 from kafka_coord.model.names import legal
+from kafka_coord.model.offsets import Lag, LogRange, lag_of
 from kafka_coord.model.partitions import MAX_PARTITION, parse_ranges
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store

@@ -22,8 +22,8 @@ from kafka_coord.groups.offsets import Scope
 from kafka_coord.groups.requests import Acting, held_by_nobody
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk.store import Store

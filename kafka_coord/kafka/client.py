@@ -14,19 +14,18 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.errors import BrokerCode, Error, named
 from kafka_coord.errors import BrokerError, RequestRefused, SettingsError
 from kafka_coord.kafka.authentication import knows_all
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.lag import ListedOffsets
+from kafka_coord.model.offsets import ListedOffsets
 
 T = TypeVar("T")
 
 _READ = 1 << 3
 """The bit of READ among the operations that a client may carry out."""
 _RIGHTS_UNKNOWN = -(1 << 31)
-_TOPIC_EXISTS = 36
 
 
 class KafkaClient(Protocol):
@@ -150,9 +149,9 @@ class OwnClient:
             rights = told[name].topic_authorized_operations if name in told else _RIGHTS_UNKNOWN
             if code == Error.TOPIC_AUTHORIZATION_FAILED:
                 refused[name] = named(code)
-            elif code not in {0, Error.UNKNOWN_TOPIC_OR_PARTITION}:
+            elif code not in {Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION}:
                 refused[name] = None
-            elif code == 0 and rights != _RIGHTS_UNKNOWN and not rights & _READ:
+            elif code == Error.NONE and rights != _RIGHTS_UNKNOWN and not rights & _READ:
                 refused[name] = "not authorized to READ the topic"
         return refused
 
@@ -163,6 +162,6 @@ class OwnClient:
 
     def create_topic(self, topic: str, partitions: int, replication: int, timeout_s: float) -> bool:
         code, said = self._run(self._cluster.create_topic(topic, partitions, replication, timeout_s=timeout_s))
-        if code not in {0, _TOPIC_EXISTS}:
+        if code not in {Error.NONE, BrokerCode.TOPIC_ALREADY_EXISTS}:
             raise RequestRefused(f"cannot create topic {topic}: {said or named(code)}")
-        return code == 0
+        return code == Error.NONE

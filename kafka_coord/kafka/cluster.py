@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kafka_coord.classic_groups.errors import named
+from kafka_coord.classic_groups.errors import BrokerCode, Error, named
 from kafka_coord.errors import BrokerError, NotFound, SettingsError
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity, broker_security
 from kafka_coord.kafka.connection import BrokerConnection, Versions, failure, only
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.lag import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
+from kafka_coord.model.offsets import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
 from kafka_coord.model.sequences import grouped, parts
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
@@ -33,10 +33,11 @@ _NEXT_AFTER_S = 1.0
 """How long one broker may be silent before the next is asked as well, in seconds."""
 _MOST_IN_A_REQUEST = 5_000
 _AGAIN_S = 0.1
-_UNKNOWN, _NO_LEADER, _OF_LEADER = 3, 5, frozenset({5, 6, 9})
-"""The codes of UNKNOWN_TOPIC_OR_PARTITION and LEADER_NOT_AVAILABLE, and those of a partition whose leader moves."""
-_NOT_CONTROLLER = 41
-_REASONS = {_UNKNOWN: UNKNOWN_PARTITION} | dict.fromkeys(_OF_LEADER, LEADERLESS)
+_OF_LEADER = frozenset(
+    {BrokerCode.LEADER_NOT_AVAILABLE, BrokerCode.NOT_LEADER_OR_FOLLOWER, BrokerCode.REPLICA_NOT_AVAILABLE}
+)
+"""The errors of a partition whose leader moves."""
+_REASONS: dict[int, str] = {Error.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_PARTITION} | dict.fromkeys(_OF_LEADER, LEADERLESS)
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -144,8 +145,8 @@ class ClusterClient:
         self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool, timeout_s: float
     ) -> ListedOffsets:
         """Asks each partition's leader for the first offset at or after ``timestamp`` (ms since 1970, or
-        :data:`~kafka_coord.model.lag.EARLIEST` or ``LATEST``), or -1 if there is none. With ``read_committed``, a log
-        ends before the first record of an open transaction. Asks once more for partitions whose leader has just
+        :data:`~kafka_coord.model.offsets.EARLIEST` or ``LATEST``), or -1 if there is none. With ``read_committed``, a
+        log ends before the first record of an open transaction. Asks once more for partitions whose leader has just
         moved."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
@@ -190,7 +191,7 @@ class ClusterClient:
             request = create_topic_request(name, partitions, replication, timeout_s=timeout_s)
             answer = await broker.ask("CreateTopics", _CREATE_TOPICS, request, timeout_s + 5)
             result = only(answer.topics, "topics")
-            if result.error_code != _NOT_CONTROLLER or is_last:
+            if result.error_code != BrokerCode.NOT_CONTROLLER or is_last:
                 break
         return result.error_code, result.error_message
 
@@ -212,7 +213,9 @@ class ClusterClient:
                 if leader_ids.get(tp) in nodes:
                     leaders[tp] = nodes[leader_ids[tp]]
                 else:
-                    without[tp] = codes.get(topic) or (_NO_LEADER if tp in leader_ids else _UNKNOWN)
+                    without[tp] = codes.get(topic) or (
+                        BrokerCode.LEADER_NOT_AVAILABLE if tp in leader_ids else Error.UNKNOWN_TOPIC_OR_PARTITION
+                    )
         return leaders, without
 
     async def _list_at(

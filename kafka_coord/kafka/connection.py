@@ -18,9 +18,8 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity, answers_to
 from kafka_coord.renewed import Renewed
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame, take_frame
-from kafka_coord.wire.messages import Message, message
+from kafka_coord.wire.messages import BadMessage, Message, message
 
 RIGHTS = frozenset({29, 30, 31, 53})
 """TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""

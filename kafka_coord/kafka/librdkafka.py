@@ -29,7 +29,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, OffsetSpe
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.kafka.authentication import files_of
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.lag import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
+from kafka_coord.model.offsets import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
 from kafka_coord.model.sequences import parts
 from kafka_coord.renewed import Renewed
 

@@ -11,7 +11,7 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.brokers import bootstrap_servers, log_left_out
 from kafka_coord.kafka.client import connect
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
-from kafka_coord.model.lag import EARLIEST, LATEST, LogRange
+from kafka_coord.model.offsets import EARLIEST, LATEST, LogRange
 from kafka_coord.zk.store import Store
 
 NO_SUCH_RECORD = -1

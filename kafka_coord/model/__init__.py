@@ -1,23 +1,22 @@
 """The values that all other packages use, with their JSON forms. Nearly all of them are frozen. Nothing here does
 I/O."""
 
-from kafka_coord.model.action import Action
-from kafka_coord.model.broker import Broker, Listener
-from kafka_coord.model.command import (
+from kafka_coord.model.assignment import (
     NO_OFFSET,
     NODE_PREFIX,
+    Assignment,
     Command,
     CommandId,
     CommandType,
+    Ledger,
     StartFetcher,
     StartPoint,
     StopFetcher,
     command_from_json,
     parse_command_id,
 )
-from kafka_coord.model.committed_offset import GONE_FOR_MS, CommittedOffset, OffsetDetails, is_gone_long_enough
-from kafka_coord.model.coverage import Coverage, TopicOfOffsets
-from kafka_coord.model.ledger import Assignment, Ledger
+from kafka_coord.model.broker import Broker, Listener
+from kafka_coord.model.histories import Action
 from kafka_coord.model.member import Departure, DepartureKind, Member, Mode, Subscription, SubscriptionKind
 from kafka_coord.model.observation import (
     Channel,
@@ -27,6 +26,14 @@ from kafka_coord.model.observation import (
     is_identity,
     is_topic_id,
     same_topic,
+)
+from kafka_coord.model.offsets import (
+    GONE_FOR_MS,
+    CommittedOffset,
+    Coverage,
+    OffsetDetails,
+    TopicOfOffsets,
+    is_gone_long_enough,
 )
 from kafka_coord.model.operations import (
     Cause,
@@ -40,9 +47,8 @@ from kafka_coord.model.operations import (
     RequestType,
     history_to_json,
 )
-from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, Streams, TopicPartition
 from kafka_coord.model.settled import Settled, Zxids
-from kafka_coord.model.streams import Streams
 
 __all__ = [
     "GONE_FOR_MS",

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_coord.model.command import CommandId
-from kafka_coord.model.ledger import Assignment, Ledger
-from kafka_coord.model.member import Departure, Member
+from kafka_coord.model.assignment import Assignment, CommandId, Ledger
+from kafka_coord.model.member import Departure, Member, Refusals
 from kafka_coord.model.operations import GroupSettings, Pause, Request
-from kafka_coord.model.unresolved import Refusals
 
 _TOPIC_ID, _CZXID = re.compile(r"[A-Za-z0-9_-]{22}"), re.compile(r"[0-9]{1,19}")
 

@@ -11,21 +11,22 @@ from msgspec import field
 
 from kafka_coord.errors import InvalidName, MalformedValue
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import MAX_CHANGE
+from kafka_coord.model.assignment import CommandType
 from kafka_coord.model.codec import ByPartition, Count, JsonObject, Number, Positive, always, cut, unnested
-from kafka_coord.model.command import CommandType
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import legal
+from kafka_coord.model.offsets import Retention
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
-from kafka_coord.model.retention import Retention
 
 DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
+MAX_CHANGE = 2_000
+"""The most characters of a description of a change, with the old and new values."""
 
 
 class GroupSettings(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """A group's settings, stored as the value of its znode. Durations are in ms. Without an ``offsets_retention_ms``,
-    the brokers' retention applies (:class:`~kafka_coord.model.retention.Retention`). Without a ``lag_warning_ms``,
+    the brokers' retention applies (:class:`~kafka_coord.model.offsets.Retention`). Without a ``lag_warning_ms``,
     which the coordinator ignores, the site's ``serve.lag_warning_ms`` applies."""
 
     assignor: str | None = None
@@ -116,7 +117,7 @@ class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", 
     """The action that a ``look`` records, such as ``pause`` or ``settings``."""
     change: str = ""
     """A description of the change, with the old and new values, for readers of the history. Truncated to
-    :data:`~kafka_coord.model.action.MAX_CHANGE`."""
+    :data:`MAX_CHANGE`."""
     unrecorded: bool = False
     """Whether no history records the request: a tool that commits all the time would fill it."""
     request_id: str = ""

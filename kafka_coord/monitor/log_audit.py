@@ -21,8 +21,8 @@ from kafka_coord.kafka.cluster import Address, ClusterClient, PartitionReader
 from kafka_coord.model import CommittedOffset
 from kafka_coord.monitor.audit.report import Findings, Rule, clock_time
 from kafka_coord.wire.batches import Batch, LogRecord
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.consumer_protocol import subscribed_topics
+from kafka_coord.wire.messages import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31

@@ -18,13 +18,12 @@ from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, 
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.spark.fetching import out_of_range
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges, PlannedBatch
-from kafka_coord.zk import layout
-from kafka_coord.zk.options_from_settings import connect_with
+from kafka_coord.zk import connect_with, layout
 
 log = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.offsets import lags_of, read_committed
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.monitor.exposition import Exposition, gauge, labelled
 from kafka_coord.settings import load_settings
 from kafka_coord.spark.ranges import PlannedBatch
 from kafka_coord.version import __version__
-from kafka_coord.zk.options_from_settings import connect_with
+from kafka_coord.zk import connect_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

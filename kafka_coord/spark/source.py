@@ -23,7 +23,7 @@ from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, TimestampOutOfRange
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges, PlannedBatch, require_group
-from kafka_coord.zk.options_from_settings import connect_with
+from kafka_coord.zk import connect_with
 
 if TYPE_CHECKING:
     import pyarrow

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from kafka_coord.wire.compiler import BadMessage
+from kafka_coord.wire.messages import BadMessage
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
 _CRC = struct.Struct(">I")

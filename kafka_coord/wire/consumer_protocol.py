@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from kafka_coord.wire.compiler import BadMessage
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 
 MAX_BYTES = 1 << 20
 """The maximum size of a subscription or an assignment, in bytes. Larger values are not decoded."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from kafka_coord.wire.compiler import BadMessage
-from kafka_coord.wire.messages import Message, message
+from kafka_coord.wire.messages import BadMessage, Message, message
 
 API_VERSIONS = 18
 _LENGTH = struct.Struct(">i")

@@ -16,8 +16,8 @@ from kafka_coord.errors import BadVersion, MalformedValue, NodeExists, NoNode, S
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.model.json_fields import dump, load
+from kafka_coord.model.offsets import Retention
 from kafka_coord.model.operations import CoordinatorInfo, Process
-from kafka_coord.model.retention import Retention
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Node, Op, ReadResult, SessionState, SetData, Store, WatchEvent
 

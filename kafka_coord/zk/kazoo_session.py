@@ -1,5 +1,5 @@
-"""A kazoo client's session: its state, id, negotiated timeout, and its lease, which is how long the session is
-guaranteed to last.
+"""A kazoo client's session: its state, id, negotiated timeout, its persistent watches, and its lease, which is how long
+the session is guaranteed to last.
 
 The state follows kazoo's reports, which come late: with a frozen server, ``LOST`` arrived 15 s after a session with a
 timeout of 4 s could have ended. Base decisions on :meth:`KazooSession.lease_deadline`, and use the state only for
@@ -21,6 +21,10 @@ A client may rely on its session only as long as no server can have ended it. Th
 ``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. The
 lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease extends at
 least 45 % of T into the future while the server responds.
+
+Persistent watches belong to one connection. They report znodes created or deleted directly below a path. Only kazoo's
+connection thread changes entries, apart from :meth:`PersistentWatches.forget`. Kazoo's callback thread calls the
+watchers, but the last event, which reports that the connection broke, may arrive on another thread.
 """
 
 from __future__ import annotations

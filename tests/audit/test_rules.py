@@ -21,7 +21,7 @@ from kafka_coord.model import (
     TopicPartition,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.monitor.audit import AuditFinding, AuditRule
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, SetData, Store

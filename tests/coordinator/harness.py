@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
-from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import MembershipLost, NoNode, StoreError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.memory import GroupRegistry, TopicCatalog
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.dev.bench.group import plain_member

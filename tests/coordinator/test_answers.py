@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord.coordinator.assignors import built_in_assignors
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.execute import Decided, Executor
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import StoreUnavailable

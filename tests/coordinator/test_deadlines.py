@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from kafka_coord.coordinator.deadlines import SLOW_COMMAND_MS, DeadlineInputs, Deadlines, GroupTimers, deadlines
-from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.deadlines import (
+    SLOW_COMMAND_MS,
+    CoordinatorOptions,
+    DeadlineInputs,
+    Deadlines,
+    GroupTimers,
+    deadlines,
+)
 from kafka_coord.model import (
     Assignment,
     Channel,
@@ -20,7 +26,7 @@ from kafka_coord.model import (
     PartitionSet,
     Subscription,
 )
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 
 OPTIONS = CoordinatorOptions(channel_retirement_ms=600_000)
 SETTINGS = GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=1_000_000)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.group_reader import GroupQuery, observe
 from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Ledger
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout

@@ -9,8 +9,8 @@ import pytest
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.group_reader import GROUPS_AT_ONCE
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import GATHER_S, LOOK_AGAIN_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.zk import layout

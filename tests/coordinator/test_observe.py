@@ -1,12 +1,12 @@
 """Tests of a group's snapshot, which takes two reads, between which anything may happen."""
 
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.group_reader import GroupQuery, observe
 from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, Subscription
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.unresolved import Refusals
+from kafka_coord.model.member import Refusals
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete
 from tests.simulation.server import SimulatedZooKeeper

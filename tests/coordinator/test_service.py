@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import Fenced, SettingsError
 from kafka_coord.model import Subscription
 from kafka_coord.zk import layout

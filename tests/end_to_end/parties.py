@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from kafka_coord import Consumer
-from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.coordinator import Coordinator
 from kafka_coord.dev.cluster.ports import free_port

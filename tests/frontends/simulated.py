@@ -15,7 +15,7 @@ from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.command import NODE_PREFIX
+from kafka_coord.model.assignment import NODE_PREFIX
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES

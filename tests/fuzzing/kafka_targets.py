@@ -17,10 +17,9 @@ from kafka_coord.frontends.kafka.routing import LOCAL, Patches, expects_answer, 
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 from tests.frontends.kafka.callers import Everything, NoManagedGroups
 from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target

@@ -13,11 +13,10 @@ from random import Random
 from typing import Any
 
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.wire.compiler import BadMessage, Record
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.definition import Struct, read_definition
 from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, client_software, peek, read_header
-from kafka_coord.wire.messages import Message, message
+from kafka_coord.wire.messages import BadMessage, Message, Record, message
 from tests.fuzzing.odd_values import TEXTS, make_odd
 
 GROUP = "billing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from kafka_coord.wire.compiler import Record
+from kafka_coord.wire.messages import Record
 
 LABEL_OF_64 = "a" * 64
 """One more than a label of a host name may have."""

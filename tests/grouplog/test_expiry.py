@@ -14,7 +14,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, p
 from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 

@@ -16,7 +16,7 @@ from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
 from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.model import CommittedOffset
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.classic_groups.played import Played
 from tests.grouplog.refusing_term import RefusingTerm

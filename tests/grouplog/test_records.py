@@ -22,8 +22,7 @@ from kafka_coord.grouplog.records import (
 from kafka_coord.model import CommittedOffset, Departure, DepartureKind
 from kafka_coord.model.member import LEFT
 from kafka_coord.wire.batches import LogRecord
-from kafka_coord.wire.compiler import BadMessage
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 from tests.grouplog.offset_record import offset_record
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

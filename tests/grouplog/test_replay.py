@@ -13,7 +13,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, p
 from kafka_coord.grouplog.records import OffsetEntry, read_record
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import CommittedOffset, TopicInfo
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.grouplog.refusing_term import RefusingTerm
 

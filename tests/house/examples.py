@@ -13,7 +13,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.groups.group import Document, GroupDocument, GroupRow, MemberRow, OffsetRow, Time
 from kafka_coord.groups.log import EntryKind
 from kafka_coord.model import GroupKind, PartitionSet
-from kafka_coord.model.command import CommandType
+from kafka_coord.model.assignment import CommandType
 from kafka_coord.monitor.audit.report import AuditDocument, AuditFindingDocument, AuditRule
 from kafka_coord.monitor.doctor.findings import FindingDocument, Severity
 

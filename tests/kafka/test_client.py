@@ -18,7 +18,7 @@ from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from tests.fuzzing.odd_broker import OddBroker, running
 
 FLIGHTS = PartitionSet({"flights": [0, 1]})

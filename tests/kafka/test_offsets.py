@@ -15,7 +15,7 @@ from kafka_coord.kafka.client import OwnClient
 from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.zk import layout
 from tests.monitor.deleting import delete_records
 from tests.monitor.written import opened

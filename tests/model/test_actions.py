@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_coord.groups.group import ActionDocument
 from kafka_coord.model import Action, TopicPartition
-from kafka_coord.model.action import (
+from kafka_coord.model.histories import (
     MAX_ACTIONS,
     MAX_CLUSTER_ACTIONS_BYTES,
     ONE_COMMAND_MS,

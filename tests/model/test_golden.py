@@ -41,10 +41,9 @@ from kafka_coord.model import (
 from kafka_coord.model.codec import JsonObject
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.json_fields import dump, load_object
-from kafka_coord.model.member import Departure
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.member import Departure, Refusals
+from kafka_coord.model.offsets import Retention
 from kafka_coord.model.settled import Zxids
-from kafka_coord.model.unresolved import Refusals
 from kafka_coord.zk.instance import Successor
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.model.lag import Lag, LogRange, gone_text, lag_of
+from kafka_coord.model.offsets import Lag, LogRange, gone_text, lag_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model.retention import DEFAULT_OFFSETS_RETENTION_MS, Retention
+from kafka_coord.model.offsets import DEFAULT_OFFSETS_RETENTION_MS, Retention
 
 DAY = 24 * 3600 * 1000
 NOW = 1_000 * DAY

@@ -28,16 +28,16 @@ from kafka_coord.model import (
     command_from_json,
     history_to_json,
 )
-from kafka_coord.model.action import (
+from kafka_coord.model.histories import (
     MAX_ACTIONS,
     MAX_ACTIONS_BYTES,
     MAX_CHANGE,
+    Trail,
     about_group,
     change_to_group,
     encoded_actions,
     newest,
 )
-from kafka_coord.model.histories import Trail
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.model.partitions import parse_ranges, ranges

@@ -13,7 +13,7 @@ from kafka_coord.errors import InvalidName, InvalidPattern, MalformedValue
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Member, Subscription
 from kafka_coord.model.member import INTERNAL_TOPICS
-from kafka_coord.model.pattern import group_pattern
+from kafka_coord.model.names import group_pattern
 from tests.model import values
 
 

@@ -20,9 +20,9 @@ from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.model import Action, Broker, GroupKind, Listener, PartitionSet, Pause, TopicPartition, Unreadable
 from kafka_coord.model.histories import ClusterHistory, Election
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
+from kafka_coord.monitor import doctor
 from kafka_coord.monitor.doctor import (
-    examination,
     groups,
     instances,
     kafka_clients,
@@ -609,15 +609,15 @@ GROUPS_LOG = [
 
 
 def made(check: Callable[[], Iterator[Finding]]) -> Checked:
-    return lambda: examination._made("clocks", check)
+    return lambda: doctor._made("clocks", check)
 
 
 TOPIC = Unreadable("/brokers/topics/flights", "not JSON")
 EXAMINATION = [
     Case(
         "/brokers/topics/flights: not JSON",
-        lambda: examination._check_topics(cluster(unreadable=(TOPIC,))),
-        lambda: examination._check_topics(cluster()),
+        lambda: doctor._check_topics(cluster(unreadable=(TOPIC,))),
+        lambda: doctor._check_topics(cluster()),
     ),
     Case("could not be checked: lost", made(failing(StoreUnavailable("lost"))), made(lambda: iter(()))),
     Case("could not be checked: KeyError", made(failing(KeyError("x"))), made(lambda: iter(()))),

@@ -39,8 +39,8 @@ from kafka_coord.model import (
     TopicInfo,
     Unreadable,
 )
+from kafka_coord.model.assignment import CommandId, CommandType
 from kafka_coord.model.codec import dec_hook, enc_hook
-from kafka_coord.model.command import CommandId, CommandType
 from kafka_coord.model.histories import Election
 from kafka_coord.model.operations import Process
 from kafka_coord.monitor.dashboard.documents import UnassignedGroupDocument

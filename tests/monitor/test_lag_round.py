@@ -19,7 +19,7 @@ from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.lag import LagRound, LagService
 from kafka_coord.groups.verbs import Contact, GroupOffsets
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
 from kafka_coord.monitor.dashboard.sources import Sources
 from kafka_coord.zk import layout

@@ -13,7 +13,7 @@ from kafka_coord.groups.group import NOT_SUBSCRIBED, LagTotal
 from kafka_coord.groups.lag import LagService
 from kafka_coord.groups.offsets import Committed, offset_rows
 from kafka_coord.model import Member, Observation, Subscription, TopicInfo, TopicPartition, Unreadable
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 
 TOPICS = {name: TopicInfo(name, frozenset({0}), "4711") for name in ("flights", "fares")}
 OFFSETS = Committed({TopicPartition("flights", 0): 90, TopicPartition("fares", 0): 0, TopicPartition("gone", 0): 0})

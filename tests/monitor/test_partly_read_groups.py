@@ -13,7 +13,7 @@ from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
 from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.wire.messages import message
 from tests.monitor.written import Tree
 

@@ -25,7 +25,7 @@ from kafka_coord.groups.reset import (
 )
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerOffsets, BrokerRanges
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
-from kafka_coord.model.lag import LogRange
+from kafka_coord.model.offsets import LogRange
 from kafka_coord.zk import layout
 from tests.simulation.store import connected_store
 

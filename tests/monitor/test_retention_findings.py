@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.monitor.doctor.kafka_clients import check_retention
 
 DAY = 24 * 3600 * 1000

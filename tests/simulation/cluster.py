@@ -11,7 +11,7 @@ from functools import partial
 
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import KafkaCoordError

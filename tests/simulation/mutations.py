@@ -22,7 +22,7 @@ from kafka_coord.coordinator import decision_writer, group_reader, image, start_
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.offset_expiry import Expiration
-from kafka_coord.coordinator.plan import acknowledged_stops, target_decision
+from kafka_coord.coordinator.plan import member_update, target
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.start_offsets import FirstEnds, StartOffsets, read_start_offsets
 from kafka_coord.frontends.members.fenced_store import FencedStore
@@ -145,7 +145,7 @@ def _events_are_dropped() -> Patch:
 
 
 def _release_while_a_stop_is_outstanding() -> Patch:
-    original = acknowledged_stops.member_update_of
+    original = member_update.member_update_of
 
     def member_update_of(*args: Any) -> Any:
         update = original(*args)
@@ -154,11 +154,11 @@ def _release_while_a_stop_is_outstanding() -> Patch:
             update.ledger = structs.replace(update.ledger, stopping=NO_PARTITIONS)
         return update
 
-    return acknowledged_stops, "member_update_of", member_update_of
+    return member_update, "member_update_of", member_update_of
 
 
 def _coordinator_without_incarnation_check() -> Patch:
-    return acknowledged_stops, "is_dead", lambda _ledger, _member: False
+    return member_update, "is_dead", lambda _ledger, _member: False
 
 
 def _consumer_without_incarnation_check() -> Patch:
@@ -202,12 +202,12 @@ def _acknowledge_without_starting() -> Patch:
 
 
 def _generation_not_increased() -> Patch:
-    original = target_decision._next_generation
+    original = target._next_generation
 
     def next_generation(observation: Any) -> int:
         return observation.assignment.generation if observation.assignment is not None else original(observation)
 
-    return target_decision, "_next_generation", next_generation
+    return target, "_next_generation", next_generation
 
 
 def _bit_cleared_after_looking() -> Patch:

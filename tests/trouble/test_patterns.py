@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.errors import InvalidPattern
 from kafka_coord.model import Subscription
-from kafka_coord.model.pattern import MAX_PATTERN_CHARS, _remembered, topic_pattern
+from kafka_coord.model.names import MAX_PATTERN_CHARS, _remembered, topic_pattern
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create
 from tests.coordinator.harness import World

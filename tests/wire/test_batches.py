@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_coord.wire.batches import LogRecord, decode_batches, encode_batch
-from kafka_coord.wire.compiler import BadMessage
+from kafka_coord.wire.messages import BadMessage
 
 BYTES = st.none() | st.binary(max_size=300)
 RECORDS = st.lists(st.builds(LogRecord, key=BYTES, value=BYTES), min_size=1, max_size=20)

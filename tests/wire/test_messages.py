@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.definition import snake_case
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 from tests.wire.values import SmallNumbers, definitions, random_message
 
 NAMES = definitions()

@@ -43,7 +43,7 @@ from kafka_coord.groups.instances import read_presences
 from kafka_coord.groups.offsets import Scope, parse_scope
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.model import GroupSettings, Subscription, Unreadable
-from kafka_coord.model.lag import gone_text
+from kafka_coord.model.offsets import gone_text
 from kafka_coord.model.operations import MAX_MOVES
 from kafka_coord.model.sequences import grouped
 from kafka_coord.zk.store import Store

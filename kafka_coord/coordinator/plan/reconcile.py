@@ -7,9 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from kafka_coord.coordinator.plan.member_update import MemberUpdate, stale_topics
+from kafka_coord.coordinator.plan.member_update import (
+    MAX_WRITE_BYTES,
+    MemberUpdate,
+    ledger_bytes,
+    stale_topics,
+    start_fits,
+    stop_fits,
+)
 from kafka_coord.coordinator.plan.membership import GroupMembership, unreadable_offsets
-from kafka_coord.coordinator.plan.sizes import MAX_WRITE_BYTES, ledger_bytes, start_fits, stop_fits
 from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Mode, Observation, PartitionSet, TopicPartition
 from kafka_coord.zk import layout

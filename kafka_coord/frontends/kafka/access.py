@@ -36,9 +36,8 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.kafka.connection import newest_common
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import peek, read_header
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 
 KNOWN_S = 30.0
 """How long a client's permissions are cached, in seconds."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kafka_coord.frontends.kafka.clients import CLOSING_S
 from kafka_coord.frontends.kafka.routing import Patch, Patches
 from kafka_coord.kafka.connection import CLIENT_ID
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame, take_frame
-from kafka_coord.wire.messages import Message, message
+from kafka_coord.wire.messages import BadMessage, Message, message
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.connection import ClientConnection

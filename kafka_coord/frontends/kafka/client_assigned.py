@@ -59,7 +59,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets, not_given_up
 from kafka_coord.kafka.connection import CLIENT_ID
 from kafka_coord.model import CommittedOffset, TopicPartition
-from kafka_coord.model.action import offsets_change
+from kafka_coord.model.histories import offsets_change
 from kafka_coord.wire.consumer_protocol import subscribed_topics, without_topics
 
 log = logging.getLogger(__name__)

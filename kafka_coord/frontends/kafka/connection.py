@@ -44,8 +44,8 @@ from kafka_coord.frontends.kafka.routing import (
     is_local,
 )
 from kafka_coord.frontends.listening import Handshakes
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, client_software, frame_length, peek
+from kafka_coord.wire.messages import BadMessage
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.listener import KafkaListener

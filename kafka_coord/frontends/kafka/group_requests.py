@@ -58,9 +58,8 @@ from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.model import CommittedOffset
 from kafka_coord.model.names import is_legal
-from kafka_coord.wire.compiler import BadMessage
 from kafka_coord.wire.frames import answer_frame, read_header
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import BadMessage, message
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,8 @@ from kafka_coord.frontends.listening import Handshakes
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, NotSent, RightMissing, connect
-from kafka_coord.model.pattern import group_pattern
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.names import group_pattern
+from kafka_coord.model.offsets import Retention
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.instance import share_retention

@@ -26,7 +26,7 @@ from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine.instructions import WriteMember
 from kafka_coord.frontends.members.machine.stimuli import MemberId, MemberWritten, Trouble
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.unresolved import Unresolved
+from kafka_coord.model.member import Unresolved
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import packed, unit_at_fault
 from kafka_coord.zk.store import GetData, Node, Op, Store, op_size

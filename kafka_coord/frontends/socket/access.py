@@ -37,8 +37,7 @@ from kafka_coord.frontends.members.registering import Refusal, made_id, registra
 from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.model import Subscription
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.names import legal
-from kafka_coord.model.pattern import group_pattern, topic_pattern
+from kafka_coord.model.names import group_pattern, legal, topic_pattern
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import parse_toml
 from kafka_coord.zk.store import Clock

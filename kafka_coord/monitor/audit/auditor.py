@@ -9,7 +9,7 @@ from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, RequestType, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.command import parse_command_id
+from kafka_coord.model.assignment import parse_command_id
 from kafka_coord.monitor.audit.report import AuditFinding, AuditRule, Fault, Report
 from kafka_coord.monitor.audit.rules import (
     acknowledgement_faults,

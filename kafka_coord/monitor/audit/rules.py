@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kafka_coord.coordinator.plan.inputs import resolve
+from kafka_coord.coordinator.plan.target import resolve
 from kafka_coord.model import (
     NO_OFFSET,
     NO_PARTITIONS,

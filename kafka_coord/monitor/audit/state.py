@@ -27,7 +27,7 @@ from kafka_coord.model import (
     same_topic,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.monitor.audit.tree import Change, Checked, Step, TreeNode
 from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
-from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.coordinator.tolerant_reads import what_to_do
 from kafka_coord.groups.cluster import Cluster, group_of
 from kafka_coord.groups.group import OffsetRow, QueuedRequest, Verdict, WaitingCommand, ago, duration, lasting
 from kafka_coord.groups.lag import WARNING_MS
@@ -16,8 +16,8 @@ from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.state import GroupSnapshot, lost, waits
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import Action, PartitionSet, Pause, Unreadable
-from kafka_coord.model.action import by_command, changes_nothing
-from kafka_coord.model.lag import gone_text
+from kafka_coord.model.histories import by_command, changes_nothing
+from kafka_coord.model.offsets import gone_text
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.zk import layout

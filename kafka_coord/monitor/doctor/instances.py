@@ -18,7 +18,7 @@ from kafka_coord.channel.frames import BadFrame
 from kafka_coord.channel.link import ask_cluster_metadata
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.coordinator.tolerant_reads import what_to_do
 from kafka_coord.errors import MalformedValue
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import ago, duration

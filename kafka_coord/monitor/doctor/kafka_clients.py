@@ -24,8 +24,8 @@ from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.json_fields import decimal
+from kafka_coord.model.offsets import Retention
 from kafka_coord.model.partitions import ranges
-from kafka_coord.model.retention import Retention
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message

@@ -43,10 +43,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kafka_coord.coordinator.plan.inputs import resolve
 from kafka_coord.coordinator.plan.member_update import stale_topics
 from kafka_coord.coordinator.plan.membership import is_dead, membership_of
 from kafka_coord.coordinator.plan.reconcile import without_offset
+from kafka_coord.coordinator.plan.target import resolve
 from kafka_coord.coordinator.steps import (
     DeleteOffsets,
     EvictUnledgered,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.model import NO_PARTITIONS, PartitionSet, Subscription
-from kafka_coord.model.unresolved import Refusals
+from kafka_coord.model.member import Refusals
 from tests.coordinator.plan.world import World
 
 

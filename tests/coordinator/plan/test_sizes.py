@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from kafka_coord.coordinator.plan.sizes import ENVELOPE_BYTES, ledger_bytes, target_bytes
+from kafka_coord.coordinator.plan.member_update import ENVELOPE_BYTES, ledger_bytes, target_bytes
 from kafka_coord.model import Assignment, Ledger, PartitionSet
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump
 from tests.model.values import assignments, ledgers, names

@@ -8,7 +8,7 @@ import pytest
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Target
 from kafka_coord.coordinator.plan import plan
-from kafka_coord.coordinator.plan.sizes import MAX_TARGET_BYTES
+from kafka_coord.coordinator.plan.member_update import MAX_TARGET_BYTES
 from kafka_coord.coordinator.steps import GroupState, SetTarget, WriteLedgerAndCommands
 from kafka_coord.model import (
     GroupSettings,

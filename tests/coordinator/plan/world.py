@@ -49,8 +49,7 @@ from kafka_coord.model import (
     command_from_json,
 )
 from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
-from kafka_coord.model.member import LEFT
-from kafka_coord.model.unresolved import Refusals
+from kafka_coord.model.member import LEFT, Refusals
 from kafka_coord.zk import layout
 from tests.coordinator.plan.invariants import violations, violations_of_ledgers
 

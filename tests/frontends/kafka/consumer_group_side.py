@@ -9,8 +9,7 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.wire.compiler import Record
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import Record, message
 from tests.frontends.kafka.side_by_side import INCOMPARABLE, Side
 
 _EPOCHS = {"member_epoch", "group_epoch", "assignment_epoch", "generation_id"}

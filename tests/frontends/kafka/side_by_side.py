@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.consumer_protocol import encoded_subscription
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import Record, message
 
 SUBSCRIPTION = encoded_subscription("groups")
 INCOMPARABLE = {"throttle_time_ms", "heartbeat_interval_ms", "node_id", "host", "port", "error_message", "client_host"}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from kafka_coord.frontends.members.machine import MemberState, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import CommandId, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
-from kafka_coord.model.command import NODE_PREFIX, CommandType
+from kafka_coord.model.assignment import NODE_PREFIX, CommandType
 from tests.frontends.machine.invariants import ValidatedMachine
 
 SESSION_S = 6.0

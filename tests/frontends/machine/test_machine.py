@@ -7,7 +7,7 @@ import pytest
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.machine import MAX_UNANSWERED_PROBES, READ_AGAIN_S
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Trouble
-from kafka_coord.model.command import CommandType
+from kafka_coord.model.assignment import CommandType
 from tests.frontends.machine.house import OPTIONS, SESSION_S, House, tp
 from tests.frontends.machine.invariants import InvariantBroken
 

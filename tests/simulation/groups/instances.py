@@ -14,7 +14,7 @@ from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
 from kafka_coord.kafka.connection import BrokerConnection, NotSent
-from kafka_coord.model.retention import Retention
+from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from tests.frontends.kafka.callers import NoManagedGroups
 from tests.simulation.groups.log import Sent, SimulatedPartition

@@ -8,9 +8,8 @@ from typing import Any, Self
 
 from kafka_coord.errors import BrokerError, KafkaCoordError
 from kafka_coord.settings import host_and_port
-from kafka_coord.wire.compiler import Record
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import Record, message
 
 CLIENT_ID = "kafka-coord-bench"
 _LENGTH = 4

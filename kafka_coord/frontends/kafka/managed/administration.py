@@ -38,7 +38,7 @@ from kafka_coord.model import (
     history_to_json,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.action import offsets_change
+from kafka_coord.model.histories import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced

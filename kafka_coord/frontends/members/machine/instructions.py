@@ -13,8 +13,7 @@ from kafka_coord.frontends.members.machine.stimuli import (
     Request,
 )
 from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription
-from kafka_coord.model.member import LEFT
-from kafka_coord.model.unresolved import Unresolved
+from kafka_coord.model.member import LEFT, Unresolved
 
 # --- messages to clients ---------------------------------------------------------------------------------------------
 

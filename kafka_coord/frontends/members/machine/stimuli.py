@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from kafka_coord.model import Command, CommandId, Departure, OffsetDetails, Subscription, TopicPartition
-from kafka_coord.model.member import LEFT
-from kafka_coord.model.unresolved import Unresolved
+from kafka_coord.model.member import LEFT, Unresolved
 
 Offsets = Mapping[TopicPartition, int]
 """Maps each partition to the offset of the next record to read."""

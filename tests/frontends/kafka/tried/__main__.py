@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from kafka_coord.channel.zookeeper import ensure_group
-from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import KafkaCoordError, VerificationFailed
 from tests.frontends.kafka.conftest import Front, started
