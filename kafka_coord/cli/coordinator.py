@@ -106,6 +106,25 @@ def resign(successor: int | None, reason: str, timeout_s: float, output: Format)
     show_answers(output, [answer])
 
 
+@coordinator.command(short_help="Read brokers and topics from Kafka's own znodes again.")
+@click.argument("source", type=click.Choice(["zookeeper"]))
+@reason_option
+@asking_options
+def metadata(source: str, reason: str, timeout_s: float, output: Format) -> None:
+    """Read brokers and topics from Kafka's own znodes again, after a migration to KRaft was rolled back.
+
+    Refused while a KRaft controller is active, and while no broker is registered in ZooKeeper. The change to the
+    brokers needs no command: see docs/migrating.md.
+
+    \b
+    kafka-coord coordinator metadata zookeeper --reason "the migration was rolled back"
+    """
+    request = Request(RequestType.METADATA, reason=reason, by=who(), change=f"from {source}")
+    with open_store() as store:
+        answer = AnswerDocument.of(ask(store, request, timeout_s, note))
+    show_answers(output, [answer])
+
+
 @coordinator.command(short_help="Show past elections and operator actions.")
 @last_option("Show the last N elections and the last N actions.")
 @click.option("--verbose", "-v", is_flag=True, help="Show an action on several groups as one line for each.")

@@ -86,6 +86,7 @@ class MetadataMirror:
         self._asked_all_at = float("-inf")
         self._began_at = store.clock.monotonic()
         self._complaint = ""
+        self._troubled_at: float | None = None
         self._told = ""
         """The trouble that ``/consumers/cluster/trouble`` holds."""
         self._closed = threading.Event()
@@ -227,14 +228,13 @@ class MetadataMirror:
 
     def _tell_trouble(self, mirror: Mirror, trouble: str) -> None:
         """Records what lasts, so that ``doctor`` finds it, and removes it once it is over."""
-        age_s = self.age_s() or 0.0
-        if trouble and not mirror.held and age_s < OLD_S and not self._told and not mirror.hidden:
+        now = self._store.clock.monotonic()
+        self._troubled_at = (now if self._troubled_at is None else self._troubled_at) if trouble else None
+        lasts_s = now - (self._troubled_at or now)
+        if bool(trouble) == bool(self._told) or (trouble and not mirror.held and lasts_s < OLD_S):
             return
-        if trouble == self._told:
-            return
-        now_ms = round(self._store.clock.time() * 1000)
         path = layout.MIRROR_TROUBLE
-        value = MirrorTrouble(trouble, now_ms - round(age_s * 1000)).to_bytes()
+        value = MirrorTrouble(trouble, round((self._store.clock.time() - lasts_s) * 1000)).to_bytes()
         exists = self._store.exists(path) is not None
         if trouble:
             self._executor.write([(SetData(path, value) if exists else Create(path, value),)])
@@ -350,6 +350,27 @@ class MetadataMirror:
         if complaint != self._complaint:
             log.warning("the mirror of the metadata: %s", complaint, extra={"event": "mirror"})
         self._complaint = complaint
+
+
+def no_way_back(store: Store) -> str:
+    """Returns why brokers and topics cannot be read from Kafka's own znodes, or "" if they can."""
+    controller, ids = store.read_many([GetData(layout.CONTROLLER), GetChildren(layout.kafkas_own(layout.BROKER_IDS))])
+    if Migration.of(controller, None) is Migration.RUNNING:
+        return "a KRaft controller is active, so Kafka's own znodes will be out of date once the migration is finalised"
+    if not ids:
+        return f"no broker is registered below Kafka's own {layout.BROKER_IDS}"
+    record = read_cluster_record(store)
+    if record is None or record.source is Source.ZOOKEEPER:
+        return "brokers and topics are read from Kafka's own znodes already"
+    return ""
+
+
+def way_back_op(store: Store, by: str) -> Op:
+    """Returns the write after which everybody reads Kafka's own znodes. Only the elected coordinator writes it."""
+    record = read_cluster_record(store)
+    tree, kafka = (record.tree, record.kafka) if record is not None else (None, None)
+    since = round(store.clock.time() * 1000)
+    return SetData(layout.CLUSTER, ClusterRecord(Source.ZOOKEEPER, since, by or "an operator", tree, kafka).to_bytes())
 
 
 def _value(data: bytes) -> fields.Json:

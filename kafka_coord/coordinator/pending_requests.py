@@ -12,13 +12,14 @@ from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth
 from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.operations import GROUP_REQUESTS
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
 
 _ANSWERED_HERE = frozenset(RequestType) - {RequestType.CONVERT_GROUP}
-_OF_GROUPS = _ANSWERED_HERE - {RequestType.RESIGN}
+_OF_GROUPS = _ANSWERED_HERE & GROUP_REQUESTS
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
@@ -133,12 +134,12 @@ class PendingRequests:
             return self._requests.get(request_id)
 
     def of_no_group(self) -> tuple[Request, ...]:
-        """Returns the unanswered requests that do not concern a managed group: to resign, or to record an action."""
+        """Returns the unanswered requests that do not concern a managed group."""
         with self._lock:
             return tuple(
                 r
                 for _, r in sorted(self._requests.items())
-                if not r.answered and (r.type is RequestType.RESIGN or not r.group)
+                if not r.answered and (r.type not in GROUP_REQUESTS or not r.group)
             )
 
     def stale_answers(self, before_ms: int) -> list[tuple[Op, ...]]:

@@ -14,7 +14,7 @@ from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.handler import RebalanceObserver, RebalanceRequestHandler
 from kafka_coord.coordinator.history import action_of
 from kafka_coord.coordinator.listeners import SessionExpirationListener
-from kafka_coord.coordinator.mirroring import MetadataOptions
+from kafka_coord.coordinator.mirroring import MetadataOptions, no_way_back, way_back_op
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.start_offsets import EndLister
 from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, StoreUnavailable
@@ -250,13 +250,16 @@ class CoordinatorService:
         self._election.forget()
 
     def _answer_requests(self) -> None:
-        """Answers requests to resign, and requests to record an action that does not concern a managed group."""
+        """Answers requests to resign, to read Kafka's own znodes again, and to record an action that does not concern a
+        managed group."""
         coordinator = self.coordinator
         if coordinator is None:
             return
         for request in coordinator.requests.of_no_group():
             resigns, successor = request.type is RequestType.RESIGN, request.successor
             problem = self._cannot_follow(successor) if resigns and successor is not None else ""
+            if request.type is RequestType.METADATA:
+                problem = no_way_back(self._store)
             if problem:
                 coordinator.answer(request, "refused", problem)
                 continue
@@ -266,6 +269,9 @@ class CoordinatorService:
             if resigns and successor is not None:
                 message += f" and named broker {successor} as its successor"
                 naming = [name_op(self._store, Successor(successor, coordinator.leadership.epoch))]
+            if request.type is RequestType.METADATA:
+                message = "brokers and topics are read from Kafka's own znodes"
+                naming = [way_back_op(self._store, request.by)]
             if not coordinator.answer(request, "done", message, naming):
                 continue
             action = action_of(request, int(self._store.clock.time() * 1000))

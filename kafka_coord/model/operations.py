@@ -63,6 +63,8 @@ class RequestType(StrEnum):
     """Delete one consumer's registration, so that it must register again."""
     RESIGN = "resign"
     """Resign, with ``successor`` as the next coordinator. Refused if that instance is not running."""
+    METADATA = "metadata"
+    """Read brokers and topics from Kafka's own znodes again. Refused while those are not kept up to date."""
     LOOK = "look"
     """Make a pass over the group now, because a pause or the settings have changed. Record ``action`` if it is set.
     Without a group, only record ``action`` in the cluster history."""
@@ -79,7 +81,7 @@ class RequestType(StrEnum):
     carries this out, rather than the elected coordinator."""
 
 
-GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
+GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN, RequestType.METADATA}
 
 
 class GroupKind(StrEnum):

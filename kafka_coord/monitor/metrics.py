@@ -107,6 +107,10 @@ def _of_coordinator(coordinator: ConsumerCoordinator) -> Iterator[Metric]:
         "The epoch of this instance's election. Grows with each election.",
         coordinator.leadership.epoch,
     )
+    age_s = coordinator.mirror.age_s() if coordinator.mirror is not None else None
+    if age_s is not None:
+        about = "Time since a broker last told all topics. Only while the metadata comes from the brokers."
+        yield gauge("mirror_age_seconds", about, age_s)
     yield gauge(
         "handler_step_age_seconds",
         "Time since the rebalance handler last completed a step. An idle handler completes one every half second. "

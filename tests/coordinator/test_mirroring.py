@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.mirroring import OLD_S, MetadataMirror, MetadataOptions
+from kafka_coord.coordinator.mirroring import OLD_S, MetadataMirror, MetadataOptions, no_way_back, way_back_op
+from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import BrokerError, Fenced
-from kafka_coord.model import TopicInfo
+from kafka_coord.model import Request, RequestType, TopicInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
@@ -21,6 +22,7 @@ from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.store import SimulatedStore, connected_store
 
+MIRRORED = ClusterRecord(Source.BROKERS, 1, "a test")
 BOOTSTRAP = {"": [("one", 9092)]}
 
 
@@ -238,3 +240,58 @@ def test_an_old_mirror_is_recorded_until_it_is_fresh_again() -> None:
     elected.answers.listing_now = whole(topic("a", 1), brokers=TWO)
     elected.step()
     assert read_mirror_trouble(elected.store) is None
+
+
+def test_a_topic_that_is_being_deleted_is_no_trouble_but_one_that_stays_hidden_is() -> None:
+    elected = Elected(Answers(whole(topic("a", 1), topic("b", 9))))
+    elected.step()
+    elected.answers.listing_now = whole(topic("b", 9))
+    elected.step(round(OLD_S))
+    assert read_mirror_trouble(elected.store) is None
+    elected.step(2)
+    trouble = read_mirror_trouble(elected.store)
+    assert trouble is not None
+    assert "hide 1 topics" in trouble.reason
+
+
+def test_the_way_back_is_refused_while_kafkas_znodes_are_not_kept_up_to_date() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    assert "no broker is registered" in no_way_back(elected.store)
+    kafkas_own(elected.store, controller='{"version":2,"kraftControllerEpoch":3}')
+    elected.step()
+    assert "a KRaft controller is active" in no_way_back(elected.store)
+    elected.store.set(layout.CONTROLLER, b'{"version":2,"kraftControllerEpoch":-1}')
+    assert no_way_back(elected.store) == ""
+    elected.store.multi([way_back_op(elected.store, "alice@host")])
+    elected.step(3)
+    assert elected.source() is Source.ZOOKEEPER
+    record = read_cluster_record(elected.store)
+    assert record is not None
+    assert record.by == "alice@host"
+    assert "already" in no_way_back(elected.store)
+    assert elected.store.get(layout.broker_topic("a")).stat.czxid == elected.decoded("a").czxid
+
+
+def test_an_operator_leads_everybody_back_with_one_request() -> None:
+    store = connected_store()
+    kafkas_own(store)
+    service = CoordinatorService(store, 1, metadata=Elected(Answers(whole(topic("a", 1)))).options)
+
+    def answer() -> Request:
+        path = store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+        for _ in range(4):
+            service.turn()
+            while store.has_notification():
+                store.deliver()
+        return Request.from_json(fields.load(store.get(path).data, path), path)
+
+    asked = Request(RequestType.METADATA, by="alice@host")
+    service.turn()
+    assert answer().result == "refused"
+    store.create(layout.CLUSTER, MIRRORED.to_bytes())
+    answered = answer()
+    assert (answered.result, answered.message) == ("done", "brokers and topics are read from Kafka's own znodes")
+    record = read_cluster_record(store)
+    assert record is not None
+    assert (record.source, record.by) == (Source.ZOOKEEPER, "alice@host")
+    service.stop()

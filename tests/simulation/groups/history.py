@@ -16,7 +16,7 @@ from kafka_coord.frontends.kafka.routing import HEARTBEAT
 from kafka_coord.grouplog import term
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PROOF_S
-from kafka_coord.kafka import cluster
+from kafka_coord.wire import batches
 from kafka_coord.wire.frames import RequestHeader
 from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
@@ -476,7 +476,7 @@ class GroupHistory:
 @contextmanager
 def simulated_wire() -> Iterator[None]:
     """Makes batches travel as values."""
-    places: tuple[tuple[Any, str, Any], ...] = ((term, "encode_batch", sent), (cluster, "decode_batches", iter))
+    places: tuple[tuple[Any, str, Any], ...] = ((term, "encode_batch", sent), (batches, "decode_batches", iter))
     before = [getattr(module, name) for module, name, _ in places]
     for module, name, simulated in places:
         setattr(module, name, simulated)
