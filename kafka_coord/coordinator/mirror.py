@@ -5,7 +5,8 @@ a broker has not heard of yet. Nothing is removed for that. It makes the topic *
 for by id, at every broker. A topic is gone once
 
 - every broker that answered for :data:`GONE_AFTER_S` did not know its id, and two at least where there are two;
-- each of these answers counts only if that broker knows another topic of the mirror, in the same answer;
+- each of these answers counts only if that broker knows another topic, in the same answer: one of the mirror, or one
+  that has the name of a topic of the mirror;
 - not more than half of the topics, and at least :data:`MANY`, would go at once.
 
 For one id the number of partitions never falls, and an id that was replaced or is gone never comes back.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Broker, is_topic_id
@@ -29,6 +31,7 @@ AWAY_AFTER_S = 30.0
 """How long answers must leave a broker out before it counts as away, in seconds."""
 FRESH_S = 5.0
 """How long an answer counts as what a broker says now, in seconds."""
+MOST_WITNESSES = 5
 MANY = 10
 MOST_RETIRED = 1_000
 """How many ids of earlier topics are remembered."""
@@ -236,8 +239,9 @@ class Mirror:
         for topic_id in answer.known:
             self._exists(topic_id)
         knows = answer.known | {one.topic_id for one in answer.topics if not one.error}
+        witnesses = mirrored | {one.topic_id for one, _ in self._others.values()}
         for topic_id in answer.unknown & mirrored:
-            if answer.teller is None or not (knows & mirrored) - {topic_id}:
+            if answer.teller is None or not (knows & witnesses) - {topic_id}:
                 continue  # after a power loss, brokers without a controller know no topic at all
             doubt = self._doubts.get(topic_id)
             if doubt is None or now - max(doubt.said.values()) > FRESH_S:
@@ -251,6 +255,13 @@ class Mirror:
     def to_ask(self) -> dict[str, str]:
         """Returns the ids to ask every broker for, with their names."""
         return {one.topic_id: name for name, one in self.topics.items() if one.topic_id in self._suspected}
+
+    def witnesses(self) -> dict[str, str]:
+        """Returns ids to ask for besides, with their names: topics that a broker which knows anything knows."""
+        others = {one.topic_id: name for name, (one, _) in self._others.items()}
+        doubted = self._suspected
+        found = {one.topic_id: name for name, one in self.topics.items() if one.topic_id not in doubted} | others
+        return dict(islice(found.items(), MOST_WITNESSES))
 
     # --- time passes -------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,6 @@ FEW_TOPICS = 500
 """Up to this many topics, all of them are asked for each time."""
 OLD_S = 30.0
 """How old the mirror may become before that is recorded, in seconds."""
-_MOST_WITNESSES = 5
 _FILLING = "the mirror is being filled"
 
 Address = tuple[str, int]
@@ -211,9 +210,7 @@ class MetadataMirror:
         mirror.hear(answer, self._store.clock.monotonic())
         wanted = mirror.to_ask()
         if wanted:
-            witnesses = {one.topic_id: name for name, one in mirror.topics.items() if one.topic_id not in wanted}
-            few = dict(list(witnesses.items())[:_MOST_WITNESSES])
-            for one in self._asking().by_id(wanted, few, answer):
+            for one in self._asking().by_id(wanted, mirror.witnesses(), answer):
                 mirror.hear(one, self._store.clock.monotonic())
         mirror.settle(self._store.clock.monotonic())
         self._write(mirror)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import suppress
 from typing import Any
 
 from kafka_coord.errors import BrokerError, SettingsError
@@ -20,8 +20,8 @@ _METADATA = 1, 12
 _NO_TOPIC_IDS, _BY_ID, _CREATES = 9, 12, 3
 """The last version of Metadata without topic ids (before Kafka 2.8), the first in which brokers look topics up by id
 (Kafka 3.1), and the last in which a request that names a topic may create it."""
-ANSWER_S = 5.0
-MOST_WITNESSES = 5
+ANSWER_S, TURN_S = 5.0, 1.0
+"""How long to wait for an answer, and for that of the broker whose turn it is, in seconds."""
 _NO_ID = bytes(16)
 
 
@@ -55,6 +55,7 @@ class MetadataAsker:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._clients: dict[str, ClusterClient] = {}
         self._addresses: dict[str, tuple[Address, ...]] = {}
+        self._turn = 0
 
     def close(self) -> None:
         async def end() -> None:
@@ -81,19 +82,25 @@ class MetadataAsker:
             client = self._clients[listener] = ClusterClient(addresses, self._security)
             self._addresses[listener] = addresses
         await asyncio.sleep(0)  # the loop stood still: it may hear only now that a broker has hung up
+        if names is None:  # each broker in turn, because one that is cut off from the others tells what once was
+            self._turn += 1
+            with suppress(BrokerError):
+                return await self._ask(client.to(addresses[self._turn % len(addresses)]), listener, names, TURN_S)
 
         async def ask(broker: BrokerConnection) -> BrokerAnswer:
-            return await self._ask(broker, listener, names)
+            return await self._ask(broker, listener, names, ANSWER_S)
 
         return await client.with_any(ask)
 
-    async def _ask(self, broker: BrokerConnection, listener: str, names: tuple[str, ...] | None) -> BrokerAnswer:
-        version = await broker.newest_version("Metadata", _METADATA, ANSWER_S)
+    async def _ask(
+        self, broker: BrokerConnection, listener: str, names: tuple[str, ...] | None, timeout_s: float
+    ) -> BrokerAnswer:
+        version = await broker.newest_version("Metadata", _METADATA, timeout_s)
         form = message("MetadataRequest")
         topic = form.struct("MetadataRequestTopic")
         topics = None if names is None or version <= _CREATES else tuple(topic(name=name) for name in names)
         request = form(topics=topics, **({} if version <= _CREATES else {"allow_auto_topic_creation": False}))
-        answer = await broker.ask("Metadata", version, request, ANSWER_S)
+        answer = await broker.ask("Metadata", version, request, timeout_s)
         return answered(answer, broker, listener, has_ids=version > _NO_TOPIC_IDS, is_whole=names is None)
 
     def by_id(
@@ -106,10 +113,10 @@ class MetadataAsker:
     async def _by_id(
         self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
     ) -> list[BrokerAnswer]:
-        with closing(ClusterClient([], self._security)) as cluster:
-            addresses = [(broker.host, broker.port) for broker in answer.brokers.values()]
-            asked = [self._ask_by_id(cluster.to(address), wanted, witnesses, answer.listener) for address in addresses]
-            found = await asyncio.gather(*asked, return_exceptions=True)
+        client = self._clients[answer.listener if answer.listener in self._clients else ""]
+        addresses = [(broker.host, broker.port) for broker in answer.brokers.values()]
+        asked = [self._ask_by_id(client.to(address), wanted, witnesses, answer.listener) for address in addresses]
+        found = await asyncio.gather(*asked, return_exceptions=True)
         return [one for one in found if isinstance(one, BrokerAnswer)]
 
     async def _ask_by_id(

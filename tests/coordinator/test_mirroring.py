@@ -7,23 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.mirroring import OLD_S, MetadataMirror, MetadataOptions, no_way_back, way_back_op
+from kafka_coord.coordinator.mirroring import OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import BrokerError, Fenced
-from kafka_coord.model import Request, RequestType, TopicInfo
+from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import decode_topic, read_brokers
+from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record, read_mirror_trouble
-from kafka_coord.zk.store import Check, Store
+from kafka_coord.zk.store import Store
+from tests.coordinator.electing import Elected
 from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
-from tests.simulation.scheduler import VirtualClock
-from tests.simulation.store import SimulatedStore, connected_store
+from tests.simulation.store import connected_store
 
 MIRRORED = ClusterRecord(Source.BROKERS, 1, "a test")
-BOOTSTRAP = {"": [("one", 9092)]}
 
 
 class Answers:
@@ -49,39 +47,6 @@ class Answers:
 
     def close(self) -> None:
         return
-
-
-class Elected:
-    """A term of an elected coordinator on a simulated ZooKeeper."""
-
-    def __init__(self, answers: Answers, setting: str = "auto", store: SimulatedStore | None = None) -> None:
-        self.clock = VirtualClock()
-        self.answers = answers
-        self.store = store or connected_store(clock=self.clock)
-        if store is None:
-            self.store.ensure_path(layout.COORDINATOR_EPOCH)
-        self.options = MetadataOptions(lambda: answers, setting, BOOTSTRAP, led="log")
-        self.begin()
-
-    def begin(self) -> None:
-        stat = self.store.exists(layout.COORDINATOR_EPOCH)
-        assert stat is not None
-        executor = Executor(self.store, Check(layout.COORDINATOR_EPOCH, stat.version))
-        self.mirror = MetadataMirror(self.store, executor, self.options)
-
-    def step(self, seconds: int = 1) -> None:
-        for _ in range(seconds):
-            self.mirror.step()
-            while self.store.has_notification():
-                self.store.deliver()
-            self.clock.now += 1.0
-
-    def source(self) -> Source | None:
-        record = read_cluster_record(self.store)
-        return record.source if record is not None else None
-
-    def decoded(self, name: str) -> TopicInfo:
-        return decode_topic(name, self.store.get(layout.broker_topic(name)), {})
 
 
 def kafkas_own(store: Store, *, controller: str = '{"version":2,"kraftControllerEpoch":-1}') -> None:

@@ -1,0 +1,91 @@
+"""Metadata over this project's own connections, and the versions of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.kafka.connection import NoCommonVersion, newest_common
+from kafka_coord.kafka.metadata import MetadataAsker, bootstraps, to_bytes
+from tests.coordinator.mirrored import topic_id
+from tests.fuzzing.odd_broker import OddBroker, running
+
+KNOWS = {1: {"a": topic_id(1), "b": topic_id(2)}, 2: {"b": topic_id(2)}}
+
+
+@pytest.fixture
+def brokers() -> Iterator[Mapping[int, OddBroker]]:
+    with running() as one, running() as two:
+        both = {1: one, 2: two}
+        for number, broker in both.items():
+            broker._calls["Metadata"] = lambda request, form, knows=KNOWS[number]: answer(request, form, knows, both)
+        yield both
+
+
+def answer(request: Any, form: Any, knows: Mapping[str, str], brokers: Mapping[int, OddBroker]) -> Any:
+    partition, topic = form.struct("MetadataResponsePartition"), form.struct("MetadataResponseTopic")
+    broker = form.struct("MetadataResponseBroker")
+    topics = []
+    for name, one in knows.items() if request.topics is None else ():
+        parts = (partition(partition_index=0, leader_id=1, leader_epoch=3, replica_nodes=(1, 2)),)
+        topics.append(topic(name=name, topic_id=to_bytes(one), partitions=parts))
+    names = {to_bytes(one): name for name, one in knows.items()}
+    for asked in request.topics or ():
+        is_known = asked.topic_id in names
+        topics.append(topic(name=names.get(asked.topic_id), topic_id=asked.topic_id, error_code=0 if is_known else 100))
+    named = tuple(broker(node_id=one, host="127.0.0.1", port=at.port) for one, at in brokers.items())
+    return form(brokers=named, topics=tuple(topics), cluster_id="c")
+
+
+def test_each_broker_is_asked_in_turn_and_the_ids_at_every_one(brokers: Mapping[int, OddBroker]) -> None:
+    asker = MetadataAsker({})
+    addresses = [("127.0.0.1", broker.port) for broker in brokers.values()]
+    told = [asker.listing("", addresses, None) for _ in range(4)]
+    assert sorted(len(one.topics) for one in told) == [1, 1, 2, 2]
+    assert {one.teller for one in told} == {1, 2}
+    assert told[0].topics[0].replicas == {0: (1, 2)}
+    by_id = asker.by_id({topic_id(1): "a", topic_id(9): "z"}, {topic_id(2): "b"}, told[0])
+    assert {one.teller: (one.known, one.unknown) for one in by_id} == {
+        1: (frozenset({topic_id(1), topic_id(2)}), frozenset({topic_id(9)})),
+        2: (frozenset({topic_id(2)}), frozenset({topic_id(1), topic_id(9)})),
+    }
+    asker.close()
+
+
+def test_a_broker_that_does_not_answer_costs_only_its_turn(brokers: Mapping[int, OddBroker]) -> None:
+    asker = MetadataAsker({})
+    addresses = [("127.0.0.1", 1), ("127.0.0.1", brokers[1].port)]
+    assert [asker.listing("", addresses, None).teller for _ in range(3)] == [1, 1, 1]
+    asker.close()
+
+
+@pytest.mark.parametrize(
+    ("spoken", "supported", "expected"),
+    [((0, 1), (0, 0), 0), ((0, 1), (1, 4), 1), ((1, 12), (0, 9), 9), (3, (0, 9), 3)],
+)
+def test_a_request_is_sent_in_the_newest_common_version(
+    spoken: int | tuple[int, int], supported: tuple[int, int], expected: int
+) -> None:
+    assert newest_common("Metadata", spoken, {3: supported}) == expected
+
+
+def test_without_a_common_version_the_error_names_the_request_and_the_releases() -> None:
+    with pytest.raises(NoCommonVersion, match=r"versions 1 to 4 of DescribeConfigs.*Kafka 0\.11 to 4\.3, sends 0 to 0"):
+        newest_common("DescribeConfigs", 0, {32: (1, 4)})
+
+
+def test_bootstrap_addresses_may_name_their_listener() -> None:
+    assert bootstraps("b1:9092,b2:9092,EXTERNAL=b1:9094,b2:9094") == {
+        "": [("b1", 9092), ("b2", 9092)],
+        "EXTERNAL": [("b1", 9094), ("b2", 9094)],
+    }
+    with pytest.raises(SettingsError, match="has no port"):
+        bootstraps("b1")
+
+
+def test_a_mechanism_that_only_librdkafka_knows_is_refused_with_the_list() -> None:
+    with pytest.raises(SettingsError, match="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
+        MetadataAsker({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
