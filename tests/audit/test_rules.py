@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_coord.channel.operations import Registration, register_ops
+from kafka_coord.coordinator.mirror import MirroredTopic
 from kafka_coord.model import (
     GroupSettings,
     Ledger,
@@ -24,6 +25,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.offsets import Retention
 from kafka_coord.monitor.audit import AuditFinding, AuditRule
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import ClusterRecord, Source
 from kafka_coord.zk.store import Check, Create, Delete, SetData, Store
 from tests.audit.scribe import GROUP, TOPIC, Scribe
 from tests.simulation.audited import audit_history
@@ -308,6 +310,39 @@ def start_new(scribe: Written, offset: int) -> None:
         scribe.ledger("c1", {"flights": "0"}, topic_ids={TOPIC: NEW}),
         scribe.starting("c1", {"flights": "0"}, 2, offset),
     )
+
+
+def mirrored(scribe: Written, topic_id: str) -> None:
+    """Makes everybody read the topics in a mirror that holds ``flights``."""
+    record = ClusterRecord(Source.ZOOKEEPER, 1)
+    for path, value in ((layout.CLUSTER, record.to_bytes()), (layout.MIRRORED_TOPICS, b"")):
+        scribe.somebody.create(path, value)
+    scribe.somebody.create(f"{layout.MIRRORED_TOPICS}/{TOPIC}", MirroredTopic(topic_id, {0: (1,)}).to_bytes())
+    scribe.somebody.set(layout.CLUSTER, ClusterRecord(Source.BROKERS, 1).to_bytes())
+
+
+@pytest.mark.parametrize("in_the_mirror", [False, True])
+def test_once_topics_are_read_in_the_mirror_kafkas_own_znodes_say_nothing(scribe: Written, in_the_mirror: bool):
+    scribe.topic(OLD)
+    scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), OLD.encode()))
+    mirrored(scribe, OLD)
+    for consumer in ("c1", "c2"):
+        scribe.end(consumer)
+        scribe.forget(consumer)
+    if in_the_mirror:
+        path = f"{layout.MIRRORED_TOPICS}/{TOPIC}"
+        scribe.somebody.delete(path)
+        scribe.somebody.create(path, MirroredTopic(NEW, {0: (1,)}).to_bytes())
+    else:
+        scribe.topic(NEW)
+    scribe.wait(120)
+    scribe.join("c1")
+    scribe.write(scribe.target(2, {"c1": {"flights": "0-3"}}))
+    scribe.write(
+        scribe.ledger("c1", {"flights": "0"}, topic_ids={TOPIC: OLD}),
+        scribe.starting("c1", {"flights": "0"}, 2, 100),
+    )
+    assert scribe.rules() == ({AuditRule.EARLIER_TOPIC} if in_the_mirror else set())
 
 
 def test_a_recreated_topic_without_the_old_offsets_is_lawful(scribe: Written):

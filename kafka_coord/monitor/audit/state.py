@@ -32,6 +32,8 @@ from kafka_coord.monitor.audit.tree import Change, Checked, Step, TreeNode
 from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 from kafka_coord.zk.brokers import decode_topic
+from kafka_coord.zk.layout import Root
+from kafka_coord.zk.root import ClusterRecord
 
 MAX_PASS_MS = 60_000
 """The assumed maximum duration of a pass, in ms, if the coordinator's session timeout is unknown."""
@@ -193,7 +195,10 @@ class ZooKeeperState:
     retention: Retention | None = field(default_factory=Retention)
     """The brokers' retention, or ``None`` if it is unreadable."""
     topics: dict[str, TopicInfo] = field(default_factory=dict)
-    """Kafka's topics whose znodes can be decoded"""
+    """The topics whose znodes can be decoded: Kafka's own or, once they are read there, those of the mirror"""
+    other_topics: dict[str, TopicInfo] = field(default_factory=dict)
+    """The topics at the place that is not read now"""
+    root: Root = Root.KAFKA
     topics_since: dict[str, Instant] = field(default_factory=dict)
     """topic → the time when the current topic with this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
@@ -212,13 +217,20 @@ class ZooKeeperState:
             found = self.groups[name] = AuditedGroup(name)
         return found
 
-    def set_topic(self, name: str, node: TreeNode | None) -> None:
-        """Records a topic. Raises :class:`MalformedValue` if it cannot be decoded; the topic then counts as absent."""
-        self.topics.pop(name, None)
+    def set_root(self, root: Root) -> None:
+        """Makes the topics those that are read at ``root``."""
+        if root is not self.root:
+            self.root, self.topics, self.other_topics = root, self.other_topics, self.topics
+
+    def set_topic(self, name: str, node: TreeNode | None, root: Root = Root.KAFKA) -> None:
+        """Records a topic at ``root``. Raises :class:`MalformedValue` if it cannot be decoded; the topic then counts as
+        absent."""
+        topics = self.topics if root is self.root else self.other_topics
+        topics.pop(name, None)
         if node is None:
             return
         stat = zk.Stat(node.czxid, node.mzxid, node.version, 0, 0, 0, 0, len(node.data), 0, 0)
-        self.topics[name] = decode_topic(name, zk.Node(node.data, stat), {})
+        topics[name] = decode_topic(name, zk.Node(node.data, stat), {})
 
 
 class Evicted(NamedTuple):
@@ -339,6 +351,8 @@ class Kind(Enum):
     ALL_PAUSED = auto()
     RETENTION = auto()
     TOPIC = auto()
+    MIRRORED_TOPIC = auto()
+    CLUSTER = auto()
     GROUP = auto()
     MEMBERS = auto()
     """``ids``, the parent of all registrations."""
@@ -370,6 +384,7 @@ _SINGLE = {
     layout.COORDINATOR: Znode(Kind.COORDINATOR),
     layout.PAUSED: Znode(Kind.ALL_PAUSED),
     layout.RETENTION: Znode(Kind.RETENTION),
+    layout.CLUSTER: Znode(Kind.CLUSTER),
 }
 _BELOW_GROUP = {
     ("ids", 0): Kind.MEMBERS,
@@ -388,6 +403,7 @@ _PARENTS = (
     (f"{layout.COORDINATORS}/", Kind.INSTANCE),
     (f"{layout.REQUESTS}/", Kind.REQUEST),
     (f"{layout.BROKER_TOPICS}/", Kind.TOPIC),
+    (f"{layout.MIRRORED_TOPICS}/", Kind.MIRRORED_TOPIC),
 )
 _GROUPS = f"{layout.GROUPS}/"
 
@@ -448,13 +464,21 @@ def note_retention(context: StepContext, _znode: Znode, change: Change) -> None:
 
 
 def note_topic(context: StepContext, znode: Znode, change: Change) -> None:
-    """Records a Kafka topic. Raises :class:`MalformedValue`."""
-    if change.new is None:
+    """Records a topic, Kafka's own or one of the mirror. Raises :class:`MalformedValue`."""
+    root = Root.MIRROR if znode.kind is Kind.MIRRORED_TOPIC else Root.KAFKA
+    if root is not context.state.root:
+        pass
+    elif change.new is None:
         context.state.topics_since.pop(znode.name, None)
         context.state.deleted_topics.add(znode.name)
     elif change.old is None:
         context.state.topics_since[znode.name] = context.instant
-    context.state.set_topic(znode.name, change.new)
+    context.state.set_topic(znode.name, change.new, root)
+
+
+def note_cluster(context: StepContext, _znode: Znode, change: Change) -> None:
+    """Records where topics are read from now on. Raises :class:`MalformedValue`."""
+    context.state.set_root(ClusterRecord.from_znode(change.new.data).root if change.new is not None else Root.KAFKA)
 
 
 def note_request(context: StepContext, znode: Znode, change: Change) -> None:
