@@ -33,6 +33,7 @@ FRESH_S = 5.0
 """How long an answer counts as what a broker says now, in seconds."""
 MOST_WITNESSES = 5
 MANY = 10
+_MOST_PLAIN = 8
 MOST_RETIRED = 1_000
 """How many ids of earlier topics are remembered."""
 
@@ -48,11 +49,16 @@ class MirroredTopic:
     leaders: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def with_answer(self, answered: AnsweredTopic, *, led: bool) -> MirroredTopic:
+        """Returns the topic with what is new in an answer, or itself if nothing is."""
+        if self.replicas == answered.replicas and not led:
+            return self
         replicas = {**self.replicas, **answered.replicas}
         leaders = dict(self.leaders)
         for partition, found in answered.leaders.items() if led else ():
             if found[1] >= leaders.get(partition, (-1, -1))[1]:
                 leaders[partition] = found
+        if (replicas, leaders) == (self.replicas, self.leaders):
+            return self
         return replace(self, replicas=replicas, leaders=leaders)
 
     def to_bytes(self) -> bytes:
@@ -168,6 +174,10 @@ class Mirror:
         """Why topics that seem to be gone stay."""
         self.heard_at: float | None = None
         """When a broker last told all topics."""
+        self.is_changed = True
+        """Whether :meth:`znodes` may return something new. The owner resets it after it has written them."""
+        self._plain: list[BrokerAnswer] = []
+        """Answers that told exactly what the mirror holds, since it last changed."""
         self._protocol, self._led = protocol, led
         self._doubts: dict[str, _Doubt] = {}
         self._suspected: set[str] = set()
@@ -181,6 +191,11 @@ class Mirror:
     def hear(self, answer: BrokerAnswer, now: float) -> None:
         """Takes an answer."""
         self._hear_brokers(answer, now)
+        if any(answer is one for one in self._plain):
+            self.heard_at, self.hidden = now, set()
+            self._doubts.clear()
+            self._suspected.clear()
+            return
         for topic in answer.topics:
             self._hear_topic(topic, now)
         if answer.is_whole:
@@ -188,7 +203,14 @@ class Mirror:
             shown = {topic.topic_id for topic in answer.topics if not topic.error}
             self.hidden = {name for name, one in self.topics.items() if one.topic_id not in shown}
             self._suspected |= {self.topics[name].topic_id for name in self.hidden}
+            if not self.hidden and not self._others:
+                self._plain = [*self._plain[-_MOST_PLAIN:], answer]
         self._hear_ids(answer, now)
+
+    def touch(self) -> None:
+        """To be called after a change of :attr:`topics`."""
+        self.is_changed = True
+        self._plain.clear()
 
     def _hear_brokers(self, answer: BrokerAnswer, now: float) -> None:
         for broker_id, named in answer.brokers.items():
@@ -196,7 +218,10 @@ class Mirror:
             listener = answer.listener or self._listener_at(named, broker_id)
             protocol = before.endpoints.get(listener, (self._protocol, "", 0))[0]
             endpoints = {**before.endpoints, listener: (protocol, named.host, named.port)}
-            self.brokers[broker_id] = MirroredBroker(endpoints, named.rack or before.rack)
+            after = MirroredBroker(endpoints, named.rack or before.rack)
+            if self.brokers.get(broker_id) != after:
+                self.brokers[broker_id] = after
+                self.is_changed = True
             self._unnamed_since.pop(broker_id, None)
             self._named_at[broker_id] = now
         for broker_id in self.brokers.keys() - answer.brokers.keys():
@@ -225,8 +250,12 @@ class Mirror:
         led = topic.name == self._led
         if mirrored is None:
             self.topics[topic.name] = MirroredTopic(topic.topic_id, {}).with_answer(topic, led=led)
+            self.touch()
         elif mirrored.topic_id == topic.topic_id:
-            self.topics[topic.name] = mirrored.with_answer(topic, led=led)
+            after = mirrored.with_answer(topic, led=led)
+            if after is not mirrored:
+                self.topics[topic.name] = after
+                self.touch()
         else:
             self._others[topic.name] = topic, now
             self._suspected.add(mirrored.topic_id)
@@ -267,7 +296,8 @@ class Mirror:
 
     def settle(self, now: float) -> None:
         """Lets go of what is gone, after the answers of one round."""
-        going = {name for name, one in self.topics.items() if self._is_gone(name, one.topic_id, now)}
+        topics = self.topics.items() if self._doubts else ()
+        going = {name for name, one in topics if self._is_gone(name, one.topic_id, now)}
         self.held = ""
         removed = {name for name in going if name not in self._others}
         if len(removed) >= MANY and 2 * len(removed) > len(self.topics):
@@ -292,6 +322,7 @@ class Mirror:
         return now - doubt.since >= GONE_AFTER_S or (name in self._others and live <= say)
 
     def _retire(self, name: str, now: float) -> None:
+        self.touch()
         gone = self.topics.pop(name)
         self._exists(gone.topic_id)
         self.hidden.discard(name)
@@ -303,10 +334,13 @@ class Mirror:
             self.topics[name] = MirroredTopic(other.topic_id, {}).with_answer(other, led=name == self._led)
 
     def _settle_brokers(self, now: float) -> None:
+        if not self._unnamed_since:
+            return
         held = {broker for topic in self.topics.values() for brokers in topic.replicas.values() for broker in brokers}
         for broker_id, since in list(self._unnamed_since.items()):
             if now - since < AWAY_AFTER_S:
                 continue
+            self.is_changed = self.is_changed or broker_id not in held or not self.brokers[broker_id].is_away
             if broker_id in held:
                 self.brokers[broker_id] = replace(self.brokers[broker_id], is_away=True)
             else:

@@ -180,6 +180,7 @@ class MetadataMirror:
             if mirrored.topic_id == topic.topic_id:
                 replicas = {**topic.replicas, **mirrored.replicas}
                 mirror.topics[name] = replace(mirrored, czxid=topic.czxid, replicas=replicas)
+        mirror.touch()
         self._mirror = mirror
         self._write(mirror)
         since = round(self._store.clock.time() * 1000)
@@ -328,9 +329,12 @@ class MetadataMirror:
         )
 
     def _write(self, mirror: Mirror) -> None:
+        if not mirror.is_changed:
+            return
         wanted = mirror.znodes()
         units = changes(self._written, wanted)
         if not units:
+            mirror.is_changed = False
             return
         if self._store.exists(layout.CLUSTER) is None:  # the mirror is filled before anybody reads it
             record = ClusterRecord(Source.ZOOKEEPER, round(self._store.clock.time() * 1000), _FILLING)
@@ -340,7 +344,7 @@ class MetadataMirror:
         except MultiFailed:
             self._mirror = None
             raise
-        self._written = wanted
+        self._written, mirror.is_changed = wanted, False
         log.info("mirrored the brokers' metadata changes=%d topics=%d", len(units), len(mirror.topics))
 
     def _complain(self, complaint: str) -> None:

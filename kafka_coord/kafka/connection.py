@@ -12,6 +12,7 @@ import itertools
 import select
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import named
@@ -109,6 +110,10 @@ def newest_common(name: str, spoken: int | Versions, supported: Mapping[int, Ver
     return found
 
 
+Decode = Callable[[bytes, int], Any]
+"""Decodes a response's frame, of the given version."""
+
+
 class Unwritten(ConnectionError):
     """No byte of the request was written."""
 
@@ -117,7 +122,7 @@ class Unwritten(ConnectionError):
 class _SentRequest:
     """A request in flight. It times out at the loop time ``due``."""
 
-    answer: Message
+    decode: Decode
     version: int
     found: asyncio.Future[Any]
     due: float
@@ -167,9 +172,11 @@ class Line(asyncio.Protocol):
         poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
-    async def ask(self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Returns the response. Raises :class:`Unwritten`, another :class:`OSError`, :class:`TimeoutError` or
-        :class:`BadMessage`."""
+    async def ask(
+        self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S, decode: Decode | None = None
+    ) -> Any:
+        """Returns the response, decoded by ``decode`` if that is given. Raises :class:`Unwritten`, another
+        :class:`OSError`, :class:`TimeoutError` or :class:`BadMessage`."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         number = next(self._ids)
         frame = request_frame(RequestHeader(request.api_key or 0, version, number, CLIENT_ID), request, value)
@@ -178,7 +185,7 @@ class Line(asyncio.Protocol):
             raise Unwritten("the connection was closed")
         response: asyncio.Future[Any] = self._loop.create_future()
         due = self._loop.time() + timeout_s
-        self._waiting[number] = _SentRequest(answer, version, response, due)
+        self._waiting[number] = _SentRequest(decode or partial(_decoded, answer), version, response, due)
         if self._late is None or due < self._late.when():
             self._set_timer(due)
         try:
@@ -198,13 +205,20 @@ class Line(asyncio.Protocol):
             self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
         return self.versions
 
-    async def ask_newest(self, name: str, spoken: int | Versions, value: Any, timeout_s: float = ANSWER_S) -> Any:
+    async def ask_newest(
+        self,
+        name: str,
+        spoken: int | Versions,
+        value: Any,
+        timeout_s: float = ANSWER_S,
+        decode: Decode | None = None,
+    ) -> Any:
         """Like :meth:`ask`, in the newest version of ``spoken`` that the broker supports. Raises
         :class:`NoCommonVersion`."""
         if name == "ApiVersions" and isinstance(spoken, int):
             return await self.ask(name, spoken, value, timeout_s)
         version = newest_common(name, spoken, await self.ask_versions(timeout_s))
-        return await self.ask(name, version, value, timeout_s)
+        return await self.ask(name, version, value, timeout_s, decode)
 
     def retire_in(self, delay_s: float) -> None:
         """Takes no more requests after ``delay_s`` seconds, and ends as soon as nothing is in flight."""
@@ -268,9 +282,12 @@ class Line(asyncio.Protocol):
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
             return  # the caller has given up
-        answer, version = waiting.answer, waiting.version
         if not waiting.found.done():
-            waiting.found.set_result(answer.decode(frame, version, answer_start(answer, version)))
+            waiting.found.set_result(waiting.decode(frame, waiting.version))
+
+
+def _decoded(answer: Message, frame: bytes, version: int) -> Any:
+    return answer.decode(frame, version, answer_start(answer, version))
 
 
 async def connect(protocol: Callable[[], P], host: str, port: int, security: BrokerSecurity) -> P:
@@ -297,7 +314,14 @@ class BrokerConnection:
         return self._line is not None and self._line.is_usable()
 
     async def ask(
-        self, name: str, version: int | Versions, value: Any, timeout_s: float = ANSWER_S, *, reopens: bool = True
+        self,
+        name: str,
+        version: int | Versions,
+        value: Any,
+        timeout_s: float = ANSWER_S,
+        *,
+        reopens: bool = True,
+        decode: Decode | None = None,
     ) -> Any:
         """Sends ``<name>Request`` in the given version, or in the newest one of a range that the broker supports, and
         returns the response.
@@ -308,7 +332,7 @@ class BrokerConnection:
         """
         try:
             return await self._on_line(
-                name, timeout_s, lambda line: line.ask_newest(name, version, value, timeout_s), reopens
+                name, timeout_s, lambda line: line.ask_newest(name, version, value, timeout_s, decode), reopens
             )
         except NoCommonVersion as error:
             raise NoCommonVersion(f"{self.host}:{self.port}: {error}") from None

@@ -47,6 +47,7 @@ def test_each_broker_is_asked_in_turn_and_the_ids_at_every_one(brokers: Mapping[
     assert sorted(len(one.topics) for one in told) == [1, 1, 2, 2]
     assert {one.teller for one in told} == {1, 2}
     assert told[0].topics[0].replicas == {0: (1, 2)}
+    assert told[0] is told[2], "the same answer is decoded once"
     by_id = asker.by_id({topic_id(1): "a", topic_id(9): "z"}, {topic_id(2): "b"}, told[0])
     assert {one.teller: (one.known, one.unknown) for one in by_id} == {
         1: (frozenset({topic_id(1), topic_id(2)}), frozenset({topic_id(9)})),
