@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal import WORLD, ConsumerJournal, Handed, Lost, Observed, Owed, Phase, Stretch, read_consumers
+from tests.chaos.journal import (
+    WORLD,
+    ConsumerJournal,
+    Handed,
+    Kind,
+    Lost,
+    Observed,
+    Owed,
+    Phase,
+    Stretch,
+    read_consumers,
+)
 from tests.chaos.judge.evidence import Records, Span, merged, without
 from tests.chaos.judge.faults import OF_THE_WORLD, Fault
 from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling, violation
@@ -22,6 +33,9 @@ AFTER_S = 2.0
 two."""
 TOO_LARGE = "INVALID_COMMIT_OFFSET_SIZE"
 """The answer of Kafka's coordinator to a commit that does not fit in a batch."""
+DROPS_PARTITIONS = "confluent-kafka, classic, cooperative-sticky"
+"""The kind of client that reports partitions of a topic as lost, as a member, if a broker does not know the topic
+yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +225,8 @@ class _Judge:
             journals = self._journals.get(one.name, [])
             members += len(journals)
             for journal in journals:
+                if one.kind == Kind.TOPIC_RECREATED and journal.kind == DROPS_PARTITIONS:
+                    continue
                 for line in journal.lines:
                     if isinstance(line, Lost) and one.begin <= line.t <= one.end:
                         evidence = (*self._evidence(one), self._records.at(line.t, f"{journal.path}: lost"))

@@ -41,6 +41,9 @@ ASSIGNORS = ("range", "roundrobin", "sticky", COOPERATIVE)
 
 _MORE_S = 1.0
 """If a member has only part of its share, its JoinGroup waits up to this many seconds for the rest."""
+_LOOK_AGAIN_S = (5.0, 30.0)
+"""A cooperative client that has been given partitions of a topic that came later is asked to join again after so many
+seconds: librdkafka drops those that a broker does not know yet, and tells nobody (seen in a chaos run; nobody read them)."""
 _WRITE_S = 5.0
 """How long a SyncGroup may wait for its acknowledgement to be written, in seconds."""
 _ADMISSION_S = 1.0
@@ -181,6 +184,8 @@ class ClassicMember(KafkaMember):
         """The topics that were deleted, and perhaps made anew, until the member is given the present one."""
         self._is_changing = False
         """Whether the member's subscription has changed since the group's target was decided."""
+        self._joins_again_at: list[float] = []
+        """When the client is asked to join again; see :data:`_LOOK_AGAIN_S`."""
 
     def knows(self, epoch: int) -> bool:
         return self.first_epoch <= epoch <= self.generation
@@ -227,6 +232,7 @@ class ClassicMember(KafkaMember):
         self._beats.joined(self.members.now)
         self._answer_waiting(Error.REBALANCE_IN_PROGRESS)
         self.joined, self.sent, self.syncs = join, None, False
+        self._joins_again_at = [at for at in self._joins_again_at if at > self.members.now]
         topics = join.topics.since(UNCHANGED)
         self._is_changing = self.topics not in {UNCHANGED, topics}
         if topics != self.topics:
@@ -310,10 +316,11 @@ class ClassicMember(KafkaMember):
             return
         limit_s = self._beats.arrived(now, beat.software, self.session_timeout_s)
         self._heard()
-        if self.sent is not None and (self.command is not None or self.sent != self.assignment):
+        looks_again = bool(self._joins_again_at) and self._joins_again_at[0] <= now
+        if self.sent is not None and (self.command is not None or self.sent != self.assignment or looks_again):
             self.members.refuse(beat, Error.REBALANCE_IN_PROGRESS)
         elif self.sent is not None and limit_s > 0:
-            self.hold(beat, limit_s)
+            self.hold(beat, min([limit_s, *(at - now for at in self._joins_again_at)]))
         else:
             is_joining = self.syncs or self.changing is not None or isinstance(self.waiting, ClassicJoin)
             keeps = self.sent is not None or is_joining
@@ -325,6 +332,9 @@ class ClassicMember(KafkaMember):
 
     def delivered(self, command: Command, topic_ids: Mapping[str, bytes]) -> None:
         topics = {tp.topic for tp in command.partitions}
+        is_cooperative = self.joined is not None and not self.joined.is_eager
+        if is_cooperative and isinstance(command, StartFetcher) and self._comes_later(command):
+            self._joins_again_at = [self.members.now + after_s for after_s in _LOOK_AGAIN_S]
         self._replaced -= topics
         if isinstance(command, StopFetcher):
             given = topics & topic_ids.keys()
@@ -341,6 +351,10 @@ class ClassicMember(KafkaMember):
             self.hold_less(min(_MORE_S, join.limit_s))
         elif self.command is not None:
             self._answer_join()
+
+    def _comes_later(self, command: StartFetcher) -> bool:
+        """Returns whether a broker may not know all of the command's partitions yet."""
+        return any(start.later or tp.topic in self._replaced for tp, start in command.starts.items())
 
     def _answer_join(self) -> None:
         join, self.waiting = self.waiting, None

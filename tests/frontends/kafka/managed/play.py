@@ -129,11 +129,17 @@ class Play:
         return self.answers.get(token)
 
     def send(
-        self, generation: int, *, start: tuple[int, ...] = (), stop: tuple[int, ...] = (), who: str = "m1"
+        self,
+        generation: int,
+        *,
+        start: tuple[int, ...] = (),
+        stop: tuple[int, ...] = (),
+        who: str = "m1",
+        later: bool = False,
     ) -> None:
-        """Puts a command into the member's channel."""
+        """Puts a command into the member's channel. ``later`` is as in :class:`StartPoint`."""
         member = self.house.machine.members["delays", who].id
-        partitions = {tp(number): StartPoint(0) for number in start}
+        partitions = {tp(number): StartPoint(0, later=later) for number in start}
         command: StartFetcher | StopFetcher = StartFetcher(generation, 1, member.incarnation, partitions, "test")
         if stop:
             halted = self.house.stop(member, *stop)

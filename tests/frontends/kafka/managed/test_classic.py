@@ -428,3 +428,27 @@ def test_waiting_requests_are_answered_not_coordinator_when_the_term_ends() -> N
     play.members.end()
     play.pump()
     assert play.told().error is Error.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("assignor", [COOPERATIVE, "range"])
+def test_a_cooperative_client_that_drops_partitions_that_its_broker_does_not_know_yet_gets_them_again(
+    assignor: str,
+) -> None:
+    """librdkafka drops them, leaves the group's generation as it is, and tells nobody unless it is the leader."""
+    play = Classic()
+    play.join(assignor=assignor)
+    play.target(m1=(0,))
+    play.send(3, start=(0,), later=True)
+    assert play.share(3) == flights(0)
+    play.write()
+    for after_s in (5.0, 25.0):
+        assert play.beat(3, software="librdkafka 2.8") is not Error.REBALANCE_IN_PROGRESS
+        play.pass_time(after_s)
+        if assignor != COOPERATIVE:
+            assert play.beat(3, software="librdkafka 2.8") is not Error.REBALANCE_IN_PROGRESS
+            continue
+        assert play.beat(3, software="librdkafka 2.8") is Error.REBALANCE_IN_PROGRESS
+        assert play.join().generation_id == 3, "nobody else is disturbed"
+        assert play.share(3) == flights(0)
+    play.pass_time(3600.0)
+    assert play.beat(3, software="librdkafka 2.8") is not Error.REBALANCE_IN_PROGRESS
