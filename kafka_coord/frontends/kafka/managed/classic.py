@@ -43,7 +43,7 @@ _MORE_S = 1.0
 """If a member has only part of its share, its JoinGroup waits up to this many seconds for the rest."""
 _LOOK_AGAIN_S = (5.0, 30.0)
 """A cooperative client that has been given partitions of a topic that came later is asked to join again after so many
-seconds: librdkafka drops those that a broker does not know yet, and tells nobody (seen in a chaos run; nobody read them)."""
+seconds: librdkafka drops those that a broker does not know yet, and tells nobody."""
 _WRITE_S = 5.0
 """How long a SyncGroup may wait for its acknowledgement to be written, in seconds."""
 _ADMISSION_S = 1.0
