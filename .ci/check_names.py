@@ -23,7 +23,7 @@ ALLOWED_HOSTS = re.compile(
       | (?:[a-z0-9-]+\.)*(?:example|invalid|test)(?:\.(?:com|net|org))?
       | (?:www|kafka|zookeeper|cwiki|issues|spark)\.apache\.org
       | github\.com | docs\.python\.org | peps\.python\.org | semver\.org | keepachangelog\.com | www\.w3\.org
-      | prometheus\.io | grafana\.com | opentelemetry\.io
+      | prometheus\.io | grafana\.com | opentelemetry\.io | akhq\.io | docs\.conduktor\.io
     )\.?""",
     re.VERBOSE | re.IGNORECASE,
 )

@@ -141,6 +141,9 @@ def populate(store: KazooStore) -> None:
         layout.RETENTION,
         layout.HEARD,
         layout.missing_right(1),
+        layout.MIRROR_TROUBLE,
+        f"{layout.MIRRORED_BROKERS}/1",
+        f"{layout.MIRRORED_TOPICS}/flights/partitions/0/state",
         layout.request("request-0000000000"),
         *(
             path
