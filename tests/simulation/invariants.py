@@ -634,8 +634,12 @@ class InvariantChecker:
     # --- what applications saw ---------------------------------------------------------------------------------------
 
     def crashed(self, group: str, partitions: PartitionSet) -> None:
-        """Allows repeated records of these partitions after the last commit."""
+        """Allows repeated records of these partitions after the last commit. Where an application had gone back, and
+        that was not committed, the next owner goes on at the last commit."""
         self.unclean.update((group, partition) for partition in partitions)
+        for key in [(group, partition) for partition in partitions if (group, partition) in self._sought]:
+            stored = min(self._stored(*key) or 0, self._sought[key][1])
+            self.frontier[key] = max(self.frontier.get(key, 0), stored)
 
     def in_session(self, consumer: str, partition: TopicPartition, *, ended: bool) -> None:
         """Checks that a consumer that hands out records has a live session, even after a freeze."""
