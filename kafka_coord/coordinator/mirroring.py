@@ -89,19 +89,12 @@ class MetadataMirror:
         self._told = ""
         """The trouble that ``/consumers/cluster/trouble`` holds."""
         self._closed = threading.Event()
-        self._wanted = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="metadata-mirror", daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
-        self._wanted.set()
-
-    def look_now(self) -> None:
-        """Makes the thread ask for all topics at once. Safe to call from any thread."""
-        self._asked_all_at = float("-inf")
-        self._wanted.set()
 
     def age_s(self) -> float | None:
         """Returns how long ago the brokers last told all topics, or ``None`` if the metadata is Kafka's own. Safe to
@@ -113,7 +106,6 @@ class MetadataMirror:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._wanted.clear()
             try:
                 self.step()
             except Fenced:
@@ -124,7 +116,7 @@ class MetadataMirror:
             except Exception:
                 log.exception("could not mirror the metadata (this is a bug); trying again")
                 self._mirror = None
-            self._wanted.wait(EVERY_S)
+            self._closed.wait(EVERY_S)
         if self._asker is not None:
             self._asker.close()
 

@@ -7,7 +7,6 @@ that is gone. A value also begins with its version. A record without a value is 
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,14 @@ from typing import Any, ClassVar
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.classic_groups.sessions import Heard, Key
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import CommittedOffset, Departure, DepartureKind, is_topic_id
+from kafka_coord.model import (
+    CommittedOffset,
+    Departure,
+    DepartureKind,
+    is_topic_id,
+    topic_id_from_bytes,
+    topic_id_to_bytes,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.wire.batches import LogRecord
@@ -128,7 +134,7 @@ def topic_id_bytes(identity: str) -> bytes:
     if not identity:
         return bytes(_ID_BYTES)
     if is_topic_id(identity):
-        return base64.urlsafe_b64decode(identity + "==")
+        return topic_id_to_bytes(identity)
     return _NO_ID + int(identity).to_bytes(8, "big")
 
 
@@ -138,7 +144,7 @@ def topic_id_text(written: bytes) -> str:
         return ""
     if written.startswith(_NO_ID):
         return str(int.from_bytes(written, "big"))
-    return base64.urlsafe_b64encode(written).decode().rstrip("=")
+    return topic_id_from_bytes(written)
 
 
 def group_record(

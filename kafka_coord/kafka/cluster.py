@@ -42,7 +42,7 @@ _REASONS: dict[int, str] = {Error.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_PARTITION}
 Address = tuple[str, int]
 T = TypeVar("T")
 _FETCH, _LIST_ONE_OFFSET = 4, 1
-"""The versions of the Fetch and ListOffsets requests. Every broker from 0.11 to 3.9 supports them."""
+"""The versions of the Fetch and ListOffsets requests. Every broker from 0.11 to 4.3 supports them."""
 _FETCH_BYTES = 8 << 20
 
 

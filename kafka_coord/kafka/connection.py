@@ -95,6 +95,11 @@ class NoCommonVersion(NotSent):
     """The broker supports no version of the request that this client speaks."""
 
 
+def told_versions(answer: Any) -> dict[int, Versions]:
+    """Returns the versions of each request that a response to ApiVersions tells, by API key."""
+    return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
 def newest_common(name: str, spoken: int | Versions, supported: Mapping[int, Versions]) -> int:
     """Returns the newest version of ``<name>Request`` that the broker supports among those in ``spoken``. Raises
     :class:`NoCommonVersion`."""
@@ -202,7 +207,7 @@ class Line(asyncio.Protocol):
             answer = await self.ask("ApiVersions", _API_VERSIONS, message("ApiVersionsRequest")(), timeout_s)
             if answer.error_code:
                 raise ConnectionError(f"the broker does not tell its versions: {named(answer.error_code)}")
-            self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+            self.versions = told_versions(answer)
         return self.versions
 
     async def ask_newest(

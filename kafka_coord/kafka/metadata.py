@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.kafka.authentication import MECHANISMS, broker_security, knows_all
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.model import topic_id_from_bytes, topic_id_to_bytes
 from kafka_coord.model.broker import UNKNOWN_ID, UNKNOWN_TOPIC, AnsweredTopic, BrokerAnswer, NamedBroker
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.frames import answer_start
@@ -159,7 +159,7 @@ class MetadataAsker:
                 raise BrokerError("a broker before 0.11 would create the topic")
             topics = tuple(topic(name=name) for name in dict.fromkeys(ids.values()))
         else:
-            topics = tuple(topic(topic_id=to_bytes(one), name=None) for one in ids)
+            topics = tuple(topic(topic_id=topic_id_to_bytes(one), name=None) for one in ids)
         request = form(topics=topics, allow_auto_topic_creation=False)
         found = await broker.ask("Metadata", version, request, ANSWER_S)
         told = answered(found, broker, listener, has_ids=version > _NO_TOPIC_IDS, is_whole=False)
@@ -184,7 +184,7 @@ def answered(answer: Any, broker: BrokerConnection, listener: str, *, has_ids: b
     topics = tuple(
         AnsweredTopic(
             topic.name or "",
-            from_bytes(topic.topic_id) if has_ids and topic.topic_id != _NO_ID else "",
+            topic_id_from_bytes(topic.topic_id) if has_ids and topic.topic_id != _NO_ID else "",
             {part.partition_index: tuple(part.replica_nodes) for part in topic.partitions},
             {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions},
             topic.error_code,
@@ -200,11 +200,3 @@ def answered(answer: Any, broker: BrokerConnection, listener: str, *, has_ids: b
         cluster_id=getattr(answer, "cluster_id", None),
         has_ids=has_ids,
     )
-
-
-def from_bytes(topic_id: bytes) -> str:
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
-
-
-def to_bytes(topic_id: str) -> bytes:
-    return base64.urlsafe_b64decode(topic_id + "==")

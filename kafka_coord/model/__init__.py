@@ -26,6 +26,8 @@ from kafka_coord.model.observation import (
     is_identity,
     is_topic_id,
     same_topic,
+    topic_id_from_bytes,
+    topic_id_to_bytes,
 )
 from kafka_coord.model.offsets import (
     GONE_FOR_MS,
@@ -101,4 +103,6 @@ __all__ = [
     "is_topic_id",
     "parse_command_id",
     "same_topic",
+    "topic_id_from_bytes",
+    "topic_id_to_bytes",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,15 @@ def same_topic(identity: str, other: str) -> bool:
 def is_topic_id(identity: str) -> bool:
     """Returns whether a topic's identity is Kafka's id (128 bits in URL-safe base64), not a czxid."""
     return _TOPIC_ID.fullmatch(identity) is not None
+
+
+def topic_id_to_bytes(topic_id: str) -> bytes:
+    """Returns Kafka's id as it stands in requests and records."""
+    return base64.urlsafe_b64decode(topic_id + "==")
+
+
+def topic_id_from_bytes(written: bytes) -> str:
+    return base64.urlsafe_b64encode(written).decode().rstrip("=")
 
 
 def is_identity(written: str) -> bool:

@@ -9,7 +9,8 @@ import pytest
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.kafka.connection import NoCommonVersion, newest_common
-from kafka_coord.kafka.metadata import MetadataAsker, bootstraps, to_bytes
+from kafka_coord.kafka.metadata import MetadataAsker, bootstraps
+from kafka_coord.model import topic_id_to_bytes
 from tests.coordinator.mirrored import topic_id
 from tests.fuzzing.odd_broker import OddBroker, running
 
@@ -31,8 +32,8 @@ def answer(request: Any, form: Any, knows: Mapping[str, str], brokers: Mapping[i
     topics = []
     for name, one in knows.items() if request.topics is None else ():
         parts = (partition(partition_index=0, leader_id=1, leader_epoch=3, replica_nodes=(1, 2)),)
-        topics.append(topic(name=name, topic_id=to_bytes(one), partitions=parts))
-    names = {to_bytes(one): name for name, one in knows.items()}
+        topics.append(topic(name=name, topic_id=topic_id_to_bytes(one), partitions=parts))
+    names = {topic_id_to_bytes(one): name for name, one in knows.items()}
     for asked in request.topics or ():
         is_known = asked.topic_id in names
         topics.append(topic(name=names.get(asked.topic_id), topic_id=asked.topic_id, error_code=0 if is_known else 100))

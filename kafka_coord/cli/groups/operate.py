@@ -53,7 +53,6 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import read_retention
-from kafka_coord.zk.store import Store
 
 _SETTINGS = columns("setting value origin=FROM")
 _UNSET = {"assignor": DEFAULT_ASSIGNOR, "lag_warning_ms": "as the site"}
@@ -173,15 +172,8 @@ def pause(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str,
     kafka-coord groups pause --all --reason "upgrading the brokers"
     """
     targets = _some_or_all(groups, everywhere)
-    with open_groups() as directory:
-        if dry_run:
-            _show_dry_run(Format.TABLE, _dry_pauses(directory, groups, pauses=True))
-            return
-        store = directory.store
-        _each(targets, lambda target: pause_groups(store, target, by=who(), reason=reason))
-        for one in _affected(store, targets) if wait else ():
-            wait_until(store, one, quiet, what="become quiet", timeout_s=timeout_s)
-    click.echo(f"{_named(targets)} paused; to resume: kafka-coord groups resume {shlex.join(groups) or '--all'}")
+    if _set_pauses(targets, pauses=True, dry_run=dry_run, reason=reason, wait_s=timeout_s if wait else None):
+        click.echo(f"{_named(targets)} paused; to resume: kafka-coord groups resume {shlex.join(groups) or '--all'}")
 
 
 @click.command()
@@ -203,15 +195,8 @@ def resume(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str
     kafka-coord groups resume --all
     """
     targets = _some_or_all(groups, everywhere)
-    with open_groups() as directory:
-        if dry_run:
-            _show_dry_run(Format.TABLE, _dry_pauses(directory, groups, pauses=False))
-            return
-        store = directory.store
-        _each(targets, lambda target: resume_groups(store, target, by=who(), reason=reason))
-        for one in _affected(store, targets) if wait else ():
-            wait_until(store, one, settled, what="become stable", timeout_s=timeout_s)
-    click.echo(f"{_named(targets)} resumed")
+    if _set_pauses(targets, pauses=False, dry_run=dry_run, reason=reason, wait_s=timeout_s if wait else None):
+        click.echo(f"{_named(targets)} resumed")
 
 
 @click.command()
@@ -427,9 +412,23 @@ def _some_or_all(groups: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(groups)) or (EVERYWHERE,)
 
 
-def _dry_pauses(directory: GroupDirectory, groups: tuple[str, ...], *, pauses: bool) -> DryRun:
-    found, _ = directory.names() if not groups else ([(group, directory.find(group)) for group in groups], [])
-    return dry_pauses(dict(found), pauses=pauses)  # a managed group comes after one of the same name
+def _set_pauses(targets: tuple[str, ...], *, pauses: bool, dry_run: bool, reason: str, wait_s: float | None) -> bool:
+    """Pauses the groups, or resumes them without ``pauses``. Waits up to ``wait_s`` for each to come to rest. Returns
+    false after a dry run."""
+    act, rest, what = (pause_groups, quiet, "become quiet") if pauses else (resume_groups, settled, "become stable")
+    everywhere = targets == (EVERYWHERE,)
+    with open_groups() as directory:
+        store = directory.store
+        if dry_run:
+            found, _ = directory.names() if everywhere else ([(one, directory.find(one)) for one in targets], [])
+            # a managed group comes after one of the same name
+            _show_dry_run(Format.TABLE, dry_pauses(dict(found), pauses=pauses))
+            return False
+        _each(targets, lambda target: act(store, target, by=who(), reason=reason))
+        if wait_s is not None:
+            for one in read_cluster(store).groups if everywhere else targets:
+                wait_until(store, one, rest, what=what, timeout_s=wait_s)
+    return True
 
 
 def _each(targets: Sequence[str], act: Callable[[str], object]) -> None:
@@ -445,10 +444,6 @@ def _each(targets: Sequence[str], act: Callable[[str], object]) -> None:
     if problems:
         reasons = "; ".join(f"group {target}: {problem}" for target, problem in problems.items())
         raise RequestRefused(f"{counted(len(problems), 'group')} of {len(targets)} refused: {reasons}")
-
-
-def _affected(store: Store, targets: tuple[str, ...]) -> tuple[str, ...]:
-    return read_cluster(store).groups if targets == (EVERYWHERE,) else targets
 
 
 def _named(targets: tuple[str, ...]) -> str:

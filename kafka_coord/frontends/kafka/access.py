@@ -35,7 +35,7 @@ from enum import IntEnum
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.kafka.connection import newest_common
+from kafka_coord.kafka.connection import newest_common, told_versions
 from kafka_coord.wire.frames import peek, read_header
 from kafka_coord.wire.messages import BadMessage, message
 
@@ -164,8 +164,7 @@ class Access:
     async def _version(self) -> int:
         if self._broker.describe_acls is None:
             answer = await self._ask("ApiVersions", 0, message("ApiVersionsRequest")())
-            supported = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-            self._broker.describe_acls = newest_common("DescribeAcls", _DESCRIBE_ACLS, supported)
+            self._broker.describe_acls = newest_common("DescribeAcls", _DESCRIBE_ACLS, told_versions(answer))
         return self._broker.describe_acls
 
     async def _ask_groups(self, operation: Operation, groups: list[str]) -> None:

@@ -250,15 +250,20 @@ def test_groups_are_paused_together_and_a_groups_settings_change(world: World, p
     assert [one for one in page.errors if "400" not in one] == []
 
 
+def produced(cluster: KafkaCluster, topic: str, count: int, partitions: int = 1) -> None:
+    """Writes so many records to the topic's partitions, in turn."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, b"x", partition=number % partitions)
+    assert producer.flush(60) == 0
+
+
 @pytest.mark.kafka
 def test_offsets_are_copied_reset_under_a_consumer_and_deleted(
     kafka_cluster: KafkaCluster, make_topic: Any, page: Any, tmp_path: Path
 ) -> None:
     topic, kafka = make_topic(1), kafka_cluster.zookeeper
-    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    for _ in range(10):
-        producer.produce(topic, b"x", partition=0)
-    assert producer.flush(60) == 0
+    produced(kafka_cluster, topic, 10)
 
     def committed() -> Any:
         found = run("groups", "describe", "copy", "--offsets", "-o", "json", zookeeper=kafka).json()
@@ -345,10 +350,7 @@ def test_the_notes_of_a_reset_must_be_ticked(
     kafka_cluster: KafkaCluster, make_topic: Any, page: Any, tmp_path: Path
 ) -> None:
     topic, kafka = make_topic(1), kafka_cluster.zookeeper
-    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    for _ in range(5):
-        producer.produce(topic, b"x", partition=0)
-    assert producer.flush(60) == 0
+    produced(kafka_cluster, topic, 5)
     with ExitStack() as rest:
         world = World(kafka)
         rest.callback(world.close)
@@ -383,10 +385,7 @@ def test_the_page_of_a_topic_shows_who_reads_it_and_how_many_seconds_behind(
     kafka_cluster: KafkaCluster, make_topic: Any, page: Any
 ) -> None:
     topic, kafka = make_topic(2), kafka_cluster.zookeeper
-    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    for number in range(10):
-        producer.produce(topic, b"x", partition=number % 2)
-    assert producer.flush(60) == 0
+    produced(kafka_cluster, topic, 10, partitions=2)
     with ExitStack() as rest:
         world = World(kafka)
         rest.callback(world.close)

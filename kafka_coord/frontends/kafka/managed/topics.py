@@ -3,7 +3,6 @@ topic ids, which Kafka has assigned since 2.8 and ZooKeeper keeps."""
 
 from __future__ import annotations
 
-import base64
 import binascii
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 from kafka_coord.coordinator.image import read_holdings
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Subscription, is_topic_id
+from kafka_coord.model import Subscription, is_topic_id, topic_id_to_bytes
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
@@ -71,7 +70,7 @@ class TopicIds:
                 self._ids[topic] = None
                 continue
             with suppress(MalformedValue, binascii.Error):
-                self._ids[topic] = _decoded(fields.text(fields.load_object(node.data, path), "topic_id", path))
+                self._ids[topic] = topic_id_to_bytes(fields.text(fields.load_object(node.data, path), "topic_id", path))
 
     def of_ledger(self, group: str, consumer: str, topics: set[str]) -> dict[str, bytes]:
         """Returns the ids that the consumer's topics had when it was told to start fetching them. Also reads the
@@ -79,14 +78,10 @@ class TopicIds:
         self.learn(topics)
         ((ledger, _, _),) = read_holdings(self._store, [(group, consumer)])
         stored = ledger.topic_ids if ledger is not None else {}
-        ids = {topic: _decoded(identity) for topic, identity in stored.items() if is_topic_id(identity)}
+        ids = {topic: topic_id_to_bytes(identity) for topic, identity in stored.items() if is_topic_id(identity)}
         for topic in ids.keys() & topics:
             self._ids.setdefault(topic, ids[topic])  # the topic may exist although its znode cannot be read
         return ids
-
-
-def _decoded(topic_id: str) -> bytes:
-    return base64.urlsafe_b64decode(topic_id + "==")
 
 
 def grouped(partitions: Iterable[tuple[bytes, int]]) -> Assigned:
