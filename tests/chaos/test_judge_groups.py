@@ -45,7 +45,7 @@ def test_a_partition_without_an_owner_at_the_end_is_reported(night: Night) -> No
 @pytest.mark.parametrize(
     ("grown", "told"),
     [
-        (replace(LEAN, threads=40), "threads"),
+        (replace(LEAN, threads=90), "threads"),
         (replace(LEAN, descriptors=90), "descriptors"),
         (replace(LEAN, rss_bytes=200 * 2**20), "rss_bytes"),
     ],

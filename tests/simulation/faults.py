@@ -161,7 +161,7 @@ class FaultInjector:
         if to is not None:
             self.cluster.occurred[SEEK] += 1
             self.cluster.say(f"fault: {process.name} seeks back to {to} in {partition}")
-            self.cluster.checker.sought(GROUP, partition, to)
+            self.cluster.checker.sought(GROUP, process.name, partition, to)
 
     def close(self, process: Process) -> None:
         if process.connector is not None:

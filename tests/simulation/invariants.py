@@ -120,6 +120,8 @@ class InvariantChecker:
         self._sought: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
         """To where an application has gone back in a partition, and from where. Whoever gets it before that is
         committed may go on where the stored offset is."""
+        self._seeker: dict[tuple[str, TopicPartition], str] = {}
+        """The consumer whose application went back last."""
         self.unclean: set[tuple[str, TopicPartition]] = set()
         self.cut: set[tuple[str, TopicPartition]] = set()
         """The partitions whose logs have lost offsets that the group had passed, until a record is handed out again.
@@ -592,7 +594,7 @@ class InvariantChecker:
             if _is_replaced(change, transaction):
                 return  # it has committed everything
         if ledger is not None and change.before is not None and ledger.incarnation == change.before.czxid:
-            self.crashed(group, ledger.held)
+            self.crashed(group, consumer, ledger.held)
 
     def _at_rest(self, group: str) -> None:
         """Checks the record of a group at rest, which is valid until a zxid changes."""
@@ -633,11 +635,13 @@ class InvariantChecker:
 
     # --- what applications saw ---------------------------------------------------------------------------------------
 
-    def crashed(self, group: str, partitions: PartitionSet) -> None:
-        """Allows repeated records of these partitions after the last commit. Where an application had gone back, and
-        that was not committed, the next owner goes on at the last commit."""
+    def crashed(self, group: str, consumer: str, partitions: PartitionSet) -> None:
+        """Allows repeated records of these partitions after the last commit. Where the consumer's application had gone
+        back, and that was not committed, the next owner goes on at the last commit. (A consumer can learn late that its
+        session ended, when the next owner has gone back.)"""
         self.unclean.update((group, partition) for partition in partitions)
-        for key in [(group, partition) for partition in partitions if (group, partition) in self._sought]:
+        keys = [(group, partition) for partition in partitions]
+        for key in [key for key in keys if key in self._sought and self._seeker[key] == consumer]:
             stored = min(self._stored(*key) or 0, self._sought[key][1])
             self.frontier[key] = max(self.frontier.get(key, 0), stored)
 
@@ -657,11 +661,11 @@ class InvariantChecker:
             self._may_go_back[key] += 1
             self.frontier[key] = min(self.frontier.get(key, at), at)
 
-    def sought(self, group: str, partition: TopicPartition, to: int) -> None:
+    def sought(self, group: str, consumer: str, partition: TopicPartition, to: int) -> None:
         """Takes over that the application of the partition's owner has gone back."""
         key, read = (group, partition), self.frontier_of(group, partition)
         lowest, highest = self._sought.get(key, (to, read))
-        self._sought[key] = min(lowest, to), max(highest, read)
+        self._sought[key], self._seeker[key] = (min(lowest, to), max(highest, read)), consumer
         self.frontier[key] = min(self.frontier.get(key, to), to)
 
     def stores_old(self, group: str, partition: TopicPartition) -> bool:

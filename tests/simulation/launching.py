@@ -232,7 +232,7 @@ class Launcher:
 
         def lost(partitions: Iterable[TopicPartition]) -> None:
             process.subscribed_anew = False
-            self.cluster.checker.crashed(GROUP, PartitionSet.of(partitions))
+            self.cluster.checker.crashed(GROUP, process.name, PartitionSet.of(partitions))
 
         handle, channel = self._transport(process, wake)
         connector = process.connector = Connector(
@@ -324,7 +324,7 @@ class Launcher:
             registration=registration,
             incarnation=incarnation,
             registered=registered,
-            lost=lambda lost: cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
+            lost=lambda lost: cluster.checker.crashed(GROUP, process.name, PartitionSet.of(lost)),
             leaves=leaves,
             occurs=cluster.occurs,
             says=cluster.say,

@@ -65,7 +65,7 @@ SETTINGS_CHECK_SOON_S = 1.0
 """How long to wait before the broker is asked for its settings again, in seconds, if that failed."""
 _SETTINGS_WITHIN_S = 5.0
 """How long the first terms wait for the broker's settings, in seconds."""
-_THREADS = 50
+THREADS = 50
 """How many calls to ZooKeeper may wait for its answers at the same time: one for each partition of the groups log."""
 RESTARTED_WITHIN_S = 10.0
 """For how long a partition may not be claimable because of a planned restart of its broker, in seconds."""
@@ -231,7 +231,7 @@ class KafkaListener:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         # by default, two cores get six threads, so that the claims of many partitions wait for each other
-        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "kafka-listener"))
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "kafka-listener"))
         try:
             self._server = await self._bound()
         except OSError as error:
