@@ -111,9 +111,14 @@ _OPTIONS = {
         "A TOML file with the operators who may act in the dashboard: pause, resume, rebalance, evict, reset. Needs "
         "--http-cert-file, unless --listen-http is on 127.0.0.1. [default: the dashboard is read-only]"
     ),
-    "--http-cert-file FILE": "A PEM certificate, which turns on TLS for HTTP. [default: off]",
+    "--http-cert-file FILE": (
+        "A PEM certificate, which turns on TLS for HTTP. Commands and dashboards verify it against the system's CAs, "
+        "or those in SSL_CERT_FILE. [default: off]"
+    ),
     "--http-key-file FILE": "The PEM private key. [default: in the certificate file]",
-    "--http-client-ca-file FILE": "The PEM certificates of the CA that signs operator certificates. [default: none]",
+    "--http-client-ca-file FILE": (
+        "The PEM certificates of the CA that signs operator certificates; others need none. [default: none]"
+    ),
     "--listen-channel HOST:PORT": "Serve consumers that do not connect to ZooKeeper at this address. [default: off]",
     "--advertise-channel HOST:PORT": "The address that consumers connect to. [default: the listening address]",
     "--channel-cert-file FILE": "A PEM certificate, which turns on TLS for consumers. [default: off]",
@@ -139,12 +144,14 @@ _OPTIONS = {
         "[default: on]"
     ),
     "--managed-groups PATTERN": (
-        "With --listen-kafka: regular expressions, separated by commas. Groups of classic clients with matching names "
-        "are managed from their first member on. Must be the same on all instances. [default: none]"
+        "With --listen-kafka: a regular expression (RE2). Groups of classic clients whose whole name matches it are "
+        "managed from their first member on. Must be the same on all instances. [default: none]"
     ),
     "--kafka-certificate FILE": "A PEM certificate, which turns on TLS for Kafka clients. [default: off]",
     "--kafka-key FILE": "The PEM private key. [default: in the certificate file]",
-    "--kafka-max-connections COUNT": "The maximum number of Kafka client connections. [default: 10000]",
+    "--kafka-max-connections COUNT": (
+        "The maximum number of Kafka client connections. Each may need two open files. [default: 10000]"
+    ),
     "--kafka-max-connections-per-ip COUNT": (
         "The maximum number of connections from one address. [default: three quarters of the maximum]"
     ),
@@ -167,7 +174,7 @@ _OPTIONS = {
     ),
     "--metadata SOURCE": (
         "Where the brokers and topics are read: zookeeper, brokers, or auto (from ZooKeeper, and from the brokers once "
-        "the cluster migrates to KRaft). [default: auto]"
+        "the cluster migrates to KRaft or has no /brokers). [default: auto]"
     ),
     "--bootstrap ADDRESSES": (
         "Brokers to ask for metadata: [LISTENER=]HOST:PORT, separated by commas. Needed if the cluster was never in "

@@ -20,8 +20,8 @@ from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.mutations import MUTATIONS, TELLING, mutated
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
-TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
-BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
+TABLE = Path(__file__).with_name("planted.md")
+HEAD = "| fault | simulator | property tests | audit |\n|---|---|---|---|\n"
 
 FAULTS_UNDER = TELLING | {
     "a step with an unreadable offset is left out of its plan": frozenset({UNREADABLE, "kill", "close", "grow"}),
@@ -114,8 +114,8 @@ def run_properties(name: str) -> int:
 
 def rows(path: Path = TABLE) -> dict[str, str]:
     """Reads the row of each defect in the table."""
-    table = path.read_text().partition(BEGIN)[2].partition(END)[0]
-    return {row.split(" | ")[0].removeprefix("| "): row for row in table.strip().splitlines()[2:]}
+    table = path.read_text().partition(HEAD)[2]
+    return {row.split(" | ")[0].removeprefix("| "): row for row in table.splitlines()}
 
 
 def likely_first(name: str, seeds: int) -> list[int]:
@@ -125,17 +125,15 @@ def likely_first(name: str, seeds: int) -> list[int]:
 
 
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
-    """Writes the rows between the table's markers. Keeps the rows of other defects, and the results of other checks."""
-    before, _, rest = path.read_text().partition(BEGIN)
-    after, known = rest.partition(END)[2], rows(path)
+    """Writes the rows. Keeps the rows of other defects, and the results of other checks."""
+    before, known = path.read_text().partition(HEAD)[0], rows(path)
     for seen in found:
         cells = known.get(seen.name, "").split(" | ")
         if len(cells) == _CELLS:
             seen.properties = cells[2] if seen.properties == NOT_RUN else seen.properties
         known[seen.name] = seen.row()
-    head = "| fault | simulator | property tests | audit |\n|---|---|---|---|"
-    table = [known[name] for name in (*RULE_MUTATIONS, *MUTATIONS) if name in known]
-    path.write_text("\n".join([f"{before}{BEGIN}", head, *table, f"{END}{after}"]))
+    table = [f"{known[name]}\n" for name in (*RULE_MUTATIONS, *MUTATIONS) if name in known]
+    path.write_text("".join([before, HEAD, *table]))
 
 
 @click.command()
@@ -148,7 +146,7 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
     default=True,
     help="Also run the tests that need no server: 15 seconds per defect.",
 )
-@click.option("--write", is_flag=True, help="Write the table into docs/reliability.md.")
+@click.option("--write", is_flag=True, help="Write the table into planted.md.")
 @click.option("--pytest", "planted", default="", hidden=True)
 def main(*, seeds: int, budget: float, only: str, rules: bool, properties: bool, write: bool, planted: str) -> None:
     """Plants each defect in the code, one at a time, and shows which checks find it.
