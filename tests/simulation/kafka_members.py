@@ -15,6 +15,7 @@ from typing import Any
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.heartbeat_hold import waits_beyond_interval
+from kafka_coord.frontends.kafka.group import NOTHING_FETCHED
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, ConsumerHeartbeat
 from kafka_coord.frontends.kafka.managed.member import MemberCommit
@@ -424,7 +425,9 @@ class KafkaMember:
         self._fetching = None
         if sent.round != self._round:
             return
-        error, found = answer if isinstance(answer, tuple) else (answer.error, {})
+        error, found = answer if isinstance(answer, tuple) else (answer.error, NOTHING_FETCHED)
+        if found.damaged:
+            error = Error.UNKNOWN_SERVER_ERROR
         if error is not Error.NONE:
             self._around.occurs(f"offsets not fetched: {error.name}")
             self._again_at = self._now + _AGAIN_S
@@ -434,7 +437,7 @@ class KafkaMember:
         for one, partition in wanted.items():
             if self._target is None or one not in self._target:
                 continue
-            stored = found.get(partition)
+            stored = found.offsets.get(partition)
             offset = stored.offset if stored is not None else None
             if stored is not None and not stored.is_bare and stored != _committed(stored.offset):
                 raise ProtocolBroken(f"{partition} has the details of another offset: {stored}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.classic_groups.events import Joined, Left, Synced
 from kafka_coord.classic_groups.heartbeat_hold import LIBRDKAFKA
-from kafka_coord.frontends.kafka.group import Described, Listed
+from kafka_coord.frontends.kafka.group import NOTHING_FETCHED, Described, Fetched, Listed
 from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.frontends.kafka.managed.heartbeats import HeartbeatAnswer
 from kafka_coord.frontends.kafka.managed.topics import grouped
@@ -104,18 +104,15 @@ def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[st
     )
 
 
-Known = Mapping[tuple[str, int], CommittedOffset]
-
-
 class FetchedGroup(NamedTuple):
     """One group in an OffsetFetch. ``topics`` lists the requested topics, or is ``None`` for all topics. ``known``
-    contains the stored offsets, and ``denied`` the topics whose offsets the client is not allowed to see. If
+    are the stored offsets, and ``denied`` the topics whose offsets the client is not allowed to see. If
     ``is_repeated`` is set, the response must make the client retry the request."""
 
     group_id: str
     topics: Any
     error: Error
-    known: Known
+    known: Fetched
     denied: frozenset[str]
     is_repeated: bool = False
 
@@ -126,7 +123,9 @@ class FetchedGroup(NamedTuple):
         if self.is_repeated:
             stale = Error.STALE_MEMBER_EPOCH
             error = stale if self.error is stale else Error.UNSTABLE_OFFSET_COMMIT
-            return _offsets(self.topics, {}, of_topic, of_part, error, self.denied, CommittedOffset(_OFFSET_STORED))
+            return _offsets(
+                self.topics, NOTHING_FETCHED, of_topic, of_part, error, self.denied, CommittedOffset(_OFFSET_STORED)
+            )
         if self.error and version >= 2:
             return ()
         return _offsets(self.topics, self.known, of_topic, of_part, self.error, self.denied)
@@ -160,7 +159,7 @@ def fetched(asked: Sequence[FetchedGroup], version: int) -> Any:
 
 def _offsets(
     asked: Any,
-    known: Known,
+    found: Fetched,
     of_topic: Any,
     of_part: Any,
     error: Error,
@@ -168,12 +167,13 @@ def _offsets(
     nothing: CommittedOffset = _NOTHING,
 ) -> Sequence[Any]:
     """Builds the topics of a response. If the client requested all topics, omits those that it is not allowed to
-    see."""
+    see. An offset that cannot be read costs only its own partition."""
     requested: dict[str, list[int]] = {}
+    known = found.offsets
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}
     for topic, partitions in (
-        ((topic, (partition,)) for topic, partition in known)
+        ((topic, (partition,)) for topic, partition in (*known, *found.damaged) if topic not in denied)
         if asked is None
         else ((one.name, one.partition_indexes) for one in asked)
     ):
@@ -184,13 +184,14 @@ def _offsets(
         parts = []
         for partition in partitions:
             one = known.get((topic, partition), nothing)
+            is_damaged = (topic, partition) in found.damaged and not code
             parts.append(
                 of_part(
                     partition_index=partition,
                     committed_offset=one.offset,
                     committed_leader_epoch=one.leader_epoch,
                     metadata=one.metadata,
-                    error_code=code,
+                    error_code=Error.UNKNOWN_SERVER_ERROR if is_damaged else code,
                 )
             )
         topics.append(of_topic(name=topic, partitions=parts))

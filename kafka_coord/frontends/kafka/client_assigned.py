@@ -46,6 +46,7 @@ from kafka_coord.frontends.kafka.group import (
     ConsumerBeat,
     Described,
     DescribedMember,
+    Fetched,
     GroupError,
     KindChanged,
     Listed,
@@ -341,12 +342,12 @@ class ClientAssignedGroup:
             change = offsets_change(_plain(before), _plain(offsets))
             self._groups.record(by, "reset-offsets", self.name, change)
 
-    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
+    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Fetched:
         del member
         await self._manager.topics.learn({topic for topic, _ in self._requested(partitions)})
         refuse(await self._manager.prove(self.name))
         self._check()
-        return current_offsets(self._requested(partitions), self._manager.topics)
+        return Fetched(current_offsets(self._requested(partitions), self._manager.topics))
 
     def _requested(self, partitions: Collection[Partition] | None) -> Mapping[Partition, CommittedOffset]:
         stored = self._manager.offsets(self.name)

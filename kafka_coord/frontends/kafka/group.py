@@ -130,6 +130,15 @@ class Commit(NamedTuple):
         return self.who.generation_id >= 0 or bool(self.who.member_id)
 
 
+class Fetched(NamedTuple):
+    """Stored offsets, and the partitions whose offset cannot be read: nobody may take it for missing."""
+
+    offsets: Offsets
+    damaged: frozenset[Partition] = frozenset()
+
+
+NOTHING_FETCHED = Fetched({})
+
 _MOST_METADATA_BYTES = (1 << 15) - 1
 """The size of the longest string in an OffsetFetch response before version 6, whatever the broker's setting allows."""
 
@@ -209,7 +218,7 @@ class AnyGroup(typing.Protocol):
 
     async def commit(self, commit: Commit, by: By) -> PartitionErrors: ...
 
-    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
+    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Fetched:
         """Returns the stored offsets of the partitions, or all of them for ``None``. ``member`` is the member id and
         the epoch, if the client sent them."""
 

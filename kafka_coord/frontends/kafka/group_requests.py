@@ -35,6 +35,7 @@ from kafka_coord.frontends.kafka.group import (
     JOINS,
     JOINS_BY_BEAT,
     LOOKS,
+    NOTHING_FETCHED,
     TAKES_PART,
     AnyGroup,
     Assignments,
@@ -326,21 +327,22 @@ class GroupCoordinator:
     async def _fetched(self, call: Call, asked: Any, *, is_denied: bool) -> answers.FetchedGroup:
         name, topics, denied_topics = asked.group_id, asked.topics, call.client.access.denied_topics
         if is_denied:
-            return answers.FetchedGroup(name, topics, Error.GROUP_AUTHORIZATION_FAILED, {}, frozenset())
+            return answers.FetchedGroup(name, topics, Error.GROUP_AUTHORIZATION_FAILED, NOTHING_FETCHED, frozenset())
         wanted, hidden = None, frozenset[str]()
         if topics is not None:
             wanted = [(topic.name, number) for topic in topics for number in topic.partition_indexes]
             hidden = await denied_topics(Operation.DESCRIBE, {topic.name for topic in topics})
-        offsets, error = Offsets(), Error.NONE
+        found, error = NOTHING_FETCHED, Error.NONE
         try:
             member = asking_member(asked)
-            offsets = await self._through(name, LOOKS, lambda group: group.fetch_offsets(wanted, member))
+            found = await self._through(name, LOOKS, lambda group: group.fetch_offsets(wanted, member))
         except GroupError as refusal:
             error = refusal.error
         if topics is None:
-            hidden = await denied_topics(Operation.DESCRIBE, {topic for topic, _ in offsets})
+            named = {topic for topic, _ in (*found.offsets, *found.damaged)}
+            hidden = await denied_topics(Operation.DESCRIBE, named)
         is_repeated = topics is not None and answers.repeats_offset_fetch(call.client.software, error)
-        return answers.FetchedGroup(name, topics, error, offsets, hidden, is_repeated)
+        return answers.FetchedGroup(name, topics, error, found, hidden, is_repeated)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
         """Deletes offsets. Rejects partitions that do not exist, and topics that members subscribe to."""

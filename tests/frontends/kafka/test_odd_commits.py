@@ -11,10 +11,12 @@ from msgspec import structs
 from kafka_coord.channel.operations import decode_offset, offset_op
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue
-from kafka_coord.frontends.kafka.group import expires_at_ms, take_out_large, take_out_negative
+from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.group import Fetched, expires_at_ms, take_out_large, take_out_negative
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.grouplog.records import OffsetEntry, offset_records, read_record
 from kafka_coord.model import CommittedOffset, TopicPartition
+from kafka_coord.wire.messages import message
 
 FLIGHTS = "flights", 0
 NOW_MS, LONGEST = 1_732_060_800_000, (1 << 63) - 1
@@ -59,17 +61,39 @@ def test_metadata_that_no_response_could_carry_is_too_large_also_if_the_broker_w
     assert take_out_large({FLIGHTS: longest}, 4096) == {FLIGHTS: Error.OFFSET_METADATA_TOO_LARGE}
 
 
-def test_a_damaged_offset_is_left_out_of_all_offsets_and_refused_to_whoever_asks_for_it() -> None:
+def test_a_damaged_offset_costs_only_its_own_partition() -> None:
     found = {
         TopicPartition("flights", 0): CommittedOffset(5),
         TopicPartition("flights", 1): MalformedValue("/o", "12o"),
+        TopicPartition("flights", 2): None,
     }
     nothing: Any = None
 
-    async def fetched(*, is_lenient: bool) -> Any:
+    async def fetched() -> Any:
         token = asyncio.get_running_loop().create_future()
-        ManagedTerms._fetched(nothing, token, ChainMap(), is_lenient, found)
+        ManagedTerms._fetched(nothing, token, ChainMap(), found)
         return await token
 
-    assert asyncio.run(fetched(is_lenient=True)) == (Error.NONE, {TopicPartition("flights", 0): CommittedOffset(5)})
-    assert asyncio.run(fetched(is_lenient=False)) == (Error.COORDINATOR_LOAD_IN_PROGRESS, {})
+    error, offsets = asyncio.run(fetched())
+    assert error is Error.NONE
+    assert offsets == Fetched({FLIGHTS: CommittedOffset(5)}, frozenset({("flights", 1)}))
+    form = message("OffsetFetchRequest")
+    for version in (1, 7, 8):
+        named = (form.struct("OffsetFetchRequestTopic")(name="flights", partition_indexes=(0, 1, 2)),)
+        for asked, numbers in ((named, [0, 1, 2]), (None, [0, 1])):
+            told = answered(answers.FetchedGroup("g", asked, Error.NONE, offsets, frozenset()), version)
+            parts = [part for topic in told.topics for part in topic.partitions]
+            assert [one.partition_index for one in parts] == numbers, version
+            codes = [Error.NONE, Error.UNKNOWN_SERVER_ERROR, Error.NONE]
+            assert [one.error_code for one in parts] == codes[: len(numbers)]
+            assert [one.committed_offset for one in parts] == [5, -1, -1][: len(numbers)]
+            hidden = answered(answers.FetchedGroup("g", asked, Error.NONE, offsets, frozenset({"flights"})), version)
+            left = {part.error_code for topic in hidden.topics for part in topic.partitions}
+            assert left == (set() if asked is None else {Error.TOPIC_AUTHORIZATION_FAILED}), "nothing hidden is told"
+
+
+def answered(found: answers.FetchedGroup, version: int) -> Any:
+    """Returns what a client reads of the group in the response."""
+    form = message("OffsetFetchResponse")
+    read = form.decode(form.encode(answers.fetched([found], version), version), version, 0)
+    return read.groups[0] if version >= 8 else read

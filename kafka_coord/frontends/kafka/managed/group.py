@@ -28,6 +28,7 @@ from kafka_coord.frontends.kafka.group import (
     Commit,
     ConsumerBeat,
     Described,
+    Fetched,
     GroupError,
     Listed,
     Partition,
@@ -81,8 +82,9 @@ class ManagedGroups:
         return [Listed(name, CONSUMER, states.get(name, ""), self.type) for name in names]
 
     async def stored(self, name: str) -> tuple[Error, Offsets]:
-        """Returns all stored offsets of the group."""
-        return await self.terms.fetch(name, None, None)
+        """Returns all stored offsets of the group, and an error if any cannot be read."""
+        error, fetched = await self.terms.fetch(name, None, None)
+        return Error.UNKNOWN_SERVER_ERROR if fetched.damaged else error, fetched.offsets
 
     def registered(self, name: str, member: Member, member_id: str, by: By) -> bytes:
         """Returns the value of the registration of a client that becomes a member, including what is known about the
@@ -319,12 +321,12 @@ class ManagedGroup:
         _, stored = await self._groups.stored(self.name)
         return {TopicPartition(*where): one.offset for where, one in stored.items()}
 
-    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Offsets:
+    async def fetch_offsets(self, partitions: Collection[Partition] | None, member: tuple[str, int] | None) -> Fetched:
         wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
-        error, stored = await self._terms.fetch(self.name, wanted, member, is_lenient=wanted is None)
+        error, fetched = await self._terms.fetch(self.name, wanted, member)
         await self._prove()
         refuse(error)
-        return stored
+        return fetched
 
     async def _prove(self) -> None:
         refuse(await self._groups.manager.prove(self.name))

@@ -24,6 +24,7 @@ from kafka_coord.classic_groups.sessions import Key as SessionKey
 from kafka_coord.classic_groups.sessions import Sessions
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Caller
+from kafka_coord.frontends.kafka.group import NOTHING_FETCHED, Fetched, Partition
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.member import Answer, KafkaMember, MemberCommit, MemberCommitted, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers, consumer_name
@@ -34,7 +35,7 @@ from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Term, TermScope
 from kafka_coord.frontends.members.writes import CommittedReader
-from kafka_coord.grouplog.manager import Offsets, partition_of
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import CommittedOffset, TopicPartition
 from kafka_coord.model import Request as OperatorRequest
 from kafka_coord.zk import layout
@@ -293,31 +294,25 @@ class ManagedTerms:
         return await self._ask(group, pass_on, MemberCommitted(None, Error.COORDINATOR_LOAD_IN_PROGRESS))
 
     async def fetch(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None,
-        member: tuple[str, int] | None,
-        *,
-        is_lenient: bool = False,
-    ) -> tuple[Error, Offsets]:
+        self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
+    ) -> tuple[Error, Fetched]:
         """Returns the stored offsets of ``partitions``, or of all partitions if that is ``None``. ``member`` is the
-        member id and the epoch, if the client sent them. If ``is_lenient`` is set, offsets that cannot be decoded are
-        left out; otherwise they are an error, so that no client takes them for missing."""
+        member id and the epoch, if the client sent them."""
 
-        def pass_on(served: Served, token: asyncio.Future[tuple[Error, Offsets]]) -> None:
+        def pass_on(served: Served, token: asyncio.Future[tuple[Error, Fetched]]) -> None:
             error = Error.NONE
             if member is not None:
                 member_id, epoch = member
                 key = served.members.key_of((group, consumer_name(member_id)), member_id)
                 error = served.members.why_not(key, member_id, epoch)
             if error is not Error.NONE:
-                _resolve(token, (error, {}))
+                _resolve(token, (error, NOTHING_FETCHED))
                 return
             wanted = (lambda: self._stored(group)) if partitions is None else (lambda: list(partitions))
             known = served.members.leader_epochs(group)
-            served.committed.ask(group, wanted, partial(self._fetched, token, known, is_lenient))
+            served.committed.ask(group, wanted, partial(self._fetched, token, known))
 
-        return await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
+        return await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, NOTHING_FETCHED))
 
     async def _ask(
         self,
@@ -467,22 +462,22 @@ class ManagedTerms:
         self,
         token: asyncio.Future[Any],
         known: ChainMap[TopicPartition, CommittedOffset],
-        is_lenient: bool,
         outcome: Mapping[TopicPartition, CommittedOffset | MalformedValue | None] | StoreError | MalformedValue,
     ) -> None:
-        odd: StoreError | MalformedValue | None = None
-        stored: dict[TopicPartition, CommittedOffset] = {}
         if isinstance(outcome, (StoreError, MalformedValue)):
-            odd, is_lenient = outcome, False
-        else:
-            odd = next((one for one in outcome.values() if isinstance(one, MalformedValue)), None)
-            stored = {tp: _best(one, known.get(tp)) for tp, one in outcome.items() if isinstance(one, CommittedOffset)}
-        if odd is not None:
-            log.warning("cannot read stored offsets: %s", odd)
-        if odd is not None and not is_lenient:
-            _resolve(token, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))  # librdkafka does not retry other errors
-        else:
-            _resolve(token, (Error.NONE, stored))
+            log.warning("cannot read stored offsets: %s", outcome)
+            # librdkafka does not retry other errors
+            _resolve(token, (Error.COORDINATOR_LOAD_IN_PROGRESS, NOTHING_FETCHED))
+            return
+        stored: dict[Partition, CommittedOffset] = {}
+        damaged: set[Partition] = set()
+        for tp, one in outcome.items():
+            if isinstance(one, CommittedOffset):
+                stored[tp] = _best(one, known.get(tp))
+            elif one is not None:
+                log.warning("cannot read a stored offset: %s", one)
+                damaged.add(tp)
+        _resolve(token, (Error.NONE, Fetched(stored, frozenset(damaged))))
 
 
 def _read_offsets(
