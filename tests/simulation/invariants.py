@@ -663,6 +663,9 @@ class InvariantChecker:
 
     def sought(self, group: str, consumer: str, partition: TopicPartition, to: int) -> None:
         """Takes over that the application of the partition's owner has gone back."""
+        witness = self._named(consumer)
+        if witness is None or not self._lives(group, witness):
+            return  # it does not know its eviction yet
         key, read = (group, partition), self.frontier_of(group, partition)
         lowest, highest = self._sought.get(key, (to, read))
         self._sought[key], self._seeker[key] = (min(lowest, to), max(highest, read)), consumer
