@@ -127,7 +127,15 @@ def _separated(sections: Sequence[Section], line: Callable[[Iterable[str]], str]
             yield f"# {section.name}"
         yield line(column.key for column in section.columns)
         for row in section.rows:
-            yield line("" if row.get(c.key) in (None, "") else cell(row[c.key]) for c in section.columns)
+            yield line(_cell_of_sheet(row.get(column.key)) for column in section.columns)
+
+
+def _cell_of_sheet(value: Any) -> str:
+    from kafka_coord.model.names import no_formula
+
+    if value in (None, ""):
+        return ""
+    return cell(value) if isinstance(value, int | float) else no_formula(cell(value))
 
 
 def _csv_line(cells: Iterable[str]) -> str:

@@ -472,7 +472,7 @@ class PauseDocument(Document, frozen=True):
 
 PARTS = {
     "state": "status decided_at reason coordinator log_partition assignor member_count pending rebalance_timeout_ms "
-    "offsets_retention_ms paused requests",
+    "offsets_retention_ms lag_warning_ms paused requests",
     "members": "members",
     "offsets": "offsets lag worst_lag lag_unknown gone lag_s lag_s_by lag_note",
 }
@@ -501,6 +501,8 @@ class GroupDocument(Document, frozen=True):
     """``null`` for a client-assigned group."""
     offsets_retention_ms: int | None
     """``null`` for a client-assigned group, and if the brokers' setting applies."""
+    lag_warning_ms: int | None
+    """``null`` if the site's setting applies."""
     paused: PauseDocument | None
     requests: list[QueuedRequest]
     """The unanswered requests about the group."""
@@ -533,6 +535,7 @@ class GroupDocument(Document, frozen=True):
             pending=found.pending,
             rebalance_timeout_ms=found.settings.rebalance_timeout_ms if found.settings else None,
             offsets_retention_ms=found.settings.offsets_retention_ms if found.settings else None,
+            lag_warning_ms=found.settings.lag_warning_ms if found.settings else None,
             paused=PauseDocument.of(found.pause, found.paused_everywhere) if found.pause else None,
             requests=list(requests),
             members=list(found.members),

@@ -15,7 +15,15 @@ from msgspec import structs
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.cluster import Cluster
-from kafka_coord.groups.group import AnswerDocument, GroupDescription, GroupRow, LogRanges, OffsetRow, paused_by
+from kafka_coord.groups.group import (
+    AnswerDocument,
+    GroupDescription,
+    GroupRow,
+    LagTotal,
+    LogRanges,
+    OffsetRow,
+    paused_by,
+)
 from kafka_coord.groups.instances import AskedInstances, Presences
 from kafka_coord.groups.requests import Acting, OnProgress, settings_change
 from kafka_coord.groups.reset import OffsetChangeDocument, Resettable
@@ -228,9 +236,10 @@ class GroupVerbs(ABC):
         state = f"group {group} is {found.state}: {members}, {counted(owned, 'partition')} with an owner"
         return DryRun([state, *paused])
 
-    def dry_evict(self, group: str, consumers: Sequence[str]) -> DryRun:
-        """Raises :class:`NotFound` if any of the consumers is not a member."""
-        found = self.describe(group, None)
+    def dry_evict(self, group: str, consumers: Sequence[str], log_ranges: LogRanges) -> DryRun:
+        """Counts the records that may be read again. Raises :class:`NotFound` if any of the consumers is not a
+        member."""
+        found = self.describe(group, log_ranges)
         members = {one.consumer: one for one in found.members}
         if unknown := [one for one in consumers if one not in members]:
             raise NotFound(f"group {group!r} has no member {some(unknown, _NAMED)}; no consumer would be evicted")
@@ -238,7 +247,10 @@ class GroupVerbs(ABC):
         to = f"go to {counted(others, 'other member')}" if others else "have no owner until a consumer registers again"
         owned = ((one, members[one].owned) for one in consumers)
         effects = [f"{one} loses {counted(len(theirs), 'partition')} ({theirs or 'none'})" for one, theirs in owned]
-        return DryRun([*effects, f"the partitions {to}; what was read since the last commit is read again"])
+        lag = LagTotal.of_rows(row for row in found.offsets if row.owner in consumers)
+        most = "what was read since the last commit" if lag.lag is None else f"at most {counted(lag.lag, 'record')}"
+        besides = f" (unknown for {counted(lag.lag_unknown, 'partition')})" if lag.lag_unknown else ""
+        return DryRun([*effects, f"the partitions {to}; there, {most} will be read again{besides}"])
 
     def dry_delete(self, group: str, log_ranges: LogRanges) -> DryRun:
         """Shows the offsets that the group would lose."""

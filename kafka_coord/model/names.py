@@ -41,6 +41,15 @@ def generated(prefix: str, tail: str, length: Callable[[str], int] = len) -> str
     return prefix + tail
 
 
+_OF_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def no_formula(text: str) -> str:
+    """Returns a text for a cell of a spreadsheet, which would run one that begins like a formula: anyone may have
+    chosen the name. Such a text begins with ``'``."""
+    return f"'{text}" if text.startswith(_OF_FORMULAS) and text != "-" else text
+
+
 MAX_PATTERN_CHARS = 10_000
 MAX_PROGRAM_BYTES = 256 << 10
 """The memory limit for a compiled pattern. It allows about 14,000 instructions, so one match takes at most tens of ms.

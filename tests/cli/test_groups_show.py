@@ -128,6 +128,7 @@ def test_state_as_json(rebalancing: Tree, coord: Run) -> None:
         "pending": 1,
         "rebalance_timeout_ms": 30_000,
         "offsets_retention_ms": None,
+        "lag_warning_ms": None,
         "paused": None,
         "requests": [],
         "unreadable": [],

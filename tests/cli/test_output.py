@@ -42,6 +42,13 @@ def test_csv_quotes_what_needs_it_and_escapes_what_could_control_a_terminal() ->
     assert list(csv.reader(lines))[1] == ['a,"b"', "5"]
 
 
+def test_no_spreadsheet_runs_a_cell_that_somebody_else_has_written() -> None:
+    rows = [{"name": "=cmd|x", "lag": -5, "owned": ["+1", "-2"]}, {"name": "a=b", "lag": None, "owned": {"-t": "0"}}]
+    sections = [Section("groups", columns("name #lag owned"), rows)]
+    assert list(csv_lines(sections)) == ["name,lag,owned", "'=cmd|x,-5,\"'+1, -2\"", "a=b,,'-t[0]"]
+    assert list(tsv_lines(sections))[1:] == ["'=cmd|x\t-5\t'+1, -2", "a=b\t\t'-t[0]"]
+
+
 def test_tsv_has_a_heading_and_empty_cells_for_missing_values() -> None:
     assert list(tsv_lines([Section("members", COLUMNS, ROWS)])) == [
         "name\tlag\towned",

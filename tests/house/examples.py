@@ -34,6 +34,7 @@ GROUP = GroupDocument(
     pending=0,
     rebalance_timeout_ms=60_000,
     offsets_retention_ms=None,
+    lag_warning_ms=None,
     paused=None,
     requests=[],
     members=[],

@@ -125,7 +125,7 @@ MANAGED = GroupDescription(
     generation=12,
     reason="member c3 joined",
     decided_at_ms=NOON_MS,
-    settings=GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=5_000),
+    settings=GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=5_000, lag_warning_ms=90_000),
     pause=Pause("alice@host", "disks", NOON_MS),
     paused_everywhere=True,
     unreadable=(Unreadable("/consumers/groups/delays/offsets/flights/4", "b'x' is not an offset"),),

@@ -139,10 +139,10 @@ def evict(
     kafka-coord groups evict delays c3 --reason "stuck since noon"
     kafka-coord groups evict delays c3 c4 --wait
     """
-    with open_groups() as directory:
-        groups = directory.find(group, kind)
+    with open_cluster() as (instances, brokers):
+        groups = GroupDirectory(instances).find(group, kind)
         if dry_run:
-            _show_dry_run(output, groups.dry_evict(group, consumers))
+            _show_dry_run(output, groups.dry_evict(group, consumers, brokers.known_ranges))
             return
         answers = groups.evict(group, consumers, acting(reason, timeout_s))
         if wait:

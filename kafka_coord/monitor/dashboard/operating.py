@@ -342,7 +342,10 @@ def _evict(asked: _Asked[EvictBody]) -> _Planned:
     if not consumers:
         raise Denied(HTTPStatus.BAD_REQUEST, "name the consumers to evict")
     group = asked.group
-    dry_run = asked.groups.dry_evict(group, consumers) if asked.body.dry_run else DryRun(())
+    dry_run = DryRun(())
+    if asked.body.dry_run:
+        with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
+            dry_run = asked.groups.dry_evict(group, consumers, brokers.known_ranges)
     return _at_once(lambda groups, acting: groups.evict(group, consumers, acting), dry_run)
 
 

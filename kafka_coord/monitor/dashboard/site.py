@@ -24,6 +24,7 @@ from msgspec import json
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.group import encode
 from kafka_coord.groups.reset import write_csv
+from kafka_coord.model.names import no_formula
 from kafka_coord.monitor.dashboard.documents import ErrorDocument, SessionDocument
 from kafka_coord.monitor.dashboard.live import Live, PageEvent
 from kafka_coord.monitor.dashboard.operating import Operating
@@ -54,7 +55,6 @@ _ALWAYS: Headers = [
 ]
 
 
-_OF_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _AS_FILE: Headers = [("Content-Disposition", "attachment")]
 
 
@@ -203,8 +203,7 @@ def table_of(document: Any, name: str) -> list[dict[str, Any]] | None:
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Returns the rows as CSV. A value that is a list or an object is written as JSON. Spreadsheets run a text that
-    begins like a formula, and anyone may have named a group, so such a text begins with ``'``."""
+    """Returns the rows as CSV. A value that is a list or an object is written as JSON."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     cells = ([_cell(row.get(name)) for name in names] for row in rows)
@@ -215,9 +214,9 @@ def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def _cell(value: Any) -> str | int | float:
     if value is None:
         return ""
-    if isinstance(value, str) and value[:1] in _OF_FORMULAS:
-        return f"'{value}"
-    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if isinstance(value, str):
+        return no_formula(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     return json.encode(value).decode()
 

@@ -158,8 +158,8 @@ def test_an_eviction_says_what_it_means(world: World, served: Served) -> None:
     shown = post(served, path, body)[1]
     assert shown["effects"] == [
         "c1 loses 4 partitions (flights[0-3])",
-        "the partitions have no owner until a consumer registers again; what was read since the last commit is read"
-        " again",
+        "the partitions have no owner until a consumer registers again; there, what was read since the last commit will"
+        " be read again (unknown for 4 partitions)",
     ]
     assert post(served, path, {**body, "consumers": ["nobody"]})[0] == 404
     assert post(served, path, {"confirm": shown["confirm"]})[1]["answers"][0]["result"] == "done"

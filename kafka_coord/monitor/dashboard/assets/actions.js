@@ -214,8 +214,8 @@ const askEvict = (group, members) => askThenShow({
 });
 
 const SETTINGS = [
-  ["assignor", "Assignor", "assignor"], ["rebalance_timeout_ms", "Rebalance timeout in ms", "rebalance_timeout_ms"],
-  ["offsets_retention_ms", "Offsets are kept for, in ms", "offsets_retention_ms"], ["lag_warning_ms", "Warn when the oldest waiting record is older than, in ms"],
+  ["assignor", "Assignor"], ["rebalance_timeout_ms", "Rebalance timeout in ms"],
+  ["offsets_retention_ms", "Offsets are kept for, in ms"], ["lag_warning_ms", "Warn when the oldest waiting record is older than, in ms"],
 ];
 
 const askSettings = (group, found) => askThenShow({
@@ -223,7 +223,7 @@ const askSettings = (group, found) => askThenShow({
   path: on(group, "settings"),
   content: [
     h("p", { class: "soft" }, "An empty field changes nothing. Write default to restore the default."),
-    SETTINGS.map(([name, text, now]) => field(text, name, { placeholder: now && found[now] !== null ? `now ${found[now]}` : null })),
+    SETTINGS.map(([name, text]) => field(text, name, { placeholder: found[name] !== null ? `now ${found[name]}` : null })),
   ],
   body: (value) => Object.fromEntries(SETTINGS.map(([name]) => [name, value(name).trim()]).filter(([, given]) => given)
     .map(([name, given]) => [name, given === "default" ? null : /^\d+$/.test(given) ? Number(given) : given])),

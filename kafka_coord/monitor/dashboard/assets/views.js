@@ -333,6 +333,7 @@ export function group(name) {
           `${found.kind}, assignor ${found.assignor}`,
           found.rebalance_timeout_ms && `rebalance timeout ${duration(found.rebalance_timeout_ms)}`,
           found.offsets_retention_ms && `offsets kept for ${duration(found.offsets_retention_ms)}`,
+          found.lag_warning_ms !== null && `a warning of lag after ${duration(found.lag_warning_ms)}`,
           found.coordinator !== null && `coordinated by broker ${found.coordinator}`,
         ].filter(Boolean).join("; "))),
       ];
