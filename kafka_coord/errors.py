@@ -19,6 +19,8 @@
     │   └── Fenced                        4   another instance has taken over, so this one may no longer write
     ├── BrokerError                       5   no usable broker was found
     ├── RequestRefused                    6   the current state forbids the request; nothing was changed
+    │   ├── TreeRefused                   6   there is no coordination tree that this process may serve
+    │   └── TreeUnfinished                6   a command is still making the coordination tree
     ├── NotFound                          7   no such group, consumer, topic or coordinator
     ├── Timeout                           8   the awaited event did not happen in time
     ├── DevClusterError                   9   the local ZooKeeper or Kafka could not be started
@@ -142,6 +144,14 @@ class RequestRefused(KafkaCoordError):
     """The current state does not allow the request. Nothing was changed."""
 
     exit_code = 6
+
+
+class TreeRefused(RequestRefused):
+    """There is no coordination tree that this process may serve: it is missing, another one, or superseded."""
+
+
+class TreeUnfinished(RequestRefused):
+    """A command is still making the coordination tree, so nobody serves it yet."""
 
 
 class NotFound(KafkaCoordError):

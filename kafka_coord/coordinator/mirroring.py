@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from msgspec import structs
+
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.mirror import (
     Mirror,
@@ -18,13 +20,13 @@ from kafka_coord.coordinator.mirror import (
     read_retired,
 )
 from kafka_coord.coordinator.tolerant_reads import read_each
-from kafka_coord.errors import BrokerError, Fenced, KafkaCoordError, MalformedValue, MultiFailed
+from kafka_coord.errors import BrokerError, Fenced, KafkaCoordError, MalformedValue, MultiFailed, StoreError
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration, broker_number
 from kafka_coord.zk.layout import Root
-from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source, read_cluster_record
+from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source, change_op, read_cluster_record
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,6 @@ FEW_TOPICS = 500
 """Up to this many topics, all of them are asked for each time."""
 OLD_S = 30.0
 """How old the mirror may become before that is recorded, in seconds."""
-_FILLING = "the mirror is being filled"
 
 Address = tuple[str, int]
 
@@ -125,7 +126,9 @@ class MetadataMirror:
     def step(self) -> None:
         """Asks once, and writes what has changed. Raises :class:`Fenced` once another instance is elected."""
         record = read_cluster_record(self._store)
-        if record is not None and record.source is Source.BROKERS:
+        if record is None:
+            raise StoreError(f"{layout.CLUSTER} is gone", layout.CLUSTER)
+        if record.source is Source.BROKERS:
             self._keep()
             return
         self._mirror = None
@@ -133,7 +136,7 @@ class MetadataMirror:
         if why:
             self._change(record, why)
 
-    def _sign(self, record: ClusterRecord | None) -> str:
+    def _sign(self, record: ClusterRecord) -> str:
         """Returns why the brokers are to be asked from now on, or "" if they are not."""
         if self._options.setting == "zookeeper":
             return ""
@@ -143,7 +146,7 @@ class MetadataMirror:
         phase = Migration.of(controller, migration)
         if phase is Migration.RUNNING:
             return "a KRaft controller is active"
-        if record is not None and record.by != _FILLING:
+        if record.by:
             return ""  # an operator went back, so only an active KRaft controller leads here again
         if self._options.setting == "brokers":
             return "serve.metadata is brokers"
@@ -151,7 +154,7 @@ class MetadataMirror:
             return f"{layout.MIGRATION} exists"
         return "Kafka has no znodes here" if kafka is None and self._options.bootstrap else ""
 
-    def _change(self, record: ClusterRecord | None, why: str) -> None:
+    def _change(self, record: ClusterRecord, why: str) -> None:
         """Fills the mirror, then makes everybody read it."""
         mirror = self._read_mirror()
         own = self._read_kafkas_own()
@@ -176,11 +179,9 @@ class MetadataMirror:
         self._mirror = mirror
         self._write(mirror)
         since = round(self._store.clock.time() * 1000)
-        tree, kafka = (record.tree, record.kafka) if record is not None else (None, None)
-        data = ClusterRecord(Source.BROKERS, since, why, tree, kafka or answer.cluster_id).to_bytes()
-        exists = self._store.exists(layout.CLUSTER)
-        op: Op = Create(layout.CLUSTER, data) if exists is None else SetData(layout.CLUSTER, data, exists.version)
-        self._executor.write([(op,)])
+        kafka = record.kafka or answer.cluster_id
+        changed = {"source": Source.BROKERS, "since_ms": since, "by": why, "kafka": kafka}
+        self._executor.write([(change_op(self._store, lambda before: structs.replace(before, **changed)),)])
         log.warning(
             "the metadata comes from the brokers from now on topics=%d brokers=%d: %s",
             *(len(mirror.topics), len(mirror.brokers), why),
@@ -328,9 +329,6 @@ class MetadataMirror:
         if not units:
             mirror.is_changed = False
             return
-        if self._store.exists(layout.CLUSTER) is None:  # the mirror is filled before anybody reads it
-            record = ClusterRecord(Source.ZOOKEEPER, round(self._store.clock.time() * 1000), _FILLING)
-            self._executor.write([(Create(layout.CLUSTER, record.to_bytes()),)])
         try:
             self._executor.write(units)
         except MultiFailed:
@@ -360,10 +358,8 @@ def no_way_back(store: Store) -> str:
 
 def way_back_op(store: Store, by: str) -> Op:
     """Returns the write after which everybody reads Kafka's own znodes. Only the elected coordinator writes it."""
-    record = read_cluster_record(store)
-    tree, kafka = (record.tree, record.kafka) if record is not None else (None, None)
-    since = round(store.clock.time() * 1000)
-    return SetData(layout.CLUSTER, ClusterRecord(Source.ZOOKEEPER, since, by or "an operator", tree, kafka).to_bytes())
+    changed = {"source": Source.ZOOKEEPER, "since_ms": round(store.clock.time() * 1000), "by": by or "an operator"}
+    return change_op(store, lambda before: structs.replace(before, **changed))
 
 
 def _value(data: bytes) -> fields.Json:

@@ -17,11 +17,12 @@ from kafka_coord.coordinator.listeners import SessionExpirationListener
 from kafka_coord.coordinator.mirroring import MetadataOptions, no_way_back, way_back_op
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.start_offsets import EndLister
-from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, StoreUnavailable
+from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, StoreUnavailable, TreeUnfinished
 from kafka_coord.model import Process, RequestType
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
 from kafka_coord.zk.instance import InstanceRegistration, Successor, name_op
+from kafka_coord.zk.root import OwnTree
 from kafka_coord.zk.store import Op, SessionState, Store
 
 log = logging.getLogger(__name__)
@@ -50,11 +51,14 @@ class CoordinatorService:
         observer: RebalanceObserver | None = None,
         lister: EndLister | None = None,
         metadata: MetadataOptions | None = None,
+        tree: OwnTree | None = None,
     ) -> None:
+        """``tree`` is the tree to serve. By default, one is made if there is none."""
         self._observer = observer
         self._metadata = metadata
         self._lister = lister
         self._store = store
+        self._tree = tree or OwnTree(store)
         self._broker_id = broker_id
         self._options = options or CoordinatorOptions()
         self._assignors = assignors if assignors is not None else load_assignors()
@@ -141,6 +145,7 @@ class CoordinatorService:
             return
         self._register()
         self._election.step()
+        self._tree.check(self._election.tree_seen)
         if self.coordinator is not None and not self._election.still_leads():
             if self._election.is_mine():
                 self._say(
@@ -167,7 +172,7 @@ class CoordinatorService:
         except StoreUnavailable as error:
             self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
             return self._options.retry_backoff_ms / 1000
-        except NodeExists as error:
+        except (NodeExists, TreeUnfinished) as error:
             self._say(f"waiting. I am {self._broker_id}: {error}")
         except StoreError as error:
             self._complain(f"cannot coordinate. I am {self._broker_id}: {error}")
@@ -188,6 +193,7 @@ class CoordinatorService:
 
     def _register(self) -> None:
         if not self.registered or not self._instance.is_registered():
+            self._tree.join()
             for path in layout.PERSISTENT_ROOTS:
                 self._store.ensure_path(path)
             self._instance.register()

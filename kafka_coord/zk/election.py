@@ -78,6 +78,8 @@ class ZkElection:
         self._seen: Node | None = None
         self._epoch_seen: Node | None = None
         """The stored epoch, as last read."""
+        self.tree_seen: Node | None = None
+        """The tree's record, as last read."""
         self._named: Successor | None = None
         """The named successor, as last read."""
         self._vacant_since: float | None = None
@@ -111,15 +113,16 @@ class ZkElection:
         """Reads and watches in one request, to avoid a round trip that would delay the election. If something changes
         between the read and the watch, the watch fires immediately."""
         paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
-        reads = [GetData(path) for path in (*paths, layout.SUCCESSOR)]
+        reads = [GetData(path) for path in (*paths, layout.CLUSTER, layout.SUCCESSOR)]
         try:
-            coordinator, epoch, named = self._store.arm((), paths, self._on_event, reads).answers
+            coordinator, epoch, tree, named = self._store.arm((), paths, self._on_event, reads).answers
         except NoAuth as error:
             if error.path != layout.SUCCESSOR:
                 raise
             self._complain("successor", f"cannot name a successor: {error}; see kafka-coord acl check")
-            coordinator, epoch = self._store.arm((), paths, self._on_event, reads[:2]).answers
+            coordinator, epoch, tree = self._store.arm((), paths, self._on_event, reads[:-1]).answers
             named = None
+        self.tree_seen = tree if isinstance(tree, Node) else None
         self._named = Successor.read(named)
         self._epoch_seen = epoch if isinstance(epoch, Node) else None
         self._epoch_is_new = coordinator is None

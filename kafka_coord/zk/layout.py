@@ -13,6 +13,7 @@ BROKER_TOPICS = "/brokers/topics"
 """The brokers and topics, for every reader: the store reads them below the :class:`Root` that ``CLUSTER`` names."""
 CONTROLLER = "/controller"
 MIGRATION = "/migration"
+KAFKA_ID = "/cluster/id"
 
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"

@@ -314,11 +314,11 @@ def start_new(scribe: Written, offset: int) -> None:
 
 def mirrored(scribe: Written, topic_id: str) -> None:
     """Makes everybody read the topics in a mirror that holds ``flights``."""
-    record = ClusterRecord(Source.ZOOKEEPER, 1)
+    record = ClusterRecord("t1", 1, Source.ZOOKEEPER, 1)
     for path, value in ((layout.CLUSTER, record.to_bytes()), (layout.MIRRORED_TOPICS, b"")):
         scribe.somebody.create(path, value)
     scribe.somebody.create(f"{layout.MIRRORED_TOPICS}/{TOPIC}", MirroredTopic(topic_id, {0: (1,)}).to_bytes())
-    scribe.somebody.set(layout.CLUSTER, ClusterRecord(Source.BROKERS, 1).to_bytes())
+    scribe.somebody.set(layout.CLUSTER, ClusterRecord("t1", 1, Source.BROKERS, 1).to_bytes())
 
 
 @pytest.mark.parametrize("in_the_mirror", [False, True])

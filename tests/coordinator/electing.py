@@ -9,12 +9,13 @@ from kafka_coord.coordinator.mirroring import Asker, MetadataMirror, MetadataOpt
 from kafka_coord.model import TopicInfo
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import decode_topic
-from kafka_coord.zk.root import Source, read_cluster_record
+from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record
 from kafka_coord.zk.store import Check
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.store import SimulatedStore, connected_store
 
 A = TypeVar("A", bound=Asker)
+TREE = ClusterRecord("t1", 1, Source.ZOOKEEPER, 1)
 BOOTSTRAP = {"": [("one", 9092)]}
 
 
@@ -27,6 +28,7 @@ class Elected(Generic[A]):
         self.store = store or connected_store(clock=self.clock)
         if store is None:
             self.store.ensure_path(layout.COORDINATOR_EPOCH)
+            self.store.create(layout.CLUSTER, TREE.to_bytes())
         self.options = MetadataOptions(lambda: answers, setting, BOOTSTRAP, led="log")
         self.begin()
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.coordinator.mirroring import OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
@@ -15,13 +16,13 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
-from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record, read_mirror_trouble
+from kafka_coord.zk.root import Source, read_cluster_record, read_mirror_trouble
 from kafka_coord.zk.store import Store
-from tests.coordinator.electing import Elected
+from tests.coordinator.electing import TREE, Elected
 from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
 from tests.simulation.store import connected_store
 
-MIRRORED = ClusterRecord(Source.BROKERS, 1, "a test")
+MIRRORED = structs.replace(TREE, source=Source.BROKERS, by="a test")
 
 
 class Answers:
@@ -73,7 +74,7 @@ def test_without_a_sign_kafkas_own_znodes_are_read() -> None:
     elected = Elected(Answers(whole(topic("a", 1))))
     kafkas_own(elected.store)
     elected.step(3)
-    assert elected.source() is None
+    assert elected.source() is Source.ZOOKEEPER
     assert elected.answers.asked_at == []
 
 
@@ -98,11 +99,11 @@ def test_a_change_of_source_changes_no_topic_and_keeps_every_listener() -> None:
     ("controller", "setting", "expected"),
     [
         ('{"version":2,"kraftControllerEpoch":3}', "auto", Source.BROKERS),
-        ('{"version":2,"kraftControllerEpoch":3}', "zookeeper", None),
+        ('{"version":2,"kraftControllerEpoch":3}', "zookeeper", Source.ZOOKEEPER),
         ('{"version":2,"kraftControllerEpoch":-1}', "brokers", Source.BROKERS),
     ],
 )
-def test_signs_and_setting_decide(controller: str, setting: str, expected: Source | None) -> None:
+def test_signs_and_setting_decide(controller: str, setting: str, expected: Source) -> None:
     elected = Elected(Answers(whole(topic("a", 1))), setting)
     kafkas_own(elected.store, controller=controller)
     elected.step()
@@ -121,7 +122,7 @@ def test_an_operators_way_back_holds_until_a_kraft_controller_is_active() -> Non
     elected = Elected(Answers(whole(topic("a", 1))))
     kafkas_own(elected.store)
     elected.store.create(layout.MIGRATION)
-    elected.store.create(layout.CLUSTER, ClusterRecord(Source.ZOOKEEPER, 1, "an operator").to_bytes())
+    elected.store.set(layout.CLUSTER, structs.replace(TREE, by="an operator").to_bytes())
     elected.step(3)
     assert elected.source() is Source.ZOOKEEPER
     elected.store.set(layout.CONTROLLER, b'{"version":2,"kraftControllerEpoch":3}')
@@ -133,14 +134,13 @@ def test_brokers_without_topic_ids_are_refused(caplog: pytest.LogCaptureFixture)
     elected = Elected(Answers(replace(whole(), has_ids=False)), "brokers")
     kafkas_own(elected.store)
     elected.step()
-    assert elected.source() is None
+    assert elected.source() is Source.ZOOKEEPER
     assert "older than Kafka 2.8" in caplog.text
 
 
 def test_a_fill_that_was_cut_off_is_continued() -> None:
     elected = Elected(Answers(None), "brokers")
     kafkas_own(elected.store)
-    elected.store.create(layout.CLUSTER, ClusterRecord(Source.ZOOKEEPER, 1, "the mirror is being filled").to_bytes())
     with pytest.raises(BrokerError):
         elected.step()
     elected.answers.listing_now = whole(topic("a", 1))
@@ -253,7 +253,7 @@ def test_an_operator_leads_everybody_back_with_one_request() -> None:
     asked = Request(RequestType.METADATA, by="alice@host")
     service.turn()
     assert answer().result == "refused"
-    store.create(layout.CLUSTER, MIRRORED.to_bytes())
+    store.set(layout.CLUSTER, structs.replace(read_cluster_record(store), source=Source.BROKERS).to_bytes())
     answered = answer()
     assert (answered.result, answered.message) == ("done", "brokers and topics are read from Kafka's own znodes")
     record = read_cluster_record(store)

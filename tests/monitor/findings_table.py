@@ -239,7 +239,7 @@ def elections(count: int, age_ms: int = 1_000) -> Checked:
 
 ONE = Broker(1, (PLAIN, SECURE))
 LIVE = registered(of(live=(ONE,), unreadable=()))
-MIRRORED = ClusterRecord(Source.BROKERS, NOW_MS, "a KRaft controller is active")
+MIRRORED = ClusterRecord("t1", 1, Source.BROKERS, NOW_MS, "a KRaft controller is active")
 BROKERS = [
     Case("/brokers/ids does not exist", registered(None), LIVE),
     Case(

@@ -28,6 +28,7 @@ from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.model import Member, PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import ClusterRecord, OwnTree, Source
 from kafka_coord.zk.store import SessionState
 from tests.frontends.machine import invariants  # noqa: F401  every term checks them
 from tests.simulation.applications import SimulatedFetchers
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
 SESSION_MS = 4_000
 
 _assignors = cache(load_assignors)
+
+
+TREE = ClusterRecord("simulated", 1, Source.ZOOKEEPER, 0)
+
+
+TREE = ClusterRecord("simulated", 1, Source.ZOOKEEPER, 0)
 
 
 class Launcher:
@@ -77,6 +84,7 @@ class Launcher:
             self.cluster.options,
             _assignors(),
             lister=self.cluster.log.listed,
+            tree=OwnTree(process.store, lambda _store: TREE),
         )
 
         def body() -> None:
