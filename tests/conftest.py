@@ -130,6 +130,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run also the tests marked long (ADR 37)")
+    parser.addoption("--rewrite", action="store_true", help="write what happens into the stories (tests/stories.py)")
 
 
 @pytest.hookimpl(tryfirst=True)

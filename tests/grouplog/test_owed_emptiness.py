@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Leave, Stored, StoreGroup
+from kafka_coord.classic_groups.events import Stored, StoreGroup
 from kafka_coord.classic_groups.machine import Group, GroupLimits
-from kafka_coord.classic_groups.metadata import GroupMetadata
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata
 from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
 from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
 from kafka_coord.model import CommittedOffset
@@ -78,13 +78,13 @@ def after_the_last_member_has_left(does: Does, refused: int) -> tuple[list[str],
         state.serve(0.0)
         played.group = state.add(GROUP)
         played.group._limits.initial_rebalance_delay_s = 0.0
-        played.holds_stores = True
-        played.join(fresh="m1", protocols="range")
-        played.sync("m1", {"m1": b"all"})
+        played.log_says = None
+        played.joins("m1")
+        played.syncs("m1", m1="all")
         await write(played.stores.pop(), played, manager)
         await manager.store_offsets(GROUP, {WHERE: CommittedOffset(5, -1, "", 0)})
         term.refuses = refused
-        played.do(Leave(950, (("m1", None),)))
+        played.leave("m1")
         emptied = played.stores.pop()
         if refused:
             await write(emptied, played, manager)
@@ -131,13 +131,13 @@ def test_a_group_that_is_being_deleted_is_not_written_again() -> None:
 
 
 def test_emptiness_that_was_refused_during_a_deletion_is_written_later() -> None:
-    played = Played().stable("m1")
-    played.holds_stores = True
-    played.do(Leave(950, (("m1", None),)))
-    state, played.group.metadata.state = played.state, type(played.state).DEAD
-    played.do(Stored(played.stores[-1], Error.COORDINATOR_NOT_AVAILABLE))
-    played.pass_time(5)
+    played = Played()
+    for command in ("stable m1", "log waits", "leave m1"):
+        played.does(command)
+    state, played.group.metadata.state = played.group.metadata.state, ClassicState.DEAD
+    played.stored("2", "COORDINATOR_NOT_AVAILABLE")
+    played.wait("5")
     assert len(played.stores) == 2
     played.group.metadata.state = state
-    played.pass_time(0)
+    played.wait("0.1")
     assert len(played.stores) == 3
