@@ -26,6 +26,7 @@ from kafka_coord.groups.group import (
 )
 from kafka_coord.groups.requests import ask, await_successor, read_requests, withdraw
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
+from kafka_coord.zk.root import read_mirror_trouble
 
 _INSTANCES = columns("#broker_id=BROKER elected broker_up ready host #pid release #up endpoints waiting_for")
 _ELECTIONS = columns("#epoch #broker_id=BROKER host elected ended why")
@@ -121,6 +122,35 @@ def metadata(source: str, reason: str, timeout_s: float, output: Format) -> None
     """
     request = Request(RequestType.METADATA, reason=reason, by=who(), change=f"from {source}")
     with open_store() as store:
+        answer = AnswerDocument.of(ask(store, request, timeout_s, note))
+    show_answers(output, [answer])
+
+
+@coordinator.command("let-go", short_help="Remove topics that the mirror of the metadata holds back.")
+@click.option("--execute", is_flag=True, help="Remove the topics from the mirror.")
+@reason_option
+@asking_options
+def let_go(execute: bool, reason: str, timeout_s: float, output: Format) -> None:
+    """Remove the topics that seem to be gone and that the mirror holds back, because they are more than half of all.
+
+    Consumers then lose their partitions of these topics. Topics that a broker knows stay. Without --execute, only shows
+    the topics.
+
+    \b
+    kafka-coord coordinator let-go
+    kafka-coord coordinator let-go --execute --reason "the test topics were deleted"
+    """
+    with open_store() as store:
+        trouble = read_mirror_trouble(store)
+        held = trouble.held if trouble is not None else ()
+        if not execute or trouble is None or not held:
+            show(output, list(held), [Section("topics", columns("topic"), [{"topic": one} for one in held])])
+            note(
+                f"nothing was changed; --execute lets {counted(len(held), 'topic')} go" if held else "none is held back"
+            )
+            return
+        change = f"{counted(len(held), 'topic')}: {', '.join(held)}"
+        request = Request(RequestType.LET_GO, reason=reason, by=who(), change=change, unchanged_since=trouble.zxid)
         answer = AnswerDocument.of(ask(store, request, timeout_s, note))
     show_answers(output, [answer])
 

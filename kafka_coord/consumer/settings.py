@@ -97,6 +97,7 @@ class MemberSettings:
             host=socket.gethostname(),
             client=f"kafka-coord-python/{__version__} pid={os.getpid()}",
             timestamp=str(int(store.clock.time() * 1000)),
+            follows_root=True,
         )
         return fields.dump(member.to_json())
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.decision_writer import ActiveLeadership
-from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.execute import Executor, TermThread
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.history import ClusterHistoryWriter
 from kafka_coord.coordinator.image import known_in, reads_of_registrations, reads_of_settled, settled_in
@@ -96,6 +96,14 @@ class ConsumerCoordinator:
         """``None`` if the metadata is only read from Kafka's own znodes."""
         if metadata is not None:
             self.mirror = MetadataMirror(store, self._executor, metadata, self.registry.topics_by_name)
+        self.threads = tuple(
+            thread
+            for thread in (
+                TermThread("first-ends", self.first_ends.step) if lister is not None else None,
+                self.mirror.thread if self.mirror is not None else None,
+            )
+            if thread is not None
+        )
         self._brokers = BrokerChangeListener(store)
         self._partitions = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._brokers.racks)
         self._asked = RequestListener(self.requests, self.queue)
@@ -189,9 +197,8 @@ class ConsumerCoordinator:
     def close(self) -> None:
         """Removes the listeners, stops the handler, and clears all state."""
         self.handler.closed = True
-        self.first_ends.close()
-        if self.mirror is not None:
-            self.mirror.close()
+        for thread in self.threads:
+            thread.close()
         self._watches.close()
         self.queue.close()
         self.registry.clear()

@@ -1,10 +1,11 @@
 """Executes plans: translates their steps into units of ZooKeeper operations, and writes the units in order, each as a
-multi that first checks the epoch."""
+multi that first checks the epoch. And runs what waits for brokers, during one period of leadership."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -25,7 +26,7 @@ from kafka_coord.coordinator.steps import (
     WriteOffsets,
 )
 from kafka_coord.coordinator.tolerant_reads import tree_below
-from kafka_coord.errors import MultiFailed, NotEmpty
+from kafka_coord.errors import Fenced, MultiFailed, NotEmpty
 from kafka_coord.model import (
     NO_OFFSET,
     Command,
@@ -113,6 +114,53 @@ class Executor:
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
         """Writes units unchanged and returns their results. Raises the same errors as :meth:`write_prepared`."""
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
+
+
+EVERY_S = 1.0
+"""How long a :class:`TermThread` waits after an unexpected error, in seconds."""
+
+
+class TermThread:
+    """Repeats ``step`` on a thread of its own during one period of leadership: what waits for brokers must not delay
+    anything else.
+
+    ``step`` returns how many seconds to wait until the next step, unless :meth:`wake` is called before. It may raise
+    :class:`Fenced` once another instance is elected. ``on_end`` is called once after the last step.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], on_end: Callable[[], None] = lambda: None) -> None:
+        self._step, self._on_end = step, on_end
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._awake = threading.Event()
+        self.closed = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Makes the next step begin now. Any thread may call this method."""
+        self._awake.set()
+
+    def close(self) -> None:
+        """Begins no further step. Does not wait for the current one."""
+        self.closed = True
+        self._awake.set()
+        if self._thread.ident is None:
+            self._on_end()
+
+    def _run(self) -> None:
+        while not self.closed:
+            self._awake.clear()
+            pause_s = EVERY_S
+            try:
+                pause_s = self._step()
+            except Fenced:
+                break
+            except Exception:
+                log.exception("%s failed (this is a bug); trying again", self._thread.name)
+            if not self.closed:
+                self._awake.wait(pause_s)
+        self._on_end()
 
 
 def _new_commands(units: Units, results: Sequence[Sequence[object]]) -> NewCommands:

@@ -14,7 +14,7 @@ For one id the number of partitions never falls, and an id that was replaced or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -170,8 +170,8 @@ class Mirror:
         self.brokers = dict(brokers or {})
         self.hidden: set[str] = set()
         """The topics of the mirror that the last answers do not show."""
-        self.held = ""
-        """Why topics that seem to be gone stay."""
+        self.held: tuple[str, ...] = ()
+        """The topics that seem to be gone and stay, because too many would go at once."""
         self.heard_at: float | None = None
         """When a broker last told all topics."""
         self.is_changed = True
@@ -185,6 +185,10 @@ class Mirror:
         """Topics that have the name of another in the mirror, and when they were last seen."""
         self._unnamed_since: dict[int, float] = {}
         self._named_at: dict[int, float] = {}
+        self._heard_on: dict[str, float] = {}
+        """When a broker last answered on each listener."""
+        self._listeners: tuple[str, ...] = ()
+        self._encoded: dict[str, tuple[MirroredTopic, dict[str, bytes]]] = {}
 
     # --- answers in --------------------------------------------------------------------------------------------------
 
@@ -223,10 +227,20 @@ class Mirror:
                 self.brokers[broker_id] = after
                 self.is_changed = True
             self._unnamed_since.pop(broker_id, None)
-            self._named_at[broker_id] = now
+            self._named_at[broker_id] = self._heard_on[listener] = now
         for broker_id in self.brokers.keys() - answer.brokers.keys():
             if not answer.listener or answer.listener in self.brokers[broker_id].endpoints:
                 self._unnamed_since.setdefault(broker_id, now)
+
+    def copy_live(self, registered: Mapping[int, MirroredBroker]) -> None:
+        """Copies the endpoints of brokers registered in ZooKeeper, for the listeners that nobody is asked on."""
+        for broker_id, broker in registered.items():
+            known = self.brokers.get(broker_id, MirroredBroker({}, broker.rack))
+            asked = {name: one for name, one in known.endpoints.items() if name in self._heard_on}
+            after = replace(known, endpoints={**broker.endpoints, **asked})
+            if after != known:
+                self.brokers[broker_id] = after
+                self.is_changed = True
 
     def _listener_at(self, named: NamedBroker, broker_id: int) -> str:
         """Returns the name of the listener with this address, which the protocol names if nothing else does."""
@@ -294,22 +308,28 @@ class Mirror:
 
     # --- time passes -------------------------------------------------------------------------------------------------
 
-    def settle(self, now: float) -> None:
-        """Lets go of what is gone, after the answers of one round."""
+    def settle(self, now: float, let_go: Collection[str] = ()) -> None:
+        """Lets go of what is gone, after the answers of one round. Nothing holds back the topics in ``let_go``."""
         topics = self.topics.items() if self._doubts else ()
         going = {name for name, one in topics if self._is_gone(name, one.topic_id, now)}
-        self.held = ""
         removed = {name for name in going if name not in self._others}
-        if len(removed) >= MANY and 2 * len(removed) > len(self.topics):
-            self.held = (
-                f"{len(removed)} of {len(self.topics)} topics seem to be gone at once, so all of them stay:"
-                f" {', '.join(sorted(removed)[:3])}, …"
-            )
-            going -= removed
-        for name in going:
+        is_too_much = len(removed) >= MANY and 2 * len(removed) > len(self.topics)
+        self.held = tuple(sorted(removed.difference(let_go))) if is_too_much else ()
+        for name in going.difference(self.held):
             self._retire(name, now)
         self._others = {name: one for name, one in self._others.items() if now - one[1] <= FRESH_S}
         self._settle_brokers(now)
+        listeners = tuple(sorted(name for name, at in self._heard_on.items() if now - at <= AWAY_AFTER_S))
+        self.is_changed = self.is_changed or listeners != self._listeners
+        self._listeners = listeners
+
+    def why_held(self) -> str:
+        if not self.held:
+            return ""
+        return (
+            f"{len(self.held)} of {len(self.topics)} topics seem to be gone at once, so all of them stay:"
+            f" {', '.join(self.held[:3])}, …"
+        )
 
     def _is_gone(self, name: str, topic_id: str, now: float) -> bool:
         doubt = self._doubts.get(topic_id)
@@ -351,19 +371,28 @@ class Mirror:
 
     def znodes(self) -> dict[str, bytes]:
         """Returns everything that the mirror consists of."""
-        found = {layout.MIRRORED_BROKERS: b"", layout.MIRRORED_TOPICS: self._retired_bytes()}
+        listeners = fields.dump({"version": 1, "listeners": list(self._listeners)})
+        found = {layout.CHANGED: b"", layout.MIRRORED_BROKERS: listeners, layout.MIRRORED_TOPICS: self._retired_bytes()}
         for broker_id, broker in self.brokers.items():
             found[f"{layout.MIRRORED_BROKERS}/{broker_id}"] = broker.to_bytes()
-        for name, topic in self.topics.items():
-            path = f"{layout.MIRRORED_TOPICS}/{name}"
-            found[path] = topic.to_bytes()
-            if topic.leaders:
-                found[f"{path}/partitions"] = b""
-            for partition, (leader, epoch) in topic.leaders.items():
-                found[f"{path}/partitions/{partition}"] = b""
-                state = {"version": 1, "leader": leader, "leader_epoch": epoch}
-                found[f"{path}/partitions/{partition}/state"] = fields.dump(state)
+        self._encoded = {name: self._encoded_topic(name, topic) for name, topic in self.topics.items()}
+        for _, of_topic in self._encoded.values():
+            found.update(of_topic)
         return found
+
+    def _encoded_topic(self, name: str, topic: MirroredTopic) -> tuple[MirroredTopic, dict[str, bytes]]:
+        known = self._encoded.get(name)
+        if known is not None and known[0] is topic:
+            return known
+        path = f"{layout.MIRRORED_TOPICS}/{name}"
+        found = {path: topic.to_bytes()}
+        if topic.leaders:
+            found[f"{path}/partitions"] = b""
+        for partition, (leader, epoch) in topic.leaders.items():
+            found[f"{path}/partitions/{partition}"] = b""
+            state = {"version": 1, "leader": leader, "leader_epoch": epoch}
+            found[f"{path}/partitions/{partition}/state"] = fields.dump(state)
+        return topic, found
 
     def _retired_bytes(self) -> bytes:
         return fields.dump({"version": 1, "retired": list(self.retired)}) if self.retired else b""
@@ -372,17 +401,20 @@ class Mirror:
 def changes(written: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Sequence[Op]]:
     """Returns the writes that make ``written`` into ``wanted``: one unit for each broker and topic, which take effect
     completely or not at all, and before them one for the parents. A topic with another id gets a new znode."""
-    remade = {path for path in wanted if path in written and _is_another(written[path], wanted[path])}
+    differ = {path for path in written.keys() | wanted.keys() if written.get(path) != wanted.get(path)}
+    remade = {path for path in differ & written.keys() & wanted.keys() if _is_another(written[path], wanted[path])}
+    if remade:  # what is below such a topic goes with it, although it may be the same
+        differ |= {path for path in written.keys() | wanted.keys() if _unit(path) in remade}
     units: dict[str, list[Op]] = {}
-    for path in sorted(written, reverse=True):
-        if path not in wanted or _unit(path) in remade:
+    for path in sorted(differ, reverse=True):
+        if path in written and (path not in wanted or _unit(path) in remade):
             units.setdefault(_unit(path), []).append(Delete(path))
-    for path in sorted(wanted):
-        if path not in written or _unit(path) in remade:
+    for path in sorted(differ):
+        if path in wanted and (path not in written or _unit(path) in remade):
             units.setdefault(_unit(path), []).append(Create(path, wanted[path]))
-        elif written[path] != wanted[path]:
+        elif path in wanted:
             units.setdefault(_unit(path), []).append(SetData(path, wanted[path]))
-    parents = (layout.MIRRORED_BROKERS, layout.MIRRORED_TOPICS)
+    parents = (layout.CHANGED, layout.MIRRORED_BROKERS, layout.MIRRORED_TOPICS)
     return [units[one] for one in sorted(units, key=lambda unit: (unit not in parents, unit))]
 
 

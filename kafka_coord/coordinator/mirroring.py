@@ -4,14 +4,14 @@ metadata is read from it (ADR 56). It judges the signs of a migration: no other 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from msgspec import structs
 
-from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.execute import EVERY_S, Executor, TermThread
 from kafka_coord.coordinator.mirror import (
     Mirror,
     MirroredBroker,
@@ -20,24 +20,39 @@ from kafka_coord.coordinator.mirror import (
     read_retired,
 )
 from kafka_coord.coordinator.tolerant_reads import read_each
-from kafka_coord.errors import BrokerError, Fenced, KafkaCoordError, MalformedValue, MultiFailed, StoreError
+from kafka_coord.errors import (
+    BrokerError,
+    Fenced,
+    KafkaCoordError,
+    MalformedValue,
+    MultiFailed,
+    RequestRefused,
+    StoreError,
+    StoreUnavailable,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import Migration, broker_number
+from kafka_coord.zk.brokers import Migration, broker_number, numbers
 from kafka_coord.zk.layout import Root
-from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source, change_op, read_cluster_record
+from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source, change_op, read_cluster_record, read_mirror_trouble
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
+from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 1.0
 ALL_EVERY_S = 5.0
-"""How often subscribed topics and all topics are asked for, in seconds."""
+"""How often all topics are asked for, and subscribed topics every :data:`EVERY_S`, in seconds."""
+LOOKS_AFTER_S = (0.02, 0.05, 0.1, 0.3)
+"""After a signal that topics have changed, when to look again, in seconds: a broker may hear of it late."""
+_RESTS = 9
+"""How many times as long as a look took the next one waits at least, up to :data:`EVERY_S`: signals must not take more
+than a tenth of a core."""
 FEW_TOPICS = 500
 """Up to this many topics, all of them are asked for each time."""
 OLD_S = 30.0
 """How old the mirror may become before that is recorded, in seconds."""
+_KAFKAS_ROOT = "/brokers"
 
 Address = tuple[str, int]
 
@@ -83,19 +98,24 @@ class MetadataMirror:
         self._asker: Asker | None = None
         self._mirror: Mirror | None = None
         self._written: dict[str, bytes] = {}
-        self._asked_all_at = float("-inf")
+        self._asked_all_at = self._copied_at = self._not_before = float("-inf")
         self._began_at = store.clock.monotonic()
         self._complaint = ""
         self._troubled_at: float | None = None
-        self._told = ""
-        """The trouble that ``/consumers/cluster/trouble`` holds."""
-        self._closed = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="metadata-mirror", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed.set()
+        self._told: MirrorTrouble | None = None
+        """What ``/consumers/cluster/trouble`` holds."""
+        self._seen: dict[str, Node | None] = {}
+        self._settings: frozenset[str] = frozenset()
+        """``serve.metadata`` of all running instances, if this one has set it."""
+        self._hurry: tuple[float, ...] = ()
+        """When to look again after a signal, unless the looks before have found a change."""
+        self._let_go: frozenset[str] = frozenset()
+        self.thread = TermThread("metadata-mirror", self.turn, self._end)
+        self._watches = Watches(store, self.thread.wake)
+        for path in (layout.CLUSTER, layout.CONTROLLER, layout.MIGRATION, _KAFKAS_ROOT, layout.CHANGED):
+            self._watches.data(path, partial(self._see, path))
+        if options.setting != "auto":
+            self._watches.children(layout.COORDINATORS, self._on_instances)
 
     def age_s(self) -> float | None:
         """Returns how long ago the brokers last told all topics, or ``None`` if the metadata is Kafka's own. Safe to
@@ -105,54 +125,85 @@ class MetadataMirror:
             return None
         return self._store.clock.monotonic() - (self._began_at if mirror.heard_at is None else mirror.heard_at)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self.step()
-            except Fenced:
-                break
-            except KafkaCoordError as error:
-                self._complain(str(error))
-                self._mirror = None  # what was written is uncertain, so read it again
-            except Exception:
-                log.exception("could not mirror the metadata (this is a bug); trying again")
-                self._mirror = None
-            self._closed.wait(EVERY_S)
+    def let_go(self, held: MirrorTrouble) -> None:
+        """Lets the topics go that are held, unless a broker knows them again. Safe to call from any thread."""
+        self._let_go = frozenset(held.held)
+        self.thread.wake()
+
+    def turn(self) -> float:
+        """Like :meth:`step`, but complains of failures."""
+        try:
+            return self.step()
+        except Fenced:
+            raise
+        except KafkaCoordError as error:
+            self._complain(str(error))
+            self._mirror = None  # what was written is uncertain, so read it again
+            return EVERY_S
+        except Exception:
+            self._mirror = None
+            raise
+
+    def _end(self) -> None:
+        self._watches.close()
         if self._asker is not None:
             self._asker.close()
 
-    # --- one round ---------------------------------------------------------------------------------------------------
+    # --- what ZooKeeper says -----------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Asks once, and writes what has changed. Raises :class:`Fenced` once another instance is elected."""
-        record = read_cluster_record(self._store)
-        if record is None:
+    def _see(self, path: str, node: Node | None) -> None:
+        if path == layout.CHANGED and path in self._seen and node is not None:
+            self._hurry = LOOKS_AFTER_S
+        self._seen[path] = node
+
+    def _on_instances(self, names: tuple[str, ...] | None) -> None:
+        nodes = self._store.read_many([GetData(layout.instance(number)) for number in numbers(names)])
+        found = (_value(node.data).get("metadata", "auto") for node in nodes if isinstance(node, Node))
+        self._settings = frozenset(map(str, found))
+
+    def step(self) -> float:
+        """Asks once, and writes what has changed. Returns how many seconds to wait until the next step. Raises
+        :class:`Fenced` once another instance is elected."""
+        self._watches.step()
+        if not self._watches.told_all():
+            raise StoreUnavailable("could not read where the metadata comes from", layout.CLUSTER)
+        began = self._store.clock.monotonic()
+        if began < self._not_before:
+            return self._not_before - began
+        node = self._seen[layout.CLUSTER]
+        if node is None:
             raise StoreError(f"{layout.CLUSTER} is gone", layout.CLUSTER)
+        record = ClusterRecord.from_znode(node.data)
         if record.source is Source.BROKERS:
-            self._keep()
-            return
+            pause_s = self._keep()
+            now = self._store.clock.monotonic()
+            self._not_before = now + min(_RESTS * (now - began), EVERY_S)
+            return pause_s
         self._mirror = None
         why = self._sign(record)
         if why:
             self._change(record, why)
+        return EVERY_S
 
     def _sign(self, record: ClusterRecord) -> str:
         """Returns why the brokers are to be asked from now on, or "" if they are not."""
-        if self._options.setting == "zookeeper":
+        setting = self._options.setting
+        if self._settings - {setting}:
+            setting = "auto"  # the instances do not agree, which is a finding of doctor's
+        if setting == "zookeeper":
             return ""
-        controller, migration, kafka = self._store.read_many(
-            [GetData(layout.CONTROLLER), GetData(layout.MIGRATION), GetData("/brokers")]
-        )
-        phase = Migration.of(controller, migration)
+        phase = Migration.of(self._seen[layout.CONTROLLER], self._seen[layout.MIGRATION])
         if phase is Migration.RUNNING:
             return "a KRaft controller is active"
         if record.by:
             return ""  # an operator went back, so only an active KRaft controller leads here again
-        if self._options.setting == "brokers":
+        if setting == "brokers":
             return "serve.metadata is brokers"
         if phase is Migration.PREPARED:
             return f"{layout.MIGRATION} exists"
-        return "Kafka has no znodes here" if kafka is None and self._options.bootstrap else ""
+        return "Kafka has no znodes here" if self._seen[_KAFKAS_ROOT] is None and self._options.bootstrap else ""
+
+    # --- one round ---------------------------------------------------------------------------------------------------
 
     def _change(self, record: ClusterRecord, why: str) -> None:
         """Fills the mirror, then makes everybody read it."""
@@ -165,9 +216,7 @@ class MetadataMirror:
                 " topic made anew could not be told from the old one"
             )
             return
-        for broker_id, broker in own.brokers.items():
-            there = mirror.brokers.get(broker_id, broker)
-            mirror.brokers[broker_id] = replace(there, endpoints={**broker.endpoints, **there.endpoints})
+        mirror.copy_live(own.brokers)
         now = self._store.clock.monotonic()
         mirror.hear(answer, now)
         for name, topic in own.topics.items():
@@ -188,27 +237,36 @@ class MetadataMirror:
             extra={"event": "metadata_source"},
         )
 
-    def _keep(self) -> None:
+    def _keep(self) -> float:
+        """Returns how many seconds to wait until the next round."""
         mirror = self._mirror
         if mirror is None:
             mirror = self._mirror = self._read_mirror()
-        now = self._store.clock.monotonic()
+        hurry, self._hurry = self._hurry, ()
+        is_due = self._store.clock.monotonic() - self._asked_all_at >= ALL_EVERY_S
         try:
-            if now - self._asked_all_at >= ALL_EVERY_S or len(mirror.topics) <= FEW_TOPICS:
+            if is_due or hurry or len(mirror.topics) <= FEW_TOPICS:
                 answer = self._ask_all(mirror, ())
             else:
                 answer = self._ask(mirror, (), "", self._subscribed())
         except BrokerError as error:
             self._tell_trouble(mirror, f"no broker tells its metadata: {error}")
-            return
+            return EVERY_S
         mirror.hear(answer, self._store.clock.monotonic())
         wanted = mirror.to_ask()
         if wanted:
             for one in self._asking().by_id(wanted, mirror.witnesses(), answer):
                 mirror.hear(one, self._store.clock.monotonic())
-        mirror.settle(self._store.clock.monotonic())
-        self._write(mirror)
-        self._tell_trouble(mirror, mirror.held or self._hidden(mirror))
+        let_go = self._let_go
+        mirror.settle(self._store.clock.monotonic(), let_go)
+        if self._let_go is let_go and not mirror.held:
+            self._let_go = frozenset()
+        changed = self._write(mirror)
+        self._tell_trouble(mirror, mirror.why_held() or self._hidden(mirror))
+        if not hurry or changed:
+            return EVERY_S
+        self._hurry = hurry[1:]
+        return hurry[0]
 
     @staticmethod
     def _hidden(mirror: Mirror) -> str:
@@ -222,17 +280,22 @@ class MetadataMirror:
         now = self._store.clock.monotonic()
         self._troubled_at = (now if self._troubled_at is None else self._troubled_at) if trouble else None
         lasts_s = now - (self._troubled_at or now)
-        if bool(trouble) == bool(self._told) or (trouble and not mirror.held and lasts_s < OLD_S):
+        told = self._told
+        is_told = told is not None and told.held == mirror.held if trouble else told is None
+        if is_told:
+            return
+        if trouble and not mirror.held and lasts_s < OLD_S:
             return
         path = layout.MIRROR_TROUBLE
-        value = MirrorTrouble(trouble, round((self._store.clock.time() - lasts_s) * 1000)).to_bytes()
+        value = MirrorTrouble(trouble, round((self._store.clock.time() - lasts_s) * 1000), mirror.held)
         exists = self._store.exists(path) is not None
         if trouble:
-            self._executor.write([(SetData(path, value) if exists else Create(path, value),)])
+            op = SetData(path, value.to_bytes()) if exists else Create(path, value.to_bytes())
+            self._executor.write([(op,)])
             self._complain(trouble)
         elif exists:
             self._executor.write([(Delete(path),)])
-        self._told = trouble
+        self._told = value if trouble else None
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -244,7 +307,10 @@ class MetadataMirror:
     def _ask_all(self, mirror: Mirror, own: Sequence[MirroredBroker]) -> BrokerAnswer:
         """Asks for all topics, and at the other listeners for the brokers' addresses there."""
         answer = self._ask(mirror, own, "", None)
-        self._asked_all_at = self._store.clock.monotonic()
+        self._asked_all_at = now = self._store.clock.monotonic()
+        if now - self._copied_at >= ALL_EVERY_S:
+            self._copied_at = now
+            mirror.copy_live(self._read_live())
         for listener in (self._options.bootstrap or {}).keys() - {"", answer.listener}:
             try:
                 mirror.hear(self._ask(mirror, own, listener, ()), self._store.clock.monotonic())
@@ -267,18 +333,11 @@ class MetadataMirror:
 
     def _read_mirror(self) -> Mirror:
         """Reads what an earlier term has written."""
-        self._written = {}
-        parent, brokers, topics = self._store.read_many(
-            [
-                GetData(layout.MIRRORED_TOPICS),
-                GetChildren(layout.MIRRORED_BROKERS),
-                GetChildren(layout.MIRRORED_TOPICS),
-            ]
-        )
-        if isinstance(brokers, tuple):
-            self._written[layout.MIRRORED_BROKERS] = b""
-        if isinstance(parent, Node):
-            self._written[layout.MIRRORED_TOPICS] = parent.data
+        single = (layout.MIRRORED_TOPICS, layout.MIRRORED_BROKERS, layout.CHANGED)
+        parent, *_ = found = self._store.read_many([GetData(path) for path in single])
+        brokers, topics = self._store.read_many([GetChildren(path) for path in Root.MIRROR.value])
+        self._written = {path: node.data for path, node in zip(single, found, strict=True) if isinstance(node, Node)}
+        self._told = read_mirror_trouble(self._store)
         led = self._options.led
         partitions = f"{layout.MIRRORED_TOPICS}/{led}/partitions"
         (numbers,) = self._store.read_many([GetChildren(partitions)]) if led else (None,)
@@ -308,27 +367,34 @@ class MetadataMirror:
 
     def _read_kafkas_own(self) -> Mirror:
         """Reads Kafka's own znodes."""
-        ids, topics = (layout.kafkas_own(path) for path in Root.KAFKA.value)
-        listed = self._store.read_many([GetChildren(ids), GetChildren(topics)])
-        names = [one if isinstance(one, tuple) else () for one in listed]
-        paths = [f"{parent}/{name}" for parent, some in zip((ids, topics), names, strict=True) for name in some]
-        nodes = read_each(self._store, [GetData(path) for path in paths])
-        found = {path: node for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)}
-        data = {path: node.data for path, node in found.items()}
-        czxids = {path.rpartition("/")[2]: node.stat.czxid for path, node in found.items() if path.startswith(topics)}
-        own = _topics(data, topics)
+        topics = layout.kafkas_own(layout.BROKER_TOPICS)
+        found = self._read_below(topics)
+        own = _topics({path: node.data for path, node in found.items()}, topics)
         return Mirror(
-            {name: replace(one, czxid=one.czxid or czxids[name]) for name, one in own.items()}, _brokers(data, ids)
+            {name: replace(one, czxid=one.czxid or found[f"{topics}/{name}"].stat.czxid) for name, one in own.items()},
+            self._read_live(),
         )
 
-    def _write(self, mirror: Mirror) -> None:
+    def _read_live(self) -> dict[int, MirroredBroker]:
+        """Reads the brokers that are registered in ZooKeeper, which none in KRaft mode is."""
+        ids = layout.kafkas_own(layout.BROKER_IDS)
+        return _brokers({path: node.data for path, node in self._read_below(ids).items()}, ids)
+
+    def _read_below(self, parent: str) -> dict[str, Node]:
+        (names,) = self._store.read_many([GetChildren(parent)])
+        paths = [f"{parent}/{name}" for name in (names if isinstance(names, tuple) else ())]
+        nodes = read_each(self._store, [GetData(path) for path in paths])
+        return {path: node for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)}
+
+    def _write(self, mirror: Mirror) -> bool:
+        """Writes what has changed. Returns whether a topic has."""
         if not mirror.is_changed:
-            return
+            return False
         wanted = mirror.znodes()
         units = changes(self._written, wanted)
         if not units:
             mirror.is_changed = False
-            return
+            return False
         try:
             self._executor.write(units)
         except MultiFailed:
@@ -336,6 +402,7 @@ class MetadataMirror:
             raise
         self._written, mirror.is_changed = wanted, False
         log.info("mirrored the brokers' metadata changes=%d topics=%d", len(units), len(mirror.topics))
+        return any(op.path.startswith(layout.MIRRORED_TOPICS) for op in units[-1])
 
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:
@@ -354,6 +421,17 @@ def no_way_back(store: Store) -> str:
     if record is None or record.source is Source.ZOOKEEPER:
         return "brokers and topics are read from Kafka's own znodes already"
     return ""
+
+
+def read_held(store: Store, unchanged_since: int) -> MirrorTrouble:
+    """Returns what the mirror holds back, if it is still what it was at the zxid ``unchanged_since``. Raises
+    :class:`RequestRefused`."""
+    trouble = read_mirror_trouble(store)
+    if trouble is None or not trouble.held:
+        raise RequestRefused("the mirror holds no topic back")
+    if trouble.zxid != unchanged_since:
+        raise RequestRefused(f"the mirror holds others back now: {', '.join(trouble.held[:3])}, …")
+    return trouble
 
 
 def way_back_op(store: Store, by: str) -> Op:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
@@ -14,11 +15,19 @@ from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.handler import RebalanceObserver, RebalanceRequestHandler
 from kafka_coord.coordinator.history import action_of
 from kafka_coord.coordinator.listeners import SessionExpirationListener
-from kafka_coord.coordinator.mirroring import MetadataOptions, no_way_back, way_back_op
+from kafka_coord.coordinator.mirroring import MetadataOptions, no_way_back, read_held, way_back_op
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.start_offsets import EndLister
-from kafka_coord.errors import Fenced, KafkaCoordError, NodeExists, StoreError, StoreUnavailable, TreeUnfinished
-from kafka_coord.model import Process, RequestType
+from kafka_coord.errors import (
+    Fenced,
+    KafkaCoordError,
+    NodeExists,
+    RequestRefused,
+    StoreError,
+    StoreUnavailable,
+    TreeUnfinished,
+)
+from kafka_coord.model import Process, Request, RequestType
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
 from kafka_coord.zk.instance import InstanceRegistration, Successor, name_op
@@ -31,6 +40,10 @@ IDLE_WAIT_S = 1.0
 HANDLER_WAIT_S = 0.5
 _NEW_OBJECTS = 50_000
 _YOUNG_COLLECTIONS = 20
+
+
+def _nothing() -> None:
+    return
 
 
 class CoordinatorService:
@@ -71,7 +84,8 @@ class CoordinatorService:
         self._finished = threading.Event()
         self._failure: KafkaCoordError | None = None
         self._election = ZkElection(store, broker_id, endpoints or {}, self.awake.set)
-        self._instance = InstanceRegistration(store, broker_id, endpoints or {}, self.awake.set, process)
+        setting = metadata.setting if metadata is not None else "auto"
+        self._instance = InstanceRegistration(store, broker_id, endpoints or {}, self.awake.set, process, setting)
         self._sessions = SessionExpirationListener(self.awake.set)
         self._unsubscribe = store.on_session(self._sessions.on_session)
         self._stand_again_at = 0.0
@@ -232,9 +246,8 @@ class CoordinatorService:
         self.coordinator = coordinator
         if self._thread is not None:
             self._start_handler(coordinator.handler)
-            coordinator.first_ends.start()
-            if coordinator.mirror is not None:
-                coordinator.mirror.start()
+            for thread in coordinator.threads:
+                thread.start()
 
     def _step_down(self, why: str) -> None:
         """Drops the leadership and its state. A later turn stands for election again."""
@@ -256,47 +269,62 @@ class CoordinatorService:
         self._election.forget()
 
     def _answer_requests(self) -> None:
-        """Answers requests to resign, to read Kafka's own znodes again, and to record an action that does not concern a
-        managed group."""
+        """Answers requests to resign, to read Kafka's own znodes again, to let topics go from the mirror, and to record
+        an action that does not concern a managed group."""
         coordinator = self.coordinator
         if coordinator is None:
             return
         for request in coordinator.requests.of_no_group():
-            resigns, successor = request.type is RequestType.RESIGN, request.successor
-            problem = self._cannot_follow(successor) if resigns and successor is not None else ""
-            if request.type is RequestType.METADATA:
-                problem = no_way_back(self._store)
-            if problem:
-                coordinator.answer(request, "refused", problem)
+            try:
+                message, also, then = self._effect_of(request, coordinator)
+            except RequestRefused as refusal:
+                coordinator.answer(request, "refused", str(refusal))
                 continue
-            message, naming = "recorded", list[Op]()
-            if resigns:
-                message = f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
-            if resigns and successor is not None:
-                message += f" and named broker {successor} as its successor"
-                naming = [name_op(self._store, Successor(successor, coordinator.leadership.epoch))]
-            if request.type is RequestType.METADATA:
-                message = "brokers and topics are read from Kafka's own znodes"
-                naming = [way_back_op(self._store, request.by)]
-            if not coordinator.answer(request, "done", message, naming):
+            if not coordinator.answer(request, "done", message, also):
                 continue
+            then()
             action = action_of(request, int(self._store.clock.time() * 1000))
             if action is not None:
                 log.info("%s", action.sentence, extra=action.logged)
                 coordinator.record(action)
-            if resigns:
+            if request.type is RequestType.RESIGN:
                 self._resign(f"an operator asked for it: {action.sentence}" if action else "an operator asked for it")
                 return
 
-    def _cannot_follow(self, successor: int) -> str:
-        """Returns why the instance beside broker ``successor`` cannot become the successor, or an empty string if it
-        can."""
+    def _effect_of(
+        self, request: Request, coordinator: ConsumerCoordinator
+    ) -> tuple[str, Sequence[Op], Callable[[], None]]:
+        """Returns the answer, what to write with it, and what to do after that. Raises :class:`RequestRefused`."""
+        also, then = list[Op](), _nothing
+        message = "recorded"
+        if request.type is RequestType.RESIGN:
+            message = f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
+            if request.successor is not None:
+                self._check_can_follow(request.successor)
+                message += f" and named broker {request.successor} as its successor"
+                also = [name_op(self._store, Successor(request.successor, coordinator.leadership.epoch))]
+        elif request.type is RequestType.METADATA:
+            if problem := no_way_back(self._store):
+                raise RequestRefused(problem)
+            message, also = (
+                "brokers and topics are read from Kafka's own znodes",
+                [way_back_op(self._store, request.by)],
+            )
+        elif request.type is RequestType.LET_GO:
+            held = read_held(self._store, request.unchanged_since)
+            if coordinator.mirror is None:
+                raise RequestRefused("this instance keeps no mirror")
+            message = f"{counted(len(held.held), 'topic')} may go, unless a broker knows them again"
+            then = partial(coordinator.mirror.let_go, held)
+        return message, also, then
+
+    def _check_can_follow(self, successor: int) -> None:
+        """Raises :class:`RequestRefused` if the instance beside broker ``successor`` cannot become the successor."""
         if successor == self._broker_id:
-            return f"the instance beside broker {successor} is already the coordinator"
+            raise RequestRefused(f"the instance beside broker {successor} is already the coordinator")
         if self._store.exists(layout.instance(successor)) is None:
             running = ", ".join(self._store.children(layout.COORDINATORS))
-            return f"no instance is running beside broker {successor}; running instances: {running}"
-        return ""
+            raise RequestRefused(f"no instance is running beside broker {successor}; running instances: {running}")
 
     def _resign(self, why: str) -> None:
         coordinator = self.coordinator

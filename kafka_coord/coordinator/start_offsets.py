@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -334,36 +333,19 @@ class FirstEnds:
         self._awaited = awaited
         self._lister = lister
         self._complaint = ""
-        self._closed = threading.Event()
 
-    def start(self) -> None:
-        """Calls :meth:`step` every second on a thread of its own, because listing waits for the brokers."""
-        if self._lister is not None:
-            threading.Thread(target=self._run, name="first-ends", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def _run(self) -> None:
-        while not self._closed.wait(EVERY_S):
-            try:
-                self.step()
-            except Fenced:
-                return
-            except Exception:
-                log.exception("could not list awaited ends (this is a bug); trying again")
-
-    def step(self) -> None:
-        """Lists the awaited ends and stores those that it finds. Raises :class:`Fenced` once another instance is
-        elected."""
+    def step(self) -> float:
+        """Lists the awaited ends and stores those that it finds. Returns how many seconds to wait until the next step.
+        Raises :class:`Fenced` once another instance is elected."""
         awaited = dict(self._awaited)
-        if not awaited or self._lister is None:
-            return
+        if awaited and self._lister is not None:
+            self._list(awaited, self._lister)
+        return EVERY_S
+
+    def _list(self, awaited: Mapping[str, Sequence[TopicPartition]], lister: EndLister) -> None:
         try:
-            ends = self._lister(PartitionSet.of({tp for partitions in awaited.values() for tp in partitions}))
+            ends = lister(PartitionSet.of({tp for partitions in awaited.values() for tp in partitions}))
             for group, partitions in awaited.items():
-                if self._closed.is_set():
-                    return
                 self._store_ends(group, partitions, ends)
         except Fenced:
             raise

@@ -154,6 +154,8 @@ class Member(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
       version of its library; otherwise ``None``.
     - ``rebalance_timeout_ms``: how long the member may take to give up partitions. For acknowledging a start, the
       longer of this and the group's limit applies. 0 means the group's limit.
+    - ``follows_root``: whether a consumer with a ZooKeeper session follows ``/consumers/cluster``, or does not look up
+      brokers and topics in ZooKeeper.
     """
 
     consumer: str
@@ -173,6 +175,7 @@ class Member(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
     protocol: str | None = None
     software: str | None = None
     rebalance_timeout_ms: Count = 0
+    follows_root: bool = False
     of_znode: ClassVar[tuple[str, ...]] = ("consumer", "incarnation")
 
     def to_json(self) -> dict[str, Any]:

@@ -65,6 +65,9 @@ class RequestType(StrEnum):
     """Resign, with ``successor`` as the next coordinator. Refused if that instance is not running."""
     METADATA = "metadata"
     """Read brokers and topics from Kafka's own znodes again. Refused while those are not kept up to date."""
+    LET_GO = "let-go"
+    """Remove from the mirror the topics that it holds back. Refused if it holds back others than those of
+    ``unchanged_since``."""
     LOOK = "look"
     """Make a pass over the group now, because a pause or the settings have changed. Record ``action`` if it is set.
     Without a group, only record ``action`` in the cluster history."""
@@ -81,7 +84,7 @@ class RequestType(StrEnum):
     carries this out, rather than the elected coordinator."""
 
 
-GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN, RequestType.METADATA}
+GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN, RequestType.METADATA, RequestType.LET_GO}
 
 
 class GroupKind(StrEnum):
@@ -112,7 +115,8 @@ class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", 
     successor: Count | None = None
     """The broker id of the next coordinator, or ``None`` for any instance."""
     unchanged_since: Number = 0
-    """The request is refused if the offsets have changed since this zxid; 0 means no condition."""
+    """The request is refused if the offsets, or the topics that the mirror holds back, have changed since this zxid; 0
+    means no condition."""
     result: str = ""
     message: str = ""
     action: str = ""
@@ -167,9 +171,10 @@ class CoordinatorInfo(JsonObject, frozen=True, omit_defaults=True, tag_field="ve
     """An instance: the elected one, as stored in ``/consumers/coordinator``, or any running one, as stored (without an
     epoch) in ``coordinators/<id>``.
 
-    Only ``coordinators/<id>`` carries ``process``, ``ready`` and ``waiting_for``. ``endpoints`` maps a name ("channel",
-    "kafka", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms since 1970, as a string. ``waiting_for``
-    says what a rolling restart must wait for before it restarts the next instance; it is empty if there is nothing.
+    Only ``coordinators/<id>`` carries ``process``, ``ready``, ``waiting_for`` and ``metadata`` (``serve.metadata``).
+    ``endpoints`` maps a name ("channel", "kafka", "http", or "https" with TLS) to ``host:port``. ``timestamp`` is ms
+    since 1970, as a string. ``waiting_for`` says what a rolling restart must wait for before it restarts the next
+    instance; it is empty if there is nothing.
     """
 
     broker_id: Number = field(name="brokerid")
@@ -179,6 +184,7 @@ class CoordinatorInfo(JsonObject, frozen=True, omit_defaults=True, tag_field="ve
     process: Process | None = None
     ready: bool = True
     waiting_for: str = ""
+    metadata: str = "auto"
 
     @property
     def http_url(self) -> str | None:

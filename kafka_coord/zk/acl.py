@@ -191,6 +191,7 @@ RULES = (
     AclRule("/consumers/retention", "r", ""),
     AclRule("/consumers/heard", "r", ""),
     AclRule("/consumers/cluster", "r", "", why="only the elected coordinator says where the metadata is"),
+    AclRule("/consumers/cluster/changed", "r", ""),
     AclRule("/consumers/cluster/trouble", "r", ""),
     AclRule("/consumers/cluster/brokers", "r", ""),
     AclRule("/consumers/cluster/brokers/<broker>", "r", ""),

@@ -51,7 +51,9 @@ class InstanceRegistration:
         endpoints: Mapping[str, str],
         wake: Callable[[], None],
         process: Process | None = None,
+        metadata: str = "auto",
     ) -> None:
+        self._metadata = metadata
         self._store = store
         self._broker_id = broker_id
         self._endpoints = dict(endpoints)
@@ -180,7 +182,7 @@ class InstanceRegistration:
         self._said = said = self._telling
         endpoints = {name: address for name, address in self._endpoints.items() if name not in said.withdrawn}
         info = CoordinatorInfo(
-            self._broker_id, 0, now_ms, endpoints, self._process, ready=said.ready, waiting_for=said.waiting_for
+            *(self._broker_id, 0, now_ms, endpoints, self._process, said.ready, said.waiting_for), self._metadata
         )
         value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
         return dump(value)

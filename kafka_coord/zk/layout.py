@@ -32,6 +32,7 @@ CLUSTER = "/consumers/cluster"
 MIRRORED_BROKERS = "/consumers/cluster/brokers"
 MIRRORED_TOPICS = "/consumers/cluster/topics"
 MIRROR_TROUBLE = "/consumers/cluster/trouble"
+CHANGED = "/consumers/cluster/changed"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """The znodes that every instance creates if they are missing, before it stands for election."""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -87,11 +88,16 @@ class ClusterRecord(JsonObject, frozen=True, omit_defaults=True, tag_field="vers
         return fields.dump(self.to_json())
 
 
-class MirrorTrouble(JsonObject, frozen=True, tag_field="version", tag=1):
-    """What the elected coordinator says is wrong with the mirror. ``since_ms`` is when the mirror was last complete."""
+class MirrorTrouble(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
+    """What the elected coordinator says is wrong with the mirror. ``since_ms`` is when the mirror was last complete.
+    ``held`` are the topics that seem to be gone and stay, until an operator lets them go; ``zxid`` is when this was
+    written."""
 
     reason: str
     since_ms: Number
+    held: tuple[str, ...] = ()
+    zxid: Number = 0
+    of_znode: ClassVar[tuple[str, ...]] = ("zxid",)
 
     def to_bytes(self) -> bytes:
         return fields.dump(self.to_json())
@@ -245,9 +251,30 @@ def read_mirror_trouble(store: Store) -> MirrorTrouble | None:
     if not isinstance(node, Node):
         return None
     try:
-        return MirrorTrouble.from_json(fields.load(node.data, layout.MIRROR_TROUBLE), layout.MIRROR_TROUBLE)
+        value, where = fields.load(node.data, layout.MIRROR_TROUBLE), layout.MIRROR_TROUBLE
+        return MirrorTrouble.from_json(value, where, zxid=node.stat.mzxid)
     except MalformedValue as error:
         return MirrorTrouble(str(error), node.stat.mtime_ms)
+
+
+def read_asked_listeners(store: Store) -> tuple[str, ...] | None:
+    """Returns the names of the listeners on which the brokers answer the elected instance, or ``None`` if there is no
+    mirror. Raises :class:`StoreError`."""
+    (node,) = store.read_many([GetData(layout.MIRRORED_BROKERS)])
+    if not isinstance(node, Node):
+        return None
+    try:
+        found = fields.load_object(node.data, layout.MIRRORED_BROKERS).get("listeners")
+    except MalformedValue:
+        found = None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def tell_changed(store: Store) -> None:
+    """Makes the elected instance ask the brokers for their topics now. Does nothing if there is no mirror. Raises
+    :class:`StoreError`."""
+    with suppress(NoNode):
+        store.set(layout.CHANGED, b"")
 
 
 class RootFollower:

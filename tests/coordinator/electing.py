@@ -39,11 +39,18 @@ class Elected(Generic[A]):
         self.mirror = MetadataMirror(self.store, executor, self.options)
 
     def step(self, seconds: int = 1) -> None:
+        """Raises what the mirror raises."""
         for _ in range(seconds):
-            self.mirror.step()
-            while self.store.has_notification():
-                self.store.deliver()
-            self.clock.now += 1.0
+            self.deliver()
+            try:
+                self.mirror.step()
+            finally:
+                self.deliver()
+                self.clock.now += 1.0
+
+    def deliver(self) -> None:
+        while self.store.has_notification():
+            self.store.deliver()
 
     def source(self) -> Source | None:
         record = read_cluster_record(self.store)

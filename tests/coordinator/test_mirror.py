@@ -100,7 +100,7 @@ def test_more_than_half_of_many_topics_do_not_go_at_once() -> None:
     ids = [number + 100 for number in range(12)]
     rounds(mirror, whole(topic("b", 9)), unknown(1, *ids), unknown(2, *ids), seconds=100)
     assert len(mirror.topics) == 13
-    assert "12 of 13 topics seem to be gone at once" in mirror.held
+    assert "12 of 13 topics seem to be gone at once" in mirror.why_held()
 
 
 def test_a_topic_made_anew_replaces_the_old_one_at_once_if_every_broker_says_so() -> None:

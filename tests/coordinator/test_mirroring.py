@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from kafka_coord.coordinator.mirroring import OLD_S, no_way_back, way_back_op
+from kafka_coord.coordinator.mirroring import EVERY_S, LOOKS_AFTER_S, OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import BrokerError, Fenced
 from kafka_coord.model import Request, RequestType
@@ -16,11 +16,19 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
-from kafka_coord.zk.root import Source, read_cluster_record, read_mirror_trouble
+from kafka_coord.zk.instance import InstanceRegistration
+from kafka_coord.zk.root import (
+    Source,
+    read_asked_listeners,
+    read_cluster_record,
+    read_mirror_trouble,
+    tell_changed,
+)
 from kafka_coord.zk.store import Store
 from tests.coordinator.electing import TREE, Elected
 from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
-from tests.simulation.store import connected_store
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.store import SimulatedStore, connected_store
 
 MIRRORED = structs.replace(TREE, source=Source.BROKERS, by="a test")
 
@@ -237,26 +245,163 @@ def test_the_way_back_is_refused_while_kafkas_znodes_are_not_kept_up_to_date() -
     assert elected.store.get(layout.broker_topic("a")).stat.czxid == elected.decoded("a").czxid
 
 
+def answer(service: CoordinatorService, store: SimulatedStore, asked: Request) -> Request:
+    """Asks the elected coordinator, and returns what it answers."""
+    path = store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+    for _ in range(4):
+        service.turn()
+        while store.has_notification():
+            store.deliver()
+    return Request.from_json(fields.load(store.get(path).data, path), path)
+
+
 def test_an_operator_leads_everybody_back_with_one_request() -> None:
     store = connected_store()
     kafkas_own(store)
     service = CoordinatorService(store, 1, metadata=Elected(Answers(whole(topic("a", 1)))).options)
-
-    def answer() -> Request:
-        path = store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
-        for _ in range(4):
-            service.turn()
-            while store.has_notification():
-                store.deliver()
-        return Request.from_json(fields.load(store.get(path).data, path), path)
-
     asked = Request(RequestType.METADATA, by="alice@host")
     service.turn()
-    assert answer().result == "refused"
+    assert answer(service, store, asked).result == "refused"
     store.set(layout.CLUSTER, structs.replace(read_cluster_record(store), source=Source.BROKERS).to_bytes())
-    answered = answer()
+    answered = answer(service, store, asked)
     assert (answered.result, answered.message) == ("done", "brokers and topics are read from Kafka's own znodes")
     record = read_cluster_record(store)
     assert record is not None
     assert (record.source, record.by) == (Source.ZOOKEEPER, "alice@host")
     service.stop()
+
+
+def test_the_brokers_are_asked_at_once_when_a_request_has_changed_topics() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    tell_changed(elected.store)  # there is no mirror yet
+    elected.step(3)
+    elected.answers.listing_now = whole(topic("a", 1, 2))
+    assert elected.mirror.turn() == EVERY_S
+    assert elected.decoded("a").partitions == {0, 1}
+    tell_changed(elected.store)
+    elected.deliver()
+    assert elected.mirror.turn() == LOOKS_AFTER_S[0], "the broker that was asked may not know it yet"
+    elected.answers.listing_now = whole(topic("a", 1, 3))
+    assert elected.mirror.turn() == EVERY_S
+    assert elected.decoded("a").partitions == {0, 1, 2}
+
+
+def test_looks_after_a_signal_end_although_nothing_has_changed() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step(2)
+    tell_changed(elected.store)
+    elected.deliver()
+    assert [elected.mirror.turn() for _ in range(len(LOOKS_AFTER_S) + 2)] == [*LOOKS_AFTER_S, EVERY_S, EVERY_S]
+
+
+def test_signals_do_not_take_more_than_a_tenth_of_a_core() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step(2)
+    slow = elected.answers.listing
+
+    def listing(listener: str, addresses: Sequence[tuple[str, int]], names: Collection[str] | None) -> BrokerAnswer:
+        elected.clock.now += 0.05
+        return slow(listener, addresses, names)
+
+    elected.answers.listing = listing  # type: ignore[method-assign]
+    elected.mirror.turn()
+    asked = len(elected.answers.asked_at)
+    tell_changed(elected.store)
+    elected.deliver()
+    assert elected.mirror.turn() == pytest.approx(0.45)
+    assert len(elected.answers.asked_at) == asked
+    elected.clock.now += 0.45
+    elected.mirror.turn()
+    assert len(elected.answers.asked_at) == asked + 1
+
+
+def test_signs_and_the_record_are_watched_and_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    elected.step(2)
+    reads: list[str] = []
+    for name in ("read_many", "exists", "get", "arm"):
+        monkeypatch.setattr(SimulatedStore, name, lambda *_, name=name, **__: reads.append(name))
+    elected.step(5)
+    assert reads == []
+
+
+def test_a_setting_of_one_instance_that_differs_does_nothing() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))), "brokers")
+    kafkas_own(elected.store)
+    elected.store.ensure_path(layout.COORDINATORS)
+    for number, setting in ((1, "brokers"), (2, "auto")):
+        InstanceRegistration(elected.store, number, {}, lambda: None, metadata=setting).register()
+    elected.step(3)
+    assert elected.source() is None
+    elected.store.delete(layout.instance(2))
+    elected.step(2)
+    assert elected.source() is Source.BROKERS
+
+
+def test_endpoints_of_a_broker_that_registers_later_are_copied_while_its_znode_exists() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    elected.store.create(layout.MIGRATION)
+    elected.step()
+    registered = {
+        "endpoints": ["INT://elsewhere:9092", "EXT://out2:9093"],
+        "listener_security_protocol_map": {"INT": "PLAINTEXT", "EXT": "SSL"},
+    }
+    own = f"{layout.kafkas_own(layout.BROKER_IDS)}/2".removeprefix(layout.KAFKAS_OWN)
+    elected.store.create(own, fields.dump(registered))
+    elected.step(10)
+    elected.store.delete(own)
+    elected.step(10)
+    found = read_brokers(elected.store)
+    assert found is not None
+    assert [at.endpoint for at in found.live[1].listeners] == ["EXT://out2:9093", "INT://two:9092"]
+    assert read_asked_listeners(elected.store) == ("INT",)
+
+
+def test_topics_that_are_held_back_go_when_an_operator_lets_them() -> None:
+    many = [topic(f"t{number}", number + 100) for number in range(12)]
+    answers = Answers(whole(*many, topic("b", 9)))
+    clock = VirtualClock()
+    store = connected_store(clock=clock)
+    service = CoordinatorService(store, 1, metadata=Elected(answers).options)
+    service.turn()
+    coordinator = service.coordinator
+    assert coordinator is not None
+    mirror = coordinator.mirror
+    assert mirror is not None
+
+    def steps(seconds: int) -> None:
+        for _ in range(seconds):
+            mirror.turn()
+            while store.has_notification():
+                store.deliver()
+            clock.now += 1.0
+
+    steps(2)
+    assert answer(service, store, Request(RequestType.LET_GO)).message == "the mirror holds no topic back"
+    answers.listing_now = whole(topic("b", 9))
+    answers.by_id_now = [unknown(teller, *range(100, 112)) for teller in (1, 2)]
+    steps(15)
+    held = read_mirror_trouble(store)
+    assert held is not None
+    assert len(held.held) == 12
+    assert "others" in answer(service, store, Request(RequestType.LET_GO, unchanged_since=1)).message
+    done = answer(service, store, Request(RequestType.LET_GO, by="alice@host", unchanged_since=held.zxid))
+    assert done.message == "12 topics may go, unless a broker knows them again"
+    steps(2)
+    assert store.children(layout.BROKER_TOPICS) == ("b",)
+    assert read_mirror_trouble(store) is None
+    service.stop()
+
+
+def test_trouble_of_an_earlier_term_is_removed_once_it_is_over() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    elected.answers.listing_now = None
+    elected.step(round(OLD_S) + 5)
+    assert read_mirror_trouble(elected.store) is not None
+    elected.begin()
+    elected.answers.listing_now = whole(topic("a", 1))
+    elected.step()
+    assert read_mirror_trouble(elected.store) is None

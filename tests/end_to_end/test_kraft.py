@@ -103,7 +103,10 @@ def test_members_of_every_kind_read_beside_kafka_4(kraft: KraftBroker, channel: 
             assert sorted(found) == sorted(values)
         assert read_all(classic, 20) == sorted(values)
         assert read_all(modern, 20) == sorted(values)
-        admin.add_partitions("flights", 3)
+        with closing(connect(kraft.zookeeper)) as store:
+            signals = store.get(layout.CHANGED).stat.version
+            TopicAdmin(kraft.instance_address).add_partitions("flights", 3)
+            eventually(lambda: store.get(layout.CHANGED).stat.version > signals)
         eventually(lambda: any(tp.partition == 2 for tp in own.assignment()), within_s=10)
         produce(kraft.address, "flights", ["new"], partition=2)
         assert next(iter(own)).value == b"new"

@@ -6,7 +6,7 @@ of each check ask real servers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
@@ -213,6 +213,25 @@ def registered(
     )
 
 
+def source(
+    record: ClusterRecord | None = None,
+    *,
+    follows: bool = True,
+    settings: Sequence[str] = ("auto", "auto"),
+    asked: Sequence[str] | None = None,
+) -> Checked:
+    seen = {"delays": of(observation=of(members={"c1": of(gateway=None, follows_root=follows)}))}
+    running = {number: of(endpoints={}, metadata=one) for number, one in enumerate(settings, 1)}
+    return replaced(
+        instances,
+        lambda: instances.check_source(of(), cluster(instances=running), seen),
+        read_brokers=answering(of(live=(Broker(1, (PLAIN, SECURE)),), unreadable=())),
+        read_migration=answering(Migration.NONE),
+        read_cluster_record=answering(record),
+        read_asked_listeners=answering(asked),
+    )
+
+
 def cluster(**given: Any) -> Any:
     usual = {
         "coordinator": of(broker_id=1, epoch=7),
@@ -269,6 +288,22 @@ BROKERS = [
         "broker 1 cannot be reached at PLAINTEXT://h1:9092",
         registered(of(live=(ONE,), unreadable=()), {"h1:9092": "no", "h1:9093": "no"}),
         registered(of(live=(ONE,), unreadable=()), {"h1:9092": "no"}),
+    ),
+    Case("1 consumer may look into Kafka's own znodes: c1 (group delays)", source(MIRRORED, follows=False), source()),
+    Case(
+        "the instances have different settings of serve.metadata (instance 1: auto, instance 2: brokers)",
+        source(settings=("auto", "brokers")),
+        source(settings=("brokers", "brokers")),
+    ),
+    Case(
+        "serve.metadata is zookeeper, but",
+        source(MIRRORED, settings=("zookeeper", "zookeeper")),
+        source(settings=("zookeeper", "zookeeper")),
+    ),
+    Case(
+        "no broker answers on listener SSL",
+        source(MIRRORED, asked=("PLAINTEXT",)),
+        source(MIRRORED, asked=("PLAINTEXT", "SSL")),
     ),
     Case("NO WORKING COORDINATOR: none", elected(coordinator=None, undecided="none"), elected()),
     Case(

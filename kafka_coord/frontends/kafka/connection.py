@@ -34,6 +34,7 @@ from kafka_coord.frontends.kafka.access import (
 from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.clients import CLOSING_S
 from kafka_coord.frontends.kafka.routing import (
+    CHANGES_TOPICS,
     FETCH,
     HEARTBEAT,
     LARGE,
@@ -495,6 +496,8 @@ class ClientConnection(asyncio.Protocol):
                 self._answers_waiting -= len(slot.answer)
                 self.write(slot.answer)
             self._slots.popleft()
+            if slot.api_key in CHANGES_TOPICS:
+                self._listener.topics_changed.set()
             self._statistics.took(slot.api_key, (slot.ended or time.monotonic()) - slot.began)
 
     def write(self, data: bytes) -> None:

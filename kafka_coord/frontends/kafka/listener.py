@@ -42,6 +42,7 @@ from kafka_coord.model.offsets import Retention
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.instance import share_retention
+from kafka_coord.zk.root import tell_changed
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ class KafkaListener:
         """Set when a check of the leaders should not wait."""
         self._asked = asyncio.Event()
         """Set once the broker has been asked for its settings."""
+        self.topics_changed = asyncio.Event()
+        """Set once a request that changes topics has been answered."""
         self._broker_failures = 0
         """How many requests in a row the broker has not answered."""
         self._tell_failure_at = math.inf
@@ -238,7 +241,10 @@ class KafkaListener:
             raise SettingsError(f"cannot listen for Kafka clients on {self._host}:{self._port}: {error}") from None
         host, port, *_ = self._server.sockets[0].getsockname()
         self._port = port
-        endless = self._maintain, self._follow_settings, self._end_overdue_clients, self._make_managed
+        endless = (
+            *(self._maintain, self._follow_settings, self._end_overdue_clients),
+            *(self._make_managed, self._tell_changes),
+        )
         maintenance = asyncio.gather(*map(kept_running, (*endless, self.registered.follow)))
         self._started.set_result(f"{host}:{port}")
         await self._stop.wait()
@@ -385,6 +391,13 @@ class KafkaListener:
                 self._retention, is_said = None, True
             is_known = self._retention is not None and self._settings.is_complete
             await asyncio.sleep(SETTINGS_CHECK_S if is_known else SETTINGS_CHECK_SOON_S)
+
+    async def _tell_changes(self) -> None:
+        while True:
+            await self.topics_changed.wait()
+            self.topics_changed.clear()
+            with contextlib.suppress(StoreError):  # otherwise, the change is seen a little later
+                await asyncio.to_thread(tell_changed, self._store)
 
     async def _make_managed(self) -> None:
         loop = asyncio.get_running_loop()

@@ -55,6 +55,8 @@ SASL_HANDSHAKE_VERSION = 1
 be recognized. Version 0 is still advertised, because librdkafka assumes that a broker without it does not support the
 handshake at all."""
 METADATA, DESCRIBE_CLUSTER = 3, 60
+CHANGES_TOPICS = frozenset({19, 20, 37, 45})
+"""CreateTopics, DeleteTopics, CreatePartitions and AlterPartitionReassignments: the mirror is told of them."""
 _TOPIC_IDS = 10
 """The first version of Metadata with topic ids. Brokers have supported it since 2.8."""
 _LEADER_NOT_AVAILABLE = 5

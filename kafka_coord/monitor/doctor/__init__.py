@@ -123,6 +123,7 @@ def _check_groups(
     now_ms = round(store.clock.time() * 1000)
     snapshots = _seen_twice(store, cluster, [name for name in cluster.groups if names is None or name in names])
     yield from instances.check_channel(cluster, snapshots)
+    yield from instances.check_source(store, cluster, snapshots)
     queued, unreadable = read_requests(store)
     yield from of_groups.check_pause(cluster, now_ms)
     yield from of_groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)

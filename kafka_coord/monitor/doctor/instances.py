@@ -31,7 +31,13 @@ from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warnin
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Brokers, Migration, read_brokers, read_migration
 from kafka_coord.zk.election import highest_epoch_written
-from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record, read_mirror_trouble
+from kafka_coord.zk.root import (
+    ClusterRecord,
+    Source,
+    read_asked_listeners,
+    read_cluster_record,
+    read_mirror_trouble,
+)
 from kafka_coord.zk.store import Store
 
 _CERTIFICATES = "certificates"
@@ -291,13 +297,50 @@ _TAKE_OVER = (
 
 def _check_mirror(store: Store) -> Iterator[Finding]:
     trouble = read_mirror_trouble(store)
-    if trouble is not None:
-        todo = (
-            "the mirror stays as it is: check that the elected instance reaches the brokers and may describe all topics"
-            " (its log says more)"
-        )
-        since = ago(trouble.since_ms, round(store.clock.time() * 1000))
-        yield warning("metadata", f"{trouble.reason}; the mirror was last complete {since}", todo)
+    if trouble is None:
+        return
+    todo = (
+        "the mirror stays as it is: check that the elected instance reaches the brokers and may describe all topics"
+        " (its log says more)"
+    )
+    if trouble.held:
+        todo += "; if the topics were deleted, let them go with kafka-coord coordinator let-go"
+    since = ago(trouble.since_ms, round(store.clock.time() * 1000))
+    yield warning("metadata", f"{trouble.reason}; the mirror was last complete {since}", todo)
+
+
+def check_source(store: Store, cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> Iterator[Finding]:
+    """Checks that everybody reads the metadata at the same place, and that it has the addresses on every listener."""
+    check = "metadata"
+    record = read_cluster_record(store)
+    is_mirrored = record is not None and record.source is Source.BROKERS
+    deaf = sorted(
+        f"{consumer} (group {group})"
+        for group, one in snapshots.items()
+        for consumer, member in one.observation.members.items()
+        if not member.follows_root and member.gateway is None
+    )
+    if deaf:
+        what = f"{counted(len(deaf), 'consumer')} may look into Kafka's own znodes: {some(deaf, 20)}"
+        todo = f"let them follow {layout.CLUSTER} (docs/protocol.md) before the next step of a migration to KRaft"
+        migrates = is_mirrored or read_migration(store) is not Migration.NONE
+        yield warning(check, what, todo) if migrates else info(check, what, todo)
+    settings = {number: one.metadata for number, one in cluster.instances.items()}
+    if len(set(settings.values())) > 1:
+        shown = ", ".join(f"instance {number}: {one}" for number, one in sorted(settings.items()))
+        todo = "give all instances the same; until then, each counts as auto"
+        yield warning(check, f"the instances have different settings of serve.metadata ({shown})", todo)
+    elif is_mirrored and "zookeeper" in settings.values():
+        todo = "to read Kafka's own znodes again, run kafka-coord coordinator metadata zookeeper"
+        yield warning(check, "serve.metadata is zookeeper, but the metadata comes from the brokers", todo)
+    asked, found = read_asked_listeners(store) if is_mirrored else None, read_brokers(store)
+    if asked is None or found is None:
+        return
+    own = {one.endpoints.get("kafka") for one in cluster.instances.values()}
+    mute = {one.name for broker in found.live for one in broker.listeners if one.address not in own} - {*asked}
+    for name in sorted(mute):
+        what = f"no broker answers on listener {name}: the addresses there stay as ZooKeeper had them last"
+        yield warning(check, what, f"give the instances --bootstrap …,{name}=HOST:PORT, which they can reach")
 
 
 def _refusal(listener: Listener) -> str:
