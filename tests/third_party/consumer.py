@@ -112,6 +112,7 @@ class ThirdPartyConsumer:
 
     def _register(self):
         value = {"version": 1, "subscription": dict.fromkeys(self._topics, 1), "client": "third-party/1"}
+        value["follows_root"] = True  # it does not look up brokers in ZooKeeper
         value |= {"session_timeout_ms": int(self._timeout * 1000), "timestamp": str(time.time_ns() // 1_000_000)}
         give_up = time.monotonic() + 1.2 * self._timeout + 1  # the name may be held by our own ghost
         while self._incarnation is None:
