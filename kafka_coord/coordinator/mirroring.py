@@ -35,7 +35,14 @@ from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration, broker_number, numbers
 from kafka_coord.zk.layout import Root
-from kafka_coord.zk.root import ClusterRecord, MirrorTrouble, Source, change_op, read_cluster_record, read_mirror_trouble
+from kafka_coord.zk.root import (
+    ClusterRecord,
+    MirrorTrouble,
+    Source,
+    change_op,
+    read_cluster_record,
+    read_mirror_trouble,
+)
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 from kafka_coord.zk.watches import Watches
 

@@ -333,7 +333,7 @@ def test_a_setting_of_one_instance_that_differs_does_nothing() -> None:
     for number, setting in ((1, "brokers"), (2, "auto")):
         InstanceRegistration(elected.store, number, {}, lambda: None, metadata=setting).register()
     elected.step(3)
-    assert elected.source() is None
+    assert elected.source() is Source.ZOOKEEPER
     elected.store.delete(layout.instance(2))
     elected.step(2)
     assert elected.source() is Source.BROKERS
