@@ -20,19 +20,14 @@ from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.group import (
     AnswerDocument,
     Document,
-    Gone,
     GroupDescription,
     GroupRow,
-    LagSeconds,
-    LagSecondsBy,
-    LagSum,
     LagTotal,
-    LagUnknown,
     LogRanges,
     OffsetRow,
+    OfLag,
     Partitions,
     WaitingCommand,
-    WorstLag,
 )
 from kafka_coord.groups.instances import AskedInstances, Presences
 from kafka_coord.groups.lag import LagService
@@ -51,7 +46,7 @@ DETAILED = 20
 _BUSIEST_FIRST = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
 
 
-class OwnerRow(Document, frozen=True):
+class OwnerRow(OfLag, kw_only=True, frozen=True):
     """What one consumer owns"""
 
     group: str
@@ -61,12 +56,6 @@ class OwnerRow(Document, frozen=True):
     stopping: Partitions
     pending: int
     """The number of the consumer's unacknowledged commands."""
-    lag: LagSum
-    worst_lag: WorstLag
-    lag_unknown: LagUnknown
-    gone: Gone
-    lag_s: LagSeconds
-    lag_s_by: LagSecondsBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,17 +270,11 @@ class TopicPartitionDocument(Document, frozen=True):
     end_offset: int | None
 
 
-class TopicReaderDocument(Document, frozen=True):
+class TopicReaderDocument(OfLag, kw_only=True, frozen=True):
     """A group that reads a topic, or has offsets of it"""
 
     group: str
     kind: GroupKind
-    lag: LagSum
-    worst_lag: WorstLag
-    lag_unknown: LagUnknown
-    gone: Gone
-    lag_s: LagSeconds
-    lag_s_by: LagSecondsBy
     offsets: list[OffsetRow]
 
 

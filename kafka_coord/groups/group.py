@@ -212,15 +212,19 @@ class OffsetRow(Document, kw_only=True, frozen=True):
         return (self.committed_offset or 0) + (self.gone or 0)
 
 
-class LagTotal(Document, frozen=True):
-    """The lag of several partitions"""
+class OfLag(Document, frozen=True):
+    """What every document says of the lag of several partitions"""
 
     lag: LagSum
     worst_lag: WorstLag
     lag_unknown: LagUnknown
-    gone: Gone = None
-    lag_s: LagSeconds = None
-    lag_s_by: LagSecondsBy = None
+    gone: Gone
+    lag_s: LagSeconds
+    lag_s_by: LagSecondsBy
+
+
+class LagTotal(OfLag, frozen=True):
+    """The lag of several partitions"""
 
     @classmethod
     def of_rows(cls, rows: Iterable[OffsetRow]) -> LagTotal:
@@ -241,10 +245,10 @@ class LagTotal(Document, frozen=True):
         known = [one for one in lags if one is not None]
         unknown = len(lags) - len(known)
         if not known:
-            return LagTotal(lag=None, worst_lag=None, lag_unknown=unknown)
+            return LagTotal(None, None, unknown, None, None, None)
         lag = [one.lag for one in known]
         gone = sum(one.gone for one in known)
-        return LagTotal(lag=sum(lag), worst_lag=max(lag), lag_unknown=unknown, gone=gone)
+        return LagTotal(sum(lag), max(lag), unknown, gone, None, None)
 
 
 NOT_MEASURED: dict[str, Any] = dict.fromkeys(LagTotal.__struct_fields__)
@@ -479,7 +483,7 @@ PARTS = {
 """The fields that each option of ``groups describe`` selects. All others are always there."""
 
 
-class GroupDocument(Document, frozen=True):
+class GroupDocument(OfLag, kw_only=True, frozen=True):
     """``kafka-coord groups describe GROUP -o json``"""
 
     group: str
@@ -508,12 +512,6 @@ class GroupDocument(Document, frozen=True):
     """The unanswered requests about the group."""
     members: list[MemberRow]
     offsets: list[OffsetRow]
-    lag: LagSum
-    worst_lag: WorstLag
-    lag_unknown: LagUnknown
-    gone: Gone
-    lag_s: LagSeconds
-    lag_s_by: LagSecondsBy
     lag_note: str | None
     """Why lags are unknown."""
     unreadable: list[UnreadableDocument]
@@ -597,7 +595,7 @@ class ActionDocument(Document, kw_only=True, frozen=True):
                     ActionPartDocument(group=str(group), at=Time.of(one.at_ms), change=one.change or None)
                     for group, one in command
                 ]
-                change = f"{len(parts)} groups: {some([one.group for one in parts], _NAMED)}"
+                change = f"{len(parts)} groups: {some([one.group for one in parts])}"
                 document = structs.replace(document, group=UNSET, change=change, parts=parts)
             found.append(document)
         return found
@@ -608,10 +606,6 @@ class ActionDocument(Document, kw_only=True, frozen=True):
         if self.parts is UNSET:
             return [self]
         return [structs.replace(self, **one.fields(), parts=UNSET) for one in self.parts]
-
-
-_NAMED = 5
-"""The number of groups that one action's description lists."""
 
 
 class MovesDocument(Document, frozen=True):

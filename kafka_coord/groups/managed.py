@@ -167,7 +167,7 @@ def describe_snapshots(
         unreadable = (*seen.unreadable, *committed[group].unreadable, *damaged.get(group, ()))
         judged = group_status(replace(seen, unreadable=unreadable))
         missing = snapshot.missing_topics
-        nothing = [f"members subscribe to topics that do not exist: {some(missing, 5)}"] if missing else []
+        nothing = [f"members subscribe to topics that do not exist: {some(missing)}"] if missing else []
         waits_for = list(waits(snapshot, outstanding, now_ms, cluster.deciding_since_ms).values())
         if len(waits_for) > MAX_WAITS:
             more = len(waits_for) - MAX_WAITS

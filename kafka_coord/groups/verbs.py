@@ -87,10 +87,6 @@ class DryRun:
     rows: Sequence[OffsetChangeDocument] = ()
 
 
-_NAMED = 5
-"""The number of names that a sentence about a dry run lists."""
-
-
 class GroupVerbs(ABC):
     """The groups of one kind. Unless stated otherwise, a method that names a group raises :class:`NotFound` if there is
     no such group, and :class:`BrokerError` if an instance must be asked, but does not answer. A verb also raises
@@ -242,7 +238,7 @@ class GroupVerbs(ABC):
         found = self.describe(group, log_ranges)
         members = {one.consumer: one for one in found.members}
         if unknown := [one for one in consumers if one not in members]:
-            raise NotFound(f"group {group!r} has no member {some(unknown, _NAMED)}; no consumer would be evicted")
+            raise NotFound(f"group {group!r} has no member {some(unknown)}; no consumer would be evicted")
         others = len({*_registered(found)} - {*consumers})
         to = f"go to {counted(others, 'other member')}" if others else "have no owner until a consumer registers again"
         owned = ((one, members[one].owned) for one in consumers)
@@ -259,7 +255,7 @@ class GroupVerbs(ABC):
         also = ", its settings and its history" if found.settings is not None else ""
         effects = [f"group {group} is removed, with {counted(len(rows), 'committed offset')}{also}"]
         if members := _registered(found):
-            effects.append(f"it has members ({some(members, _NAMED)}), so this is refused: stop them first")
+            effects.append(f"it has members ({some(members)}), so this is refused: stop them first")
         return DryRun(effects, rows)
 
     def dry_delete_offsets(self, group: str, partitions: PartitionSet, log_ranges: LogRanges) -> DryRun:
@@ -268,7 +264,7 @@ class GroupVerbs(ABC):
         rows = [OffsetChangeDocument.deleting(group, known.get(tp) or _without_offset(tp)) for tp in partitions]
         effects = [f"group {group} loses {counted(len(rows), 'committed offset')}; then auto.offset.reset applies"]
         if owners := sorted({row.owner for row in rows if row.owner is not None}):
-            effects.append(f"consumers own these partitions ({some(owners, _NAMED)}), so this is refused: stop them")
+            effects.append(f"consumers own these partitions ({some(owners)}), so this is refused: stop them")
         return DryRun(effects, rows)
 
     def dry_settings(self, group: str, changes: Mapping[str, Any]) -> DryRun:
@@ -306,7 +302,7 @@ def dry_pauses(found: Mapping[str, GroupVerbs], *, pauses: bool) -> DryRun:
         elif paused is pauses:
             why = already
         sorts.setdefault(why, []).append(group)
-    return DryRun([f"{why}: {counted(len(them), 'group')} ({some(them, _NAMED)})" for why, them in sorts.items()])
+    return DryRun([f"{why}: {counted(len(them), 'group')} ({some(them)})" for why, them in sorts.items()])
 
 
 @dataclass(frozen=True, slots=True)

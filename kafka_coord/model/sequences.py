@@ -22,7 +22,7 @@ def parts(found: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     return (found[at : at + most] for at in range(0, len(found), most))
 
 
-def some(names: Sequence[object], most: int) -> str:
+def some(names: Sequence[object], most: int = 5) -> str:
     """Returns ``a, b, c and 4 more``, with at most ``most`` names."""
     shown = ", ".join(map(str, names[:most]))
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -21,7 +21,7 @@ from kafka_coord.groups.directory import Overview, OwnerRow, read_overview
 from kafka_coord.groups.group import GroupRow, LagTotal
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.lag import LagService
-from kafka_coord.model import GroupKind
+from kafka_coord.model import GroupKind, PartitionSet
 from tests.cli.running import PROGRAM, Run, environment, started
 from tests.coordinator.harness import World
 from tests.monitor.written import Tree
@@ -92,11 +92,13 @@ def test_the_screen_is_filled_with_the_worst_first_and_says_how_many_are_below()
         )
 
     def owner(group: str, lag: LagTotal) -> OwnerRow:
-        unknown = {"lag_unknown": 0, "gone": None, "worst_lag": None, "lag_s": lag.lag_s, "lag_s_by": None}
-        return OwnerRow(group, f"{group}-c", {"flights": "0-2"}, {}, 0, lag.lag, **unknown)  # type: ignore[arg-type]
+        owned = PartitionSet({"flights": [0, 1, 2]})
+        return OwnerRow(
+            **lag.fields(), group=group, consumer=f"{group}-c", owned=owned, stopping=PartitionSet({}), pending=0
+        )
 
     cluster: Any = SimpleNamespace(coordinator=None, undecided="", pause=None)
-    lags = {f"group-{at:02}": LagTotal(10_000 - at, None, 0, lag_s=float(at) if at else None) for at in range(12)}
+    lags = {f"group-{at:02}": LagTotal(10_000 - at, None, 0, None, float(at) if at else None, None) for at in range(12)}
     owners = tuple(owner(group, lag) for group, lag in lags.items())
     read = Overview(cluster, tuple(map(group, range(20))), lags, owners[:4], (), "")
     by_name = sorted(f"group-{number:02}" for number in range(20))

@@ -200,7 +200,7 @@ def made() -> Mapping[str, Any]:
         "describe": described,
         "describe a client-assigned group": documents.GroupDocument.of(CLIENTS),
         "row": ROW,
-        "row with lag": ROW.with_lag(LagTotal(5, 4, 1, 0)),
+        "row with lag": ROW.with_lag(LagTotal(5, 4, 1, 0, None, None)),
         "unassigned": UnassignedGroupDocument.of(MANAGED, ""),
         "unassigned, undecided": UnassignedGroupDocument.of(MANAGED, "nobody is elected"),
         "cluster": ClusterDocument.of(CLUSTER),

@@ -32,7 +32,7 @@ def marked(seen: Observation) -> list[str]:
 def test_topics_that_nobody_subscribes_to_are_marked_and_not_counted() -> None:
     seen = group(Subscription.to(["flights"]), Subscription.to(["flights"]))
     assert marked(seen) == ["fares", "gone"]
-    assert LagTotal.of_rows(offset_rows(seen, OFFSETS, LOGS)) == LagTotal(10, 10, 0, 0)
+    assert LagTotal.of_rows(offset_rows(seen, OFFSETS, LOGS)) == LagTotal(10, 10, 0, 0, None, None)
 
 
 def test_a_busy_topic_that_nobody_subscribes_to_is_not_hot() -> None:

@@ -14,17 +14,14 @@ from kafka_coord.groups.cluster import ClusterDocument
 from kafka_coord.groups.group import (
     AnswerDocument,
     Document,
-    Gone,
     GroupRow,
     LagSeconds,
     LagSecondsBy,
-    LagSum,
-    LagUnknown,
     OffsetRow,
+    OfLag,
     Partitions,
     Time,
     Verdict,
-    WorstLag,
 )
 from kafka_coord.groups.requests import SETTINGS_LIMITS
 from kafka_coord.groups.reset import OffsetChangeDocument
@@ -154,19 +151,13 @@ class PartitionLagDocument(Document, frozen=True):
     """Since when the verdict has been true."""
 
 
-class LagDocument(Document, frozen=True):
+class LagDocument(OfLag, kw_only=True, frozen=True):
     group: str
     verdict: Verdict
     verdict_unknown: int
     """The number of partitions whose verdict is unknown."""
     note: str | None
     """Why lags are unknown."""
-    lag: LagSum
-    worst_lag: WorstLag
-    lag_unknown: LagUnknown
-    gone: Gone
-    lag_s: LagSeconds
-    lag_s_by: LagSecondsBy
     partitions: list[PartitionLagDocument]
     samples: list[tuple[int, int | None, int, int | None]]
     """[ms since 1970, lag, number of partitions with unknown lag, number of unread records that are gone]."""

@@ -87,8 +87,6 @@ DRY_RUN_S = 600.0
 _ACCEPT = "to accept the notes, tick the box below them (accept_notes in the API)"
 _ACTION = re.compile(re.escape(PREFIX) + r"/groups/([^/]+)/([a-z-]+)")
 _OF_MANY = re.compile(re.escape(PREFIX) + r"/actions/([a-z-]+)")
-_NAMED = 5
-"""The number of groups that a log entry names."""
 _STATUS = (
     (NotFound, HTTPStatus.NOT_FOUND),
     (SettingsError, HTTPStatus.BAD_REQUEST),
@@ -253,7 +251,7 @@ class Operating:
             raise Denied(HTTPStatus.BAD_REQUEST, "give a reason; the group's history records it")
         acting = Acting(f"{operator.name}@{address} over HTTP", reason, ANSWER_TIMEOUT_S, notes.append)
         is_dry = waiting is None and (body.dry_run or action.needs_confirmation)
-        about = (acting.by, f"{action.name} (dry run)" if is_dry else action.name, some(groups, _NAMED))
+        about = (acting.by, f"{action.name} (dry run)" if is_dry else action.name, some(groups))
         try:
             with self._open_store() as store:
                 directory = GroupDirectory(AskedInstances(store, self._properties))

@@ -68,9 +68,7 @@ def _check_group(
         if not stat.ephemeral_owner and (consumer not in seen.members or seen.members[consumer].gateway is None)
     ]
     if persistent:
-        what = (
-            f"group {group}: the registration of {some(persistent, 5)} is persistent, so it does not end with a session"
-        )
+        what = f"group {group}: the registration of {some(persistent)} is persistent, so it does not end with a session"
         yield warning(
             "registrations", what, f"once its consumer is gone: kafka-coord groups evict {group} {persistent[0]}", group
         )
@@ -86,7 +84,7 @@ def _check_group(
         yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group), group)
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
-            what = f"group {group}: {some(channel.strays, 5)} in the channel of {consumer} is not a command"
+            what = f"group {group}: {some(channel.strays)} in the channel of {consumer} is not a command"
             yield info("channels", what, f"delete it below {layout.channel(group, consumer)}", group)
     yield from _check_waiting(cluster, snapshot, waiting, now_ms)
     if snapshot.pause is not None:
@@ -96,7 +94,7 @@ def _check_group(
     missing = snapshot.missing_topics
     if missing:
         do, it = ("does", "it") if len(missing) == 1 else ("do", "them")
-        what = f"group {group} subscribes to {some(missing, 5)}, which {do} not exist"
+        what = f"group {group} subscribes to {some(missing)}, which {do} not exist"
         yield info("subscriptions", what, f"create {it}", group)
 
 
@@ -135,7 +133,7 @@ def _check_waiting(
     if orphaned:
         gone = sorted({*orphaned})
         are = "is" if len(gone) == 1 else "are"
-        what = f"group {group}: {counted(len(orphaned), 'command')} for {some(gone, 5)}, which {are} gone"
+        what = f"group {group}: {counted(len(orphaned), 'command')} for {some(gone)}, which {are} gone"
         yield info("channels", what, "the coordinator removes them with the consumer's ledger", group)
 
 
