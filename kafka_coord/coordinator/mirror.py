@@ -88,7 +88,9 @@ class MirroredTopic:
 
 @dataclass(frozen=True, slots=True)
 class MirroredBroker:
-    """A broker in the mirror. ``endpoints`` maps each listener's name to its protocol, host and port."""
+    """A broker in the mirror. ``endpoints`` maps each listener's name to its protocol, host and port. Their order is
+    the broker's own, because clients use the first listener that speaks their protocol: the one for instances, which
+    does not name the broker, may be second."""
 
     endpoints: Mapping[str, tuple[str, str, int]]
     rack: str | None = None
@@ -106,9 +108,9 @@ class MirroredBroker:
         """Returns the value in Kafka's format 5."""
         shown = {
             name: f"{name}://{f'[{host}]' if ':' in host else host}:{port}"
-            for name, (_, host, port) in sorted(self.endpoints.items())
+            for name, (_, host, port) in self.endpoints.items()
         }
-        _, host, port = next((one for _, one in sorted(self.endpoints.items())), ("", "", -1))
+        _, host, port = next(iter(self.endpoints.values()), ("", "", -1))
         value: dict[str, object] = {
             "version": 5,
             "host": host,
@@ -116,7 +118,7 @@ class MirroredBroker:
             "jmx_port": -1,
             "timestamp": "0",
             "endpoints": list(shown.values()),
-            "listener_security_protocol_map": {name: one[0] for name, one in sorted(self.endpoints.items())},
+            "listener_security_protocol_map": {name: one[0] for name, one in self.endpoints.items()},
             "features": {},
         }
         also = {name: one for name, one in (("rack", self.rack), ("away", self.is_away or None)) if one is not None}

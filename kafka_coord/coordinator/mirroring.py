@@ -318,7 +318,7 @@ class MetadataMirror:
         if now - self._copied_at >= ALL_EVERY_S:
             self._copied_at = now
             mirror.copy_live(self._read_live())
-        for listener in (self._options.bootstrap or {}).keys() - {"", answer.listener}:
+        for listener in (name for name in self._options.bootstrap or {} if name not in {"", answer.listener}):
             try:
                 mirror.hear(self._ask(mirror, own, listener, ()), self._store.clock.monotonic())
             except BrokerError as error:

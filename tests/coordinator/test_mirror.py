@@ -15,6 +15,7 @@ from kafka_coord.coordinator.mirror import (
     read_retired,
 )
 from kafka_coord.model import Broker
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import NOT_AUTHORIZED, AnsweredTopic, BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import decode_brokers, decode_topic
@@ -145,6 +146,16 @@ def test_silence_makes_no_broker_away() -> None:
     mirror.hear(whole(topic("a", 1), brokers={1: TWO[1]}), 1_001.0)
     mirror.settle(1_001.0)
     assert not mirror.brokers[2].is_away
+
+
+def test_a_brokers_listeners_keep_their_order() -> None:
+    """Clients use the first listener that speaks their protocol: the one for instances names instances."""
+    registered = {"PLAINTEXT": ("PLAINTEXT", "one", 9092), "COORD": ("PLAINTEXT", "one", 9192)}
+    mirror = Mirror(brokers={1: MirroredBroker.from_znode(1, MirroredBroker(registered).to_bytes())})
+    mirror.hear(whole(topic("a", 1)), 0.0)
+    shown = Broker.from_json(fields.load_object(mirror.brokers[1].to_bytes(), ""), 1, "")
+    assert [one.name for one in shown.listeners] == ["PLAINTEXT", "COORD"]
+    assert mirror.brokers[1].address("", "PLAINTEXT") == ("one", 9092)
 
 
 def test_the_formats_are_kafkas() -> None:
