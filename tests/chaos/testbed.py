@@ -61,7 +61,7 @@ _ZOOKEEPER = ZooKeeperSettings(
     },
 )
 _KAFKA = KafkaSettings(
-    zookeeper_session_ms=KAFKA_SESSION_MS,
+    session_ms=KAFKA_SESSION_MS,
     replication=3,
     for_instances=True,
     properties={

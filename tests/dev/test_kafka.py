@@ -112,7 +112,7 @@ def test_a_broker_id_that_is_running_is_refused_with_what_to_do(
         tmp_path_factory.mktemp("second"),
         1,
         kafka_cluster.zookeeper,
-        settings=KafkaSettings(zookeeper_session_ms=100),
+        settings=KafkaSettings(session_ms=100),
     )
     with pytest.raises(DevClusterError, match="another broker with this id"):
         second.launch()

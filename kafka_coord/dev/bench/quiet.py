@@ -16,7 +16,7 @@ from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, 
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.coordinator import serve_command
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
@@ -129,7 +129,7 @@ def _properties(options: QuietOptions) -> dict[str, str]:
     }
 
 
-def _instance(directory: Path, broker: KafkaBroker, options: QuietOptions) -> ChildProcess:
+def _instance(directory: Path, broker: Broker, options: QuietOptions) -> ChildProcess:
     given = [word for key, value in _properties(options).items() for word in ("--kafka-property", f"{key}={value}")]
     name = f"instance-{broker.broker_id}"
     return ChildProcess(name, [*serve_command(broker), *given], directory / f"{name}.log")

@@ -18,8 +18,8 @@ from kafka_coord.dev.cluster import record
 from kafka_coord.dev.cluster.class_archive import keep_archives
 from kafka_coord.dev.cluster.coordinator import Coordinator, CoordinatorCommand, serve_command
 from kafka_coord.dev.cluster.identity import boot_id
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
-from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.jars import kafka_class_path
+from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster, KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.ports import free_port, port_is_free
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.record import KINDS, ClusterRecord, ServerRecord
@@ -127,7 +127,7 @@ class DevCluster:
         self._coordinator_command = coordinator_command
         self._with_dashboards = dashboards
         self._zookeeper_settings = zookeeper_settings
-        self._kafka_settings = kafka_settings
+        self._kafka_settings = kafka_settings or KafkaSettings(replication=min(brokers, 3))
         self._progress = on_progress or (lambda _: None)
         self._lock = DirectoryLock(self.directory)
         self._verbs = threading.RLock()
@@ -243,6 +243,12 @@ class DevCluster:
 
     def _require_same_shape(self, before: ClusterRecord) -> None:
         brokers, zookeepers = len(before.of_kind("kafka")), len(before.of_kind("zookeeper"))
+        if brokers and before.kraft is not self._kafka_settings.kraft:
+            other = "in KRaft mode (--kraft)" if before.kraft else "without KRaft (omit --kraft)"
+            raise DevClusterError(
+                f"{self.directory} holds a cluster of Kafka {before.kafka_version} {other}, not of "
+                f"{self._kafka_settings.release.name}; use another directory, or remove this one"
+            )
         if brokers > self._broker_count or (zookeepers and zookeepers != self._zookeeper_count):
             raise DevClusterError(
                 f"{self.directory} holds a cluster of {brokers} brokers and {zookeepers} ZooKeeper servers, not "
@@ -274,9 +280,10 @@ class DevCluster:
             end_servers(leftovers)
 
     def _start_all(self, before: ClusterRecord | None, kept: dict[str, ServerRecord], timeout_s: float) -> None:
-        settings = self._kafka_settings or KafkaSettings(replication=min(self._broker_count, 3))
-        kafka_class_path(settings.jars_directory, self._progress)  # before any server runs, because the fetch may fail
-        self._make_servers(before, kept, settings)
+        settings = self._kafka_settings
+        # before any server runs, because the fetch may fail
+        kafka_class_path(settings.jars_directory, self._progress, release=settings.release)
+        self._make_servers(before, kept)
         if before is not None:
             self._adopt(before, kept)
         if self._own_processes() and all(child.running for child in self._own_processes()):
@@ -288,7 +295,7 @@ class DevCluster:
             server.launch()
         self._save()
         self.ensemble.start(timeout_s)
-        self._progress(f"starting Kafka {KAFKA_VERSION}, brokers: {self._broker_count}")
+        self._progress(f"starting {settings.release.name}, brokers: {self._broker_count}")
         for broker in self.kafka.brokers:
             broker.launch()
         self._save()
@@ -299,9 +306,7 @@ class DevCluster:
             self._progress("starting a coordinator beside each broker")
             self._start_coordinators(timeout_s)
 
-    def _make_servers(
-        self, before: ClusterRecord | None, kept: dict[str, ServerRecord], settings: KafkaSettings
-    ) -> None:
+    def _make_servers(self, before: ClusterRecord | None, kept: dict[str, ServerRecord]) -> None:
         ending = before.running() if before is not None else ()
 
         def same(name: str, port: int | None) -> int | None:
@@ -321,6 +326,12 @@ class DevCluster:
             found = before.server(name) if before is not None else None
             return same(name, found.other_port) if found is not None else None
 
+        def controller_port(name: str) -> int | None:
+            found = before.server(name) if before is not None else None
+            port = found.controller_port if found is not None else None
+            return None if port is None else same(name, port) or free_port()
+
+        brokers = range(1, self._broker_count + 1)
         self._ensemble = ZooKeeperEnsemble(
             self.directory,
             servers=self._zookeeper_count,
@@ -331,10 +342,11 @@ class DevCluster:
             self.directory,
             self._ensemble.connect_string,
             brokers=self._broker_count,
-            ports=[port(f"kafka-{number}") for number in range(1, self._broker_count + 1)],
-            instance_ports=[port(f"coordinator-{number}") for number in range(1, self._broker_count + 1)],
-            listener_ports=[other_port(f"kafka-{number}") for number in range(1, self._broker_count + 1)],
-            settings=settings,
+            ports=[port(f"kafka-{number}") for number in brokers],
+            instance_ports=[port(f"coordinator-{number}") for number in brokers],
+            listener_ports=[other_port(f"kafka-{number}") for number in brokers],
+            controller_ports=[controller_port(f"kafka-{number}") for number in brokers],
+            settings=self._kafka_settings,
         )
         for broker in self._kafka.brokers if self._with_coordinators else ():
             name = f"coordinator-{broker.broker_id}"
@@ -352,7 +364,7 @@ class DevCluster:
 
     def _save(self) -> None:
         servers = [_record("zookeeper", server) for server in self.ensemble.servers]
-        servers += [replace(_record("kafka", one), other_port=one.listener_port or None) for one in self.kafka.brokers]
+        servers += [_broker_record(broker) for broker in self.kafka.brokers]
         servers += [
             ServerRecord(
                 beside.name,
@@ -364,7 +376,7 @@ class DevCluster:
             )
             for beside in self._coordinators.values()
         ]
-        record.save(self.directory, ClusterRecord(tuple(servers), boot_id(), KAFKA_VERSION))
+        record.save(self.directory, ClusterRecord(tuple(servers), boot_id(), self._kafka_settings.kafka_version))
 
     def _save_stopped(self, found: ClusterRecord) -> None:
         servers = tuple(replace(server, process=None) for server in found.servers)
@@ -406,6 +418,12 @@ class DevCluster:
 
 def _runs(server: ServerRecord, command: tuple[str, ...]) -> bool:
     return server.process is not None and server.process.command() == command
+
+
+def _broker_record(broker: Broker) -> ServerRecord:
+    controller = broker.controller_port if isinstance(broker, KraftBroker) else None
+    found = _record("kafka", broker)
+    return replace(found, other_port=broker.listener_port or None, controller_port=controller or None)
 
 
 def _record(kind: str, server: JvmServer) -> ServerRecord:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from kafka_coord.dev.cluster.kafka import KafkaBroker
-from kafka_coord.dev.cluster.kraft import KraftBroker
+from kafka_coord.dev.cluster.kafka import Broker
 from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral, ephemeral_exists
 from kafka_coord.errors import DevClusterError
 from kafka_coord.zk import layout
 
-AnyBroker = KafkaBroker | KraftBroker
-CoordinatorCommand = Callable[[Any], Sequence[str]]
-"""Returns the command for a broker of either kind."""
+CoordinatorCommand = Callable[[Broker], Sequence[str]]
 
 # A killed instance stays registered until its session expires. On one machine, no sensible timeout is longer than this.
 _REGISTRATION_TIMEOUT_S = 40.0
 
 
-def serve_command(broker: AnyBroker) -> Sequence[str]:
+def serve_command(broker: Broker) -> Sequence[str]:
     """Returns the ``kafka-coord serve`` command for ``broker``, with this Python. The instance also serves Kafka
     clients if the broker has a listener for instances.
     """
@@ -31,8 +27,8 @@ def serve_command(broker: AnyBroker) -> Sequence[str]:
     if broker.instance_port:
         serve += ["--listen-kafka", broker.instance_address, "--broker-listener", broker.listener_address]
         serve += ["--kafka-initial-rebalance-delay-ms", "0"]  # as for the brokers' own groups
-    if isinstance(broker, KraftBroker):
-        serve += ["--bootstrap", broker.address]
+    if broker.bootstrap:
+        serve += ["--bootstrap", broker.bootstrap]
     return serve
 
 
@@ -49,7 +45,7 @@ class Coordinator:
     def __init__(
         self,
         directory: Path,
-        broker: AnyBroker,
+        broker: Broker,
         command: CoordinatorCommand = serve_command,
         dashboard_port: int | None = None,
     ) -> None:

@@ -108,7 +108,7 @@ def _not_fetched(artifacts: Sequence[Artifact], reasons: Sequence[str]) -> DevCl
     return DevClusterError(
         f"{len(artifacts)} jars could not be fetched: {'; '.join(reasons)}. Check the network{proxy} and the free disk "
         "space, or put the jars into a directory and set KAFKA_COORD_JARS_DIR to its path "
-        "(libs/ of a Kafka 3.9 distribution will do)"
+        "(libs/ of a distribution of Kafka will do)"
     )
 
 
@@ -196,6 +196,22 @@ KAFKA = kafka_release(
 )
 """The last line of releases that keeps its metadata in ZooKeeper."""
 
+KAFKA_4_VERSION = "4.3.0"
+KAFKA_4 = kafka_release(
+    KAFKA_4_VERSION,
+    (*OWN_JARS, "coordinator-common", "share-coordinator"),
+    (
+        *LIBRARIES,
+        Artifact("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
+        Artifact("org.pcollections", "pcollections", "4.0.2"),
+        Artifact("com.github.ben-manes.caffeine", "caffeine", "3.2.0"),
+        Artifact("com.google.re2j", "re2j", "1.8"),
+        Artifact("com.dynatrace.hash4j", "hash4j", "0.22.0"),
+        Artifact("org.hdrhistogram", "HdrHistogram", "2.2.2"),
+    ),
+)
+"""A release that has only KRaft mode."""
+
 # Written last, so a cache is incomplete if it lacks this file or does not match it.
 _MANIFEST = "manifest.json"
 
@@ -206,20 +222,18 @@ def zookeeper_class_path() -> tuple[Path, ...]:
 
 
 def kafka_class_path(
-    jars_directory: Path | None = None, on_progress: Callable[[str], None] | None = None
+    jars_directory: Path | None = None,
+    on_progress: Callable[[str], None] | None = None,
+    *,
+    release: Release = KAFKA,
 ) -> tuple[Path, ...]:
-    """Returns the jars for Kafka. Fetches them if necessary (18 MB, about 10 s, once).
+    """Returns the jars for a release of Kafka. Fetches them if necessary (18 MB, about 10 s, once).
 
     Uses ``jars_directory`` or ``$KAFKA_COORD_JARS_DIR``, if set, instead of the cache and the network. Raises
     :class:`DevClusterError` if that directory lacks a jar, or if a jar cannot be fetched.
     """
     directory = jars_directory or _directory_of_environment()
-    return _given(directory) + _of_pyspark() if directory is not None else fetched_class_path(KAFKA, on_progress)
-
-
-def fetched_class_path(release: Release, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
-    """Returns all jars for a release of Kafka. Raises :class:`DevClusterError`."""
-    return cached_jars(release, on_progress) + _of_pyspark()
+    return (cached_jars(release, on_progress) if directory is None else _given(directory, release)) + _of_pyspark()
 
 
 def _of_pyspark() -> tuple[Path, ...]:
@@ -256,13 +270,13 @@ def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
     return tuple(jars[artifact] for artifact in artifacts)
 
 
-def _given(directory: Path) -> tuple[Path, ...]:
+def _given(directory: Path, release: Release) -> tuple[Path, ...]:
     """Returns Kafka's jars in the user's directory: preferably the versions that would be fetched, otherwise others of
     the same major version. (A distribution contains metrics-core 2 and metrics-core 4, which are different libraries.)
     """
     found: list[Path] = []
     missing: list[str] = []
-    for artifact in KAFKA.artifacts:
+    for artifact in release.artifacts:
         major = artifact.version.partition(".")[0]
         of_major = sorted(directory.glob(f"{artifact.name}-{major}.*.jar"))
         if (directory / artifact.file_name).is_file():
@@ -272,7 +286,9 @@ def _given(directory: Path) -> tuple[Path, ...]:
         else:
             missing.append(artifact.file_name)
     if missing:
-        raise DevClusterError(f"{directory} lacks the jars {', '.join(missing)}; use libs/ of a Kafka 3.9 distribution")
+        raise DevClusterError(
+            f"{directory} lacks the jars {', '.join(missing)}; use libs/ of a {release.name} distribution"
+        )
     return tuple(found)
 
 

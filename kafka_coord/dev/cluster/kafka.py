@@ -1,12 +1,17 @@
-"""Runs real Kafka brokers on loopback, with their metadata in ZooKeeper."""
+"""Runs real Kafka brokers on loopback: Kafka 3.9 with its metadata in ZooKeeper, or Kafka 4.3 in KRaft mode."""
 
 from __future__ import annotations
 
+import base64
+import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from kafka_coord.dev.cluster.jars import kafka_class_path
+from kafka_coord.dev.cluster.class_archive import run_java
+from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_4, KAFKA_4_VERSION, KAFKA_VERSION, Release, kafka_class_path
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
 from kafka_coord.dev.cluster.topics import ClusterView, view_of
@@ -15,20 +20,23 @@ from kafka_coord.errors import DevClusterError
 from kafka_coord.zk import layout
 
 _MAIN_CLASS = "kafka.Kafka"
+_CONTROLLERS = 3
+_FORMAT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """The options that differ between brokers for daily use and for tests.
 
-    A killed broker stays listed for ``zookeeper_session_ms``, and cannot restart before then. ``properties`` are
-    additional lines of ``server.properties``. ``jars_directory`` is passed to
-    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. With ``for_instances``, each broker has a second listener,
-    which advertises its instance's address (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last, so they
-    override the others.
+    With ``kraft``, the brokers of a :class:`KafkaCluster` run Kafka 4.3 in KRaft mode. A killed broker stays listed for
+    ``session_ms``, and cannot restart before then. ``properties`` are additional lines of ``server.properties``.
+    ``jars_directory`` is passed to :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. With ``for_instances``, each
+    broker has a second listener, which advertises its instance's address (:attr:`Broker.instance_port`). ``jvm_flags``
+    come last, so they override the others.
     """
 
-    zookeeper_session_ms: int = 6_000
+    kraft: bool = False
+    session_ms: int = 6_000
     replication: int = 1
     heap_mb: int = 256
     log_level: str = "WARN"
@@ -37,13 +45,25 @@ class KafkaSettings:
     for_instances: bool = False
     jvm_flags: tuple[str, ...] = ()
 
+    @property
+    def release(self) -> Release:
+        """The release of Kafka that the brokers run."""
+        return KAFKA_4 if self.kraft else KAFKA
 
-class KafkaBroker(JvmServer):
-    """One broker in ``directory``, registered in ``zookeeper`` (a connect string, with or without chroot).
+    @property
+    def kafka_version(self) -> str:
+        return KAFKA_4_VERSION if self.kraft else KAFKA_VERSION
+
+
+class Broker(JvmServer):
+    """One broker in ``directory``. Its instance keeps its groups in ``zookeeper`` (a connect string, with or without
+    chroot).
 
     A ``with`` block starts and stops the broker. Its log directories are kept. Brokers do not create topics
     automatically.
     """
+
+    release = KAFKA
 
     def __init__(
         self,
@@ -80,13 +100,10 @@ class KafkaBroker(JvmServer):
         """The broker's address for its instance, as ``host:port``."""
         return f"{LOOPBACK}:{self.listener_port}"
 
-    def launch(self) -> None:
-        """Waits until an earlier registration has expired, then starts the process, without waiting until it is ready.
-        Kafka exits with NodeExists while ``/brokers/ids/<id>`` exists, for up to a session timeout after a kill.
-        """
-        if not self.running:
-            self._await_deregistration()
-        super().launch()
+    @property
+    def bootstrap(self) -> str:
+        """The brokers that the instance asks for the metadata. Empty if Kafka's own znodes have it."""
+        return ""
 
     def view(self) -> ClusterView | None:
         """Returns the cluster as this broker sees it, or None if the broker does not answer."""
@@ -100,29 +117,31 @@ class KafkaBroker(JvmServer):
         view = self.view()
         return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
 
-    def _await_deregistration(self) -> None:
-        registration = layout.broker(self.broker_id)
-        timeout_s = self.settings.zookeeper_session_ms / 1000 * 2 + 3
-        if not await_no_ephemeral(self.zookeeper, registration, timeout_s):
-            raise DevClusterError(
-                f"{self.name}: {registration} still exists after {timeout_s:.0f} s, so another broker with this id "
-                f"is registered in {self.zookeeper}; stop it, or use another id"
-            )
-
     def _prepare(self) -> JvmProgram:
+        class_path = kafka_class_path(self.settings.jars_directory, release=self.release)
         config = self.directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
         flags = ("-Xms64m", f"-Xmx{self.settings.heap_mb}m", *self.settings.jvm_flags)
-        return JvmProgram(flags, kafka_class_path(self.settings.jars_directory), _MAIN_CLASS, [str(config)])
+        return JvmProgram(flags, class_path, _MAIN_CLASS, [str(config)])
+
+    @abstractmethod
+    def _mode(self) -> dict[str, str]:
+        """Returns the lines of ``server.properties`` that say where the metadata is."""
+
+    def _listeners(self) -> dict[str, tuple[str, str]]:
+        """Returns where the broker listens and what it advertises there, for each listener's name. Either may be ""."""
+        listeners = {"PLAINTEXT": (self.address, self.address)}
+        if self.settings.for_instances:
+            listeners["COORD"] = (self.listener_address, self.instance_address)
+        return listeners
 
     def _configuration(self) -> dict[str, str]:
         replication = str(self.settings.replication)
+        listeners = self._listeners()
         lines = {
-            "broker.id": str(self.broker_id),
-            "listeners": f"PLAINTEXT://{self.address}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "zookeeper.connect": self.zookeeper,
-            "zookeeper.session.timeout.ms": str(self.settings.zookeeper_session_ms),
+            **self._mode(),
+            "listeners": ",".join(f"{name}://{one}" for name, (one, _) in listeners.items() if one),
+            "advertised.listeners": ",".join(f"{name}://{one}" for name, (_, one) in listeners.items() if one),
             "log.dirs": str(self.directory / "data"),
             "auto.create.topics.enable": "false",
             "default.replication.factor": replication,
@@ -139,22 +158,123 @@ class KafkaBroker(JvmServer):
             "num.network.threads": "2",
             "num.io.threads": "4",
             "background.threads": "2",
-            "controlled.shutdown.max.retries": "1",
-            "controlled.shutdown.retry.backoff.ms": "300",
         }
-        if self.settings.for_instances:
-            lines |= {
-                "listeners": f"PLAINTEXT://{self.address},COORD://{self.listener_address}",
-                "advertised.listeners": f"PLAINTEXT://{self.address},COORD://{self.instance_address}",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,COORD:PLAINTEXT",
-                "inter.broker.listener.name": "PLAINTEXT",
-            }
+        if len(listeners) > 1:
+            lines["listener.security.protocol.map"] = ",".join(f"{name}:PLAINTEXT" for name in listeners)
+            lines["inter.broker.listener.name"] = "PLAINTEXT"
         return lines | dict(self.settings.properties)
 
 
+class KafkaBroker(Broker):
+    """A broker of Kafka 3.9 with its metadata in ``zookeeper``."""
+
+    def launch(self) -> None:
+        """Waits until an earlier registration has expired, then starts the process, without waiting until it is ready.
+        Kafka exits with NodeExists while ``/brokers/ids/<id>`` exists, for up to a session timeout after a kill.
+        """
+        if not self.running:
+            self._await_deregistration()
+        super().launch()
+
+    def _await_deregistration(self) -> None:
+        registration = layout.broker(self.broker_id)
+        timeout_s = self.settings.session_ms / 1000 * 2 + 3
+        if not await_no_ephemeral(self.zookeeper, registration, timeout_s):
+            raise DevClusterError(
+                f"{self.name}: {registration} still exists after {timeout_s:.0f} s, so another broker with this id "
+                f"is registered in {self.zookeeper}; stop it, or use another id"
+            )
+
+    def _mode(self) -> dict[str, str]:
+        return {
+            "broker.id": str(self.broker_id),
+            "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": str(self.settings.session_ms),
+            "controlled.shutdown.max.retries": "1",
+            "controlled.shutdown.retry.backoff.ms": "300",
+        }
+
+
+class KraftBroker(Broker):
+    """A broker of Kafka 4.3 in KRaft mode, and a controller too, unless ``controller_port`` is 0. Alone, it is a
+    cluster of its own; :class:`KafkaCluster` tells it the others."""
+
+    release = KAFKA_4
+
+    def __init__(
+        self, directory: Path, broker_id: int, zookeeper: str = "", *, controller_port: int | None = None, **given: Any
+    ) -> None:
+        super().__init__(directory, broker_id, zookeeper, **given)
+        self.controller_port = free_port() if controller_port is None else controller_port
+        """The port at which the broker is a controller, or 0."""
+        self.cluster_id = _new_cluster_id()
+        self.peers: Sequence[KraftBroker] = (self,)
+        """All brokers of the cluster, with this one."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(peer.address for peer in self.peers)
+
+    def _prepare(self) -> JvmProgram:
+        program = super()._prepare()
+        if not _meta(self.directory).exists():
+            self._format(program)
+        return program
+
+    def _format(self, program: JvmProgram) -> None:
+        """Formats the directory, because KRaft starts only on formatted directories."""
+        arguments = [
+            *("-cp", ":".join(map(str, program.class_path)), "kafka.tools.StorageTool", "format"),
+            *("--cluster-id", self.cluster_id, "--config", *program.arguments),
+        ]
+        answer = run_java(arguments, _FORMAT_S)
+        if answer.returncode != 0:
+            raise DevClusterError(f"{self.name}: {self.directory} cannot be formatted: {answer.stdout.strip()[-600:]}")
+
+    def _listeners(self) -> dict[str, tuple[str, str]]:
+        bound = f"{LOOPBACK}:{self.controller_port}" if self.controller_port else ""
+        return {**super()._listeners(), "CONTROLLER": (bound, "")}
+
+    def _mode(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller" if self.controller_port else "broker",
+            "node.id": str(self.broker_id),
+            "controller.quorum.voters": ",".join(
+                f"{peer.broker_id}@{LOOPBACK}:{peer.controller_port}" for peer in self.peers if peer.controller_port
+            ),
+            "controller.listener.names": "CONTROLLER",
+            "broker.session.timeout.ms": str(self.settings.session_ms),
+            "broker.heartbeat.interval.ms": str(self.settings.session_ms // 4),
+            # A broker that is stopped together with most controllers would wait for them in vain.
+            "controlled.shutdown.enable": "false",
+            "share.coordinator.state.topic.replication.factor": str(self.settings.replication),
+            "share.coordinator.state.topic.min.isr": "1",
+        }
+
+
+def _new_cluster_id() -> str:
+    while True:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not cluster_id.startswith("-"):  # would look like an option; Kafka's own generator avoids it, too
+            return cluster_id
+
+
+def _meta(directory: Path) -> Path:
+    return directory / "data" / "meta.properties"
+
+
+def _formatted_as(directory: Path) -> str | None:
+    """Returns the id of the cluster whose data is in a broker's directory, or None if there is none."""
+    if not _meta(directory).exists():
+        return None
+    lines = dict(line.split("=", 1) for line in _meta(directory).read_text("utf-8").splitlines() if "=" in line)
+    return lines.get("cluster.id")
+
+
 class KafkaCluster(Startable):
-    """Brokers with ids 1 to ``brokers``, registered in ``zookeeper``. Each has its own directory below
-    ``directory``."""
+    """Brokers with ids 1 to ``brokers``, each with its own directory below ``directory``. ``zookeeper`` has their
+    metadata or, with ``settings.kraft``, only the instances' groups. In KRaft mode, the brokers with a port in
+    ``controller_ports`` are controllers too; without any, the first three, or one of fewer."""
 
     def __init__(
         self,
@@ -165,25 +285,35 @@ class KafkaCluster(Startable):
         ports: Sequence[int | None] = (),
         instance_ports: Sequence[int | None] = (),
         listener_ports: Sequence[int | None] = (),
+        controller_ports: Sequence[int | None] = (),
         settings: KafkaSettings | None = None,
     ) -> None:
-        own, beside, between = (_one_each(given, brokers) for given in (ports, instance_ports, listener_ports))
+        own, beside, between, controllers = (
+            _one_each(given, brokers) for given in (ports, instance_ports, listener_ports, controller_ports)
+        )
         settings = settings or KafkaSettings(replication=min(brokers, 3))
         self.zookeeper = zookeeper
-        self.brokers = tuple(
-            KafkaBroker(
+        self.brokers: tuple[Broker, ...] = tuple(
+            (KraftBroker if settings.kraft else KafkaBroker)(
                 directory / f"kafka-{broker_id}",
                 broker_id,
                 zookeeper,
-                port=port,
-                instance_port=instance_port,
-                listener_port=listener_port,
+                port=own[broker_id - 1],
+                instance_port=beside[broker_id - 1],
+                listener_port=between[broker_id - 1],
                 settings=settings,
             )
-            for broker_id, (port, instance_port, listener_port) in enumerate(
-                zip(own, beside, between, strict=True), start=1
-            )
+            for broker_id in range(1, brokers + 1)
         )
+        kraft = [broker for broker in self.brokers if isinstance(broker, KraftBroker)]
+        known = next(filter(None, (_formatted_as(broker.directory) for broker in kraft)), None)
+        for number, broker in enumerate(kraft):
+            broker.peers = kraft
+            broker.cluster_id = known or kraft[0].cluster_id
+            if any(controllers):
+                broker.controller_port = controllers[number] or 0
+            elif number >= (_CONTROLLERS if brokers >= _CONTROLLERS else 1):
+                broker.controller_port = 0
 
     @property
     def bootstrap_servers(self) -> str:
@@ -195,7 +325,7 @@ class KafkaCluster(Startable):
         """The instances' addresses, as bootstrap.servers. Empty if the brokers have no listener for instances."""
         return ",".join(broker.instance_address for broker in self.brokers if broker.instance_port)
 
-    def broker(self, broker_id: int) -> KafkaBroker:
+    def broker(self, broker_id: int) -> Broker:
         """Returns the broker with this id. Raises :class:`DevClusterError` if there is none."""
         for broker in self.brokers:
             if broker.broker_id == broker_id:
@@ -205,7 +335,8 @@ class KafkaCluster(Startable):
 
     def start(self, timeout_s: float = 90.0, on_progress: Callable[[str], None] | None = None) -> None:
         """Starts the brokers that are not running, and waits until each lists all brokers and a controller."""
-        kafka_class_path(self.brokers[0].settings.jars_directory, on_progress)
+        settings = self.brokers[0].settings
+        kafka_class_path(settings.jars_directory, on_progress, release=settings.release)
         for broker in self.brokers:
             broker.launch()
         everyone = {broker.broker_id for broker in self.brokers}

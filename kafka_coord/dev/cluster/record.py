@@ -22,7 +22,8 @@ KINDS = ("coordinator", "kafka", "zookeeper")
 class ServerRecord:
     """One server. ``kind`` is one of :data:`KINDS`. ``port`` is the port for Kafka or ZooKeeper clients, or None.
     ``other_port`` is the port at which a broker listens for its instance, or that of an instance's dashboard.
-    ``process`` is None once the server has been stopped.
+    ``controller_port`` is that of a broker in KRaft mode which is a controller too. ``process`` is None once the server
+    has been stopped.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ServerRecord:
     port: int | None
     process: ProcessIdentity | None
     other_port: int | None = None
+    controller_port: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,6 +41,7 @@ class ServerRecord:
             "log": str(self.log),
             "port": self.port,
             "other_port": self.other_port,
+            "controller_port": self.controller_port,
             "pid": self.process and self.process.pid,
             "started": self.process and self.process.started,
         }
@@ -61,6 +64,7 @@ class ServerRecord:
             port=_port(value, "port", where),
             process=process,
             other_port=_port(value, "other_port", where),
+            controller_port=_port(value, "controller_port", where),
         )
 
 
@@ -75,6 +79,11 @@ class ClusterRecord:
     servers: tuple[ServerRecord, ...]
     boot_id: str
     kafka_version: str
+
+    @property
+    def kraft(self) -> bool:
+        """Whether the brokers run in KRaft mode."""
+        return any(server.controller_port for server in self.servers)
 
     def of_kind(self, kind: str) -> tuple[ServerRecord, ...]:
         return tuple(server for server in self.servers if server.kind == kind)

@@ -72,7 +72,7 @@ def read_status(directory: Path) -> ClusterStatus:
         bootstrap_servers=_addresses(found, "kafka"),
         instance_servers=_addresses(found, "coordinator"),
         kafka_version=found.kafka_version,
-        servers=tuple(_status(server, server in running, zookeeper) for server in found.servers),
+        servers=tuple(_status(server, found, server in running, zookeeper) for server in found.servers),
         dashboards=tuple(
             f"http://{LOOPBACK}:{server.other_port}/dashboard/"
             for server in found.of_kind("coordinator")
@@ -81,8 +81,8 @@ def read_status(directory: Path) -> ClusterStatus:
     )
 
 
-def _status(server: ServerRecord, runs: bool, zookeeper: str) -> ServerStatus:
-    serving, state = _ask(server, zookeeper) if runs else (False, "stopped")
+def _status(server: ServerRecord, found: ClusterRecord, runs: bool, zookeeper: str) -> ServerStatus:
+    serving, state = _ask(server, zookeeper, kraft=found.kraft) if runs else (False, "stopped")
     return ServerStatus(
         name=server.name,
         kind=server.kind,
@@ -94,7 +94,7 @@ def _status(server: ServerRecord, runs: bool, zookeeper: str) -> ServerStatus:
     )
 
 
-def _ask(server: ServerRecord, zookeeper: str) -> tuple[bool, str]:
+def _ask(server: ServerRecord, zookeeper: str, *, kraft: bool) -> tuple[bool, str]:
     if server.process is not None and server.process.paused():
         return False, "paused"
     if server.kind == "zookeeper" and server.port is not None:
@@ -105,6 +105,8 @@ def _ask(server: ServerRecord, zookeeper: str) -> tuple[bool, str]:
         view = view_of(address)
         if view is None or address not in view.brokers.values():
             return False, "not serving"
+        if kraft:  # the metadata names any broker then
+            return True, "broker and controller" if server.controller_port else "broker"
         return True, "controller" if view.brokers.get(view.controller) == address else "broker"
     registered = ephemeral_exists(zookeeper, layout.instance(int(server.name.rpartition("-")[2]))) is True
     return registered, "registered" if registered else "not registered"

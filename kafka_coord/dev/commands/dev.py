@@ -58,15 +58,23 @@ def dev() -> None:
 
 @dev.command()
 @click.option(
-    "--brokers", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N", help="The number of brokers."
+    "--brokers",
+    type=click.IntRange(1, 20),
+    metavar="N",
+    help="The number of brokers. [default: 3, or as many as there were]",
+)
+@click.option(
+    "--kraft",
+    is_flag=True,
+    default=None,
+    help="Run Kafka 4.3 in KRaft mode; ZooKeeper then belongs to the coordinators alone. [default: Kafka 3.9 with its "
+    "metadata in ZooKeeper, or as it was]",
 )
 @click.option(
     "--zookeepers",
     type=click.IntRange(1, 7),
-    default=1,
-    show_default=True,
     metavar="N",
-    help="The number of ZooKeeper servers.",
+    help="The number of ZooKeeper servers. [default: 1, or as many as there were]",
 )
 @click.option(
     "--coordinators/--no-coordinators",
@@ -93,8 +101,9 @@ def dev() -> None:
 @directory_option
 @output_option
 def up(
-    brokers: int,
-    zookeepers: int,
+    brokers: int | None,
+    kraft: bool | None,
+    zookeepers: int | None,
     coordinators: bool,
     channel_port: int | None,
     timeout_s: float,
@@ -108,18 +117,25 @@ def up(
 
     \b
     kafka-coord dev up --brokers 3 --dir /tmp/coord
+    kafka-coord dev up --kraft
     """
+    from kafka_coord.dev.cluster import record
     from kafka_coord.dev.cluster.cluster import DevCluster
     from kafka_coord.dev.cluster.coordinator import serve_command
-    from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+    from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 
     def channel(broker_id: int) -> str:
         return f"127.0.0.1:{(channel_port or 0) + broker_id - 1}"
 
-    def serve(broker: KafkaBroker) -> Sequence[str]:
+    def serve(broker: Broker) -> Sequence[str]:
         listen = ["--listen-channel", channel(broker.broker_id)] if channel_port is not None else []
         return [*serve_command(broker), *listen]
 
+    if (before := record.load(directory)) is not None:
+        kraft = before.kraft if kraft is None else kraft
+        brokers = brokers or len(before.of_kind("kafka"))
+        zookeepers = zookeepers or len(before.of_kind("zookeeper"))
+    brokers, zookeepers = brokers or 3, zookeepers or 1
     cluster = DevCluster(
         directory,
         brokers=brokers,
@@ -128,7 +144,7 @@ def up(
         coordinator_command=serve,
         dashboards=coordinators,
         zookeeper_port=_ZOOKEEPER_PORT,
-        kafka_settings=KafkaSettings(replication=min(brokers, 3), for_instances=coordinators),
+        kafka_settings=KafkaSettings(kraft=bool(kraft), replication=min(brokers, 3), for_instances=coordinators),
         on_progress=note,
     )
     found = cluster.up(timeout_s)

@@ -16,7 +16,7 @@ from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.coordinator import serve_command
 from kafka_coord.dev.cluster.flights import airline_names, read_flights
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.countdown import Part, Took
@@ -74,7 +74,7 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
     over_sockets = options.channel is not ChannelChoice.ZOOKEEPER
     channels = {n: f"{LOOPBACK}:{free_port()}" for n in range(1, options.brokers + 1)} if over_sockets else {}
 
-    def serve(broker: KafkaBroker) -> Sequence[str]:
+    def serve(broker: Broker) -> Sequence[str]:
         listening = ["--listen-channel", channels[broker.broker_id]] if channels else []
         timeouts = ["--session-timeout-ms", str(options.session_timeout_ms)]
         if options.clients is Clients.MIXED:

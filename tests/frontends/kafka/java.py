@@ -16,7 +16,7 @@ from kafka_coord.dev.cluster.jars import (
     KAFKA_VERSION,
     Artifact,
     Release,
-    fetched_class_path,
+    cached_jars,
     kafka_class_path,
     pyspark_jars_directory,
 )
@@ -95,7 +95,7 @@ def brokers_archive() -> tuple[str, ...]:
 @contextmanager
 def kafka_tools() -> Iterator[KafkaTools]:
     """One JVM that runs the tools. It ends when its standard input is closed."""
-    jars = [*kafka_class_path(), *fetched_class_path(_RELEASE), *pyspark_jars_directory().glob("py4j-*.jar")]
+    jars = [*kafka_class_path(), *cached_jars(_RELEASE), *pyspark_jars_directory().glob("py4j-*.jar")]
     command = [
         *(str(find_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx192m", *brokers_archive()),
         *("-cp", os.pathsep.join(map(str, dict.fromkeys(jars)))),

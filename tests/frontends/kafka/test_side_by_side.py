@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.dev.cluster.kraft import KraftBroker
+from kafka_coord.dev.cluster.jars import KAFKA_4, kafka_class_path
+from kafka_coord.dev.cluster.kafka import KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError
 from tests.frontends.kafka import consumer_group_plays, plays
@@ -71,9 +72,10 @@ def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
         "group.consumer.assignment.interval.ms": "0",
         "group.consumer.min.assignment.interval.ms": "0",
     }
-    broker = KraftBroker(tmp_path_factory.mktemp("kafka4"), properties=properties)
+    settings = KafkaSettings(properties=properties, heap_mb=512)
+    broker = KraftBroker(tmp_path_factory.mktemp("kafka4"), 1, settings=settings)
     try:
-        broker.fetch()
+        kafka_class_path(release=KAFKA_4)
     except DevClusterError as error:
         pytest.skip(f"no Kafka 4.3: {error}")
     with broker:

@@ -44,7 +44,7 @@ class Alone:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     directory = tmp_path_factory.mktemp("alone")
-    settings = KafkaSettings(for_instances=True, zookeeper_session_ms=SESSION_MS)
+    settings = KafkaSettings(for_instances=True, session_ms=SESSION_MS)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
         KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,

@@ -22,7 +22,7 @@ from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.coordinator import serve_command
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -70,7 +70,7 @@ def _started(
 ) -> Iterator[tuple[DevCluster, Sequence[ChildProcess]]]:
     channels = {number: f"{LOOPBACK}:{free_port()}" for number in range(1, _BROKERS + 1)}
 
-    def serve(broker: KafkaBroker) -> Sequence[str]:
+    def serve(broker: Broker) -> Sequence[str]:
         more = ("--listen-channel", channels[broker.broker_id], "--managed-groups", f"{MANAGED}-.*")
         return [*serve_command(broker), *more]
 

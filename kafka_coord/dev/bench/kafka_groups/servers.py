@@ -12,7 +12,7 @@ from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.members import await_coordinator
 from kafka_coord.dev.bench.usage import memory_mib
 from kafka_coord.dev.cluster.coordinator import serve_beside
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -50,7 +50,7 @@ def groups_everywhere() -> list[str]:
 class KafkaInstance:
     """A ``serve`` process beside a broker, with its listener for Kafka clients. With ``holds``, it holds heartbeats."""
 
-    def __init__(self, directory: Path, broker: KafkaBroker, *, holds: bool) -> None:
+    def __init__(self, directory: Path, broker: Broker, *, holds: bool) -> None:
         self.broker = broker
         self.address = f"{LOOPBACK}:{broker.instance_port}"
         self.log = directory / f"instance-{broker.broker_id}.log"
@@ -77,7 +77,7 @@ class Servers:
     instances: Mapping[int, KafkaInstance]
 
     @property
-    def broker(self) -> KafkaBroker:
+    def broker(self) -> Broker:
         return self.cluster.brokers[0]
 
     @property

@@ -26,7 +26,7 @@ from kafka_coord.dev.bench.rolling.java_client import java_client, java_command,
 from kafka_coord.dev.bench.rolling.journal import Figures, Note, What, figures
 from kafka_coord.dev.bench.rolling.sockets import connections
 from kafka_coord.dev.bench.waiting import awaited
-from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.kafka import Broker
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
@@ -221,7 +221,7 @@ class Rolling:
         names = (f"{prefix}-{number}" for number in itertools.count())
         return next(name for name in names if leads[partition_of(name)] == broker_id)
 
-    def restart(self, broker: KafkaBroker, procedure: Procedure) -> None:
+    def restart(self, broker: Broker, procedure: Procedure) -> None:
         instance = self.servers.instances[broker.broker_id].process
         if procedure is not Procedure.ALONE:
             broker.stop()  # moves the leadership to the others first
