@@ -184,7 +184,7 @@ ensure_packages() {
         die "cannot install the packages of setup.cfg: see above; pip uses this machine's settings (index, certificates, proxy)"
     for extra in "${missing[@]}"; do
         printf '%s\n' "$print" >"$VENV/.has-$extra"
-        if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-dev-requirements"; fi # setup.cfg: test contains them
+        if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-demo-requirements"; fi # setup.cfg: test contains them
     done
     printf '%s\n' "$VENV" >"$VENV/.made-at"
 }

@@ -6,13 +6,13 @@ With an archive of Spark's classes, a Spark application that does little costs 6
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from kafka_coord.dev.cluster import class_archive
-from kafka_coord.dev.cluster.jars import pyspark_jars_directory
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 
@@ -23,8 +23,11 @@ _LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 def archive() -> Path | None:
     """Returns the path of the archive, or ``None`` if there is no Java that can write one."""
-    with suppress(DevClusterError):
-        return class_archive.archive_path("spark", find_java(), sorted(pyspark_jars_directory().glob("*.jar")))
+    spec = importlib.util.find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        with suppress(DevClusterError):
+            jars = sorted(Path(spec.origin).parent.glob("jars/*.jar"))
+            return class_archive.archive_path("spark", find_java(), jars)
     return None
 
 

@@ -223,8 +223,9 @@ def _ensure_topic(client: KafkaClient, topic: str, partitions: int | None, repli
 
 
 def _flights() -> Generator[KeyValue, None, None]:
-    from kafka_coord.dev.cluster.flights import read_flights
+    from kafka_coord.dev.cluster.flights import data_directory, read_flights
 
+    data_directory(note)
     yield from read_flights()
 
 

@@ -9,6 +9,7 @@ from kafka_coord.errors import SettingsError
 _EXTRA = {
     "click": "cli",
     "crc32c": "cli",
+    "maven_artifact": "dev",
     "opentelemetry": "otel",
     "rich": "cli",
     "yaml": "cli",

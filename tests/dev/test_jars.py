@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Callable
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from kafka_coord.dev.cluster.class_archive import archives_classes, keep_archives
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path, zookeeper_class_path
+from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_4, ZOOKEEPER, Artifact, Release, class_path
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 
 
 @pytest.fixture
-def cached_jars() -> Path:
-    """The cache directory with Kafka's jars, fetched now if necessary."""
-    return next(jar.parent for jar in kafka_class_path() if jar.name.startswith("kafka_2.13"))
-
-
-@pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sends every connection of a Java to a proxy that does not exist."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
+    """Sends every request to a proxy that does not exist."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 
 
 @pytest.fixture
@@ -36,81 +30,70 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_zookeeper_needs_nothing_fetched(cache: Path, no_network: None) -> None:
-    assert any(jar.name.startswith("zookeeper-jute-") for jar in zookeeper_class_path())
+SMALL = Release("a small library", (Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),))
+
+
+@pytest.mark.parametrize("release", [KAFKA, KAFKA_4, ZOOKEEPER], ids=lambda release: release.name)
+def test_no_jar_of_a_release_is_fetched_twice(release: Release) -> None:
+    names = [artifact.file_name for artifact in release.artifacts]
+    assert len(set(names)) == len(names)
+    said: list[str] = []
+
+    jars = class_path(release)
+
+    assert [jar.name for jar in jars] == names
+    assert class_path(release, said.append) == jars
+    assert not said
+
+
+def test_a_jar_is_fetched_once_and_used_offline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    (jar,) = class_path(SMALL, said.append)
+    assert said == [f"fetching 1 jars of a small library into {cache / 'jars'} (once)"]
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    assert class_path(SMALL) == (jar,)
+    assert [one.name for one in jar.parent.iterdir()] == ["jopt-simple-5.0.4.jar"]
+
+
+def test_without_a_network_the_error_says_what_to_set(cache: Path, no_network: None) -> None:
+    with pytest.raises(DevClusterError, match=r"jopt-simple-5\.0\.4\.jar could not be fetched: .*HTTPS_PROXY.*or copy"):
+        class_path(SMALL)
     assert not cache.exists()
 
 
-def test_fetched_jars_are_used_offline(cached_jars: Path, cache: Path, no_network: None) -> None:
-    shutil.copytree(cached_jars, cache / f"jars-{KAFKA_VERSION}")
-    assert cache / f"jars-{KAFKA_VERSION}" / f"kafka_2.13-{KAFKA_VERSION}.jar" in kafka_class_path()
+class Mirror(BaseHTTPRequestHandler):
+    """A repository whose jar is cut off."""
+
+    def do_GET(self) -> None:
+        body = b"0" * 40 if self.path.endswith(".sha1") else b"half a jar"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
 
 
-def without_manifest(jars: Path) -> None:
-    (jars / "manifest.json").unlink()
+def test_a_jar_that_does_not_match_its_checksum_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        monkeypatch.setenv("KAFKA_COORD_MAVEN", f"http://127.0.0.1:{server.server_port}/maven2")
+        try:
+            with pytest.raises(DevClusterError, match=r"/maven2/net/sf/.*does not match its checksum"):
+                class_path(SMALL)
+        finally:
+            server.shutdown()
+            serving.join()
+    assert not cache.exists()
 
 
-def with_a_truncated_jar(jars: Path) -> None:
-    jar = jars / f"kafka-clients-{KAFKA_VERSION}.jar"
-    jar.write_bytes(jar.read_bytes()[:1000])
-
-
-def with_a_jar_missing(jars: Path) -> None:
-    (jars / f"kafka-raft-{KAFKA_VERSION}.jar").unlink()
-
-
-def with_a_manifest_of_nonsense(jars: Path) -> None:
-    (jars / "manifest.json").write_text("[1, 2", encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "damage", [without_manifest, with_a_truncated_jar, with_a_jar_missing, with_a_manifest_of_nonsense]
-)
-def test_a_damaged_cache_is_fetched_again_or_reported_when_offline(
-    cached_jars: Path, cache: Path, no_network: None, damage: Callable[[Path], None]
-) -> None:
-    jars = cache / f"jars-{KAFKA_VERSION}"
-    shutil.copytree(cached_jars, jars)
-    damage(jars)
-    said: list[str] = []
-
-    with pytest.raises(DevClusterError, match=r"could not be fetched: .*KAFKA_COORD_JARS_DIR"):
-        kafka_class_path(on_progress=said.append)
-
-    assert said == [f"fetching Kafka {KAFKA_VERSION} into {jars} (18 MB, once)"]
-    assert [path.name for path in cache.iterdir()] == [jars.name], "a half-fetched directory was left behind"
-
-
-def test_a_cache_that_cannot_be_written_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: None
-) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     monkeypatch.setenv("KAFKA_COORD_CACHE", str(tmp_path / "file"))
     with pytest.raises(DevClusterError, match=r"cannot be stored in .*KAFKA_COORD_CACHE"):
-        kafka_class_path()
-
-
-def test_the_libraries_of_another_patch_release_are_taken_from_a_directory(
-    cached_jars: Path, cache: Path, tmp_path: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    libraries = tmp_path / "libs"
-    libraries.mkdir()
-    for jar in cached_jars.glob("*.jar"):
-        shutil.copy(jar, libraries / jar.name.replace(KAFKA_VERSION, "3.9.1"))
-    # A distribution has both: ZooKeeper's metrics-core 4 and Kafka's metrics-core 2.
-    (libraries / "metrics-core-4.1.12.1.jar").write_bytes(b"")
-
-    monkeypatch.setenv("KAFKA_COORD_JARS_DIR", str(libraries))
-
-    names = [jar.name for jar in kafka_class_path() if jar.parent == libraries]
-    assert "kafka_2.13-3.9.1.jar" in names
-    assert "metrics-core-2.2.0.jar" in names
-    assert "metrics-core-4.1.12.1.jar" not in names
-
-
-def test_a_directory_that_lacks_jars_is_refused_by_their_names(tmp_path: Path) -> None:
-    with pytest.raises(DevClusterError, match=f"lacks the jars kafka_2.13-{KAFKA_VERSION}.jar, .*libs/"):
-        kafka_class_path(tmp_path)
+        class_path(SMALL)
 
 
 def test_a_java_that_is_too_old_is_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from kafka_coord import Consumer
 from kafka_coord.dev.cluster.coordinator import Coordinator, serve_command
-from kafka_coord.dev.cluster.jars import KAFKA_4, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA_4, class_path
 from kafka_coord.dev.cluster.kafka import KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -36,7 +36,7 @@ def kraft(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) 
     settings = KafkaSettings(for_instances=True, heap_mb=512)
     broker = KraftBroker(where, 1, f"{zookeeper.connect_string}{chroot}", settings=settings)
     try:
-        kafka_class_path(release=KAFKA_4)
+        class_path(KAFKA_4)
     except DevClusterError as error:
         pytest.skip(f"no Kafka 4.3: {error}")
     with broker:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from kafka_coord import Consumer
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.coordinator import Coordinator
-from kafka_coord.dev.cluster.jars import kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA, class_path
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, port_is_free
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
@@ -70,7 +70,7 @@ class Controller(JvmServer):
             (data / "meta.properties").write_text(
                 f"version=1\ncluster.id={self._cluster_id}\nnode.id={CONTROLLER_ID}\n", "ascii"
             )
-        return JvmProgram(("-Xms64m", "-Xmx256m"), kafka_class_path(), "kafka.Kafka", [str(config)])
+        return JvmProgram(("-Xms64m", "-Xmx256m"), class_path(KAFKA), "kafka.Kafka", [str(config)])
 
 
 class KraftBroker(KafkaBroker):

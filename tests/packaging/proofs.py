@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_coord.dev.cluster.flights import data_directory
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from tests.packaging.environments import Environment
@@ -135,12 +136,35 @@ def sasl(environment: Environment) -> str:
     return "authenticated at ZooKeeper, and was refused with a wrong password"
 
 
-def flights(environment: Environment, servers: Servers) -> str:
-    """Loads the flights, which come with the extra, into the topic."""
-    options = ("--flights", "--limit", str(RECORDS), "--topic", servers.topic, "-z", servers.zookeeper)
-    done = environment.run(environment.program, "load", *options)
+def cluster(environment: Environment) -> str:
+    """Starts a cluster in KRaft mode with its dashboard, without Spark and pandas, and reads the first records."""
+    brought = {path.name for path in environment.site.iterdir()}
+    assert not brought & {"pyspark", "pandas", "numpy", "pyarrow"}, brought
+    data_directory()  # the environment has no pip to fetch it
+    home = str(environment.home / "cluster")
+    up = environment.run(environment.program, "dev", "up", "--kraft", "--brokers", "1", "--dir", home, within_s=240)
+    try:
+        assert up.returncode == 0, up.stderr
+        found = json.loads(environment.run(environment.program, "dev", "status", "--dir", home, "-o", "json").stdout)
+        with urllib.request.urlopen(found["dashboards"][0], timeout=30) as page:  # noqa: S310
+            assert b"<html" in page.read()
+        with_zookeeper = ("-z", found["zookeeper"])
+        load = ("load", "--flights", "--limit", str(RECORDS), "--topic", "flights", *with_zookeeper)
+        read = ("consume", "--group", "delays", "--topic", "flights", "--from-beginning", "--quiet")
+        for command in (load, (*read, "--max-messages", str(RECORDS), *with_zookeeper)):
+            done = environment.run(environment.program, *command)
+            assert done.returncode == 0, done.stderr
+    finally:
+        down = environment.run(environment.program, "dev", "down", "--dir", home)
+    assert down.returncode == 0, down.stderr
+    return f"started a cluster in KRaft mode, and read {RECORDS} records as a member of a group"
+
+
+def demo(environment: Environment) -> str:
+    """Imports what the demo's group of Spark queries needs."""
+    done = environment.run(environment.python, "-c", "import pandas, pyspark, kafka_coord.dev.demo.sharing")
     assert done.returncode == 0, done.stderr
-    return f"loaded {RECORDS} flights"
+    return "imported the demo"
 
 
 def traces(environment: Environment, servers: Servers, meanwhile: Callable[[], object]) -> str:

@@ -20,7 +20,7 @@ from tests.packaging.environments import Environment, empty, install_without_ind
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Environment]:
     def make(extra: str) -> Environment:
         environment = empty(tmp_path_factory.mktemp(f"environment-{extra}"))
-        install_without_index(environment, extra, built.wheel, *([built.dev_wheel] if extra == "dev" else []))
+        install_without_index(environment, extra, built.wheel, *([built.dev_wheel] if extra in {"dev", "demo"} else []))
         return environment
 
     return make
@@ -46,7 +46,8 @@ def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built
 def test_extras_do_their_job_in_empty_environments(
     installed: Callable[[str], Environment], servers: proofs.Servers
 ) -> None:
-    proofs.flights(installed("dev"), servers)
+    proofs.cluster(installed("dev"))
+    proofs.demo(installed("demo"))
 
     def consume() -> None:
         consumer = installed("")
@@ -73,6 +74,6 @@ def test_a_consumers_session_authenticates_with_its_extra_alone(installed: Calla
 def test_no_extra_of_users_is_left_out() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    of_checkouts = {"dev-requirements", "package", "test", "lint"}
+    of_checkouts = {"dev-requirements", "demo-requirements", "package", "test", "lint"}
     installed = re.findall(r'installed\("(\w+)"\)', Path(__file__).read_text())
     assert set(installed) == set(setup["options.extras_require"]) - of_checkouts

@@ -93,6 +93,7 @@ def try_all(built: Built, scratch: Path) -> list[Row]:
         tried("otel", lambda environment: proofs.daemon(environment, servers, "--trace-rebalances"))
         tried("sasl", proofs.sasl)
         tried("spark", lambda environment: proofs.query(environment, servers))
+        tried("demo", proofs.demo, built.dev_wheel)
     finally:
         down = dev.run(dev.program, "dev", "down", "--dir", home)
     if down.returncode:

@@ -18,7 +18,7 @@ from kafka_coord.dev.cluster import record
 from kafka_coord.dev.cluster.class_archive import keep_archives
 from kafka_coord.dev.cluster.coordinator import Coordinator, CoordinatorCommand, serve_command
 from kafka_coord.dev.cluster.identity import boot_id
-from kafka_coord.dev.cluster.jars import kafka_class_path
+from kafka_coord.dev.cluster.jars import class_path
 from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster, KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.ports import free_port, port_is_free
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
@@ -282,7 +282,7 @@ class DevCluster:
     def _start_all(self, before: ClusterRecord | None, kept: dict[str, ServerRecord], timeout_s: float) -> None:
         settings = self._kafka_settings
         # before any server runs, because the fetch may fail
-        kafka_class_path(settings.jars_directory, self._progress, release=settings.release)
+        class_path(settings.release, self._progress)
         self._make_servers(before, kept)
         if before is not None:
             self._adopt(before, kept)

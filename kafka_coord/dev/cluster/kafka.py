@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.dev.cluster.class_archive import run_java
-from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_4, KAFKA_4_VERSION, KAFKA_VERSION, Release, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_4, KAFKA_4_VERSION, KAFKA_VERSION, Release, class_path
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
 from kafka_coord.dev.cluster.topics import ClusterView, view_of
@@ -29,10 +29,9 @@ class KafkaSettings:
     """The options that differ between brokers for daily use and for tests.
 
     With ``kraft``, the brokers of a :class:`KafkaCluster` run Kafka 4.3 in KRaft mode. A killed broker stays listed for
-    ``session_ms``, and cannot restart before then. ``properties`` are additional lines of ``server.properties``.
-    ``jars_directory`` is passed to :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. With ``for_instances``, each
-    broker has a second listener, which advertises its instance's address (:attr:`Broker.instance_port`). ``jvm_flags``
-    come last, so they override the others.
+    ``session_ms``, and cannot restart before then. ``properties`` are additional lines of ``server.properties``. With
+    ``for_instances``, each broker has a second listener, which advertises its instance's address
+    (:attr:`Broker.instance_port`). ``jvm_flags`` come last, so they override the others.
     """
 
     kraft: bool = False
@@ -41,7 +40,6 @@ class KafkaSettings:
     heap_mb: int = 256
     log_level: str = "WARN"
     properties: Mapping[str, str] = field(default_factory=dict)
-    jars_directory: Path | None = None
     for_instances: bool = False
     jvm_flags: tuple[str, ...] = ()
 
@@ -118,11 +116,10 @@ class Broker(JvmServer):
         return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
 
     def _prepare(self) -> JvmProgram:
-        class_path = kafka_class_path(self.settings.jars_directory, release=self.release)
         config = self.directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
         flags = ("-Xms64m", f"-Xmx{self.settings.heap_mb}m", *self.settings.jvm_flags)
-        return JvmProgram(flags, class_path, _MAIN_CLASS, [str(config)])
+        return JvmProgram(flags, class_path(self.release), _MAIN_CLASS, [str(config)])
 
     @abstractmethod
     def _mode(self) -> dict[str, str]:
@@ -335,8 +332,7 @@ class KafkaCluster(Startable):
 
     def start(self, timeout_s: float = 90.0, on_progress: Callable[[str], None] | None = None) -> None:
         """Starts the brokers that are not running, and waits until each lists all brokers and a controller."""
-        settings = self.brokers[0].settings
-        kafka_class_path(settings.jars_directory, on_progress, release=settings.release)
+        class_path(self.brokers[0].release, on_progress)
         for broker in self.brokers:
             broker.launch()
         everyone = {broker.broker_id for broker in self.brokers}

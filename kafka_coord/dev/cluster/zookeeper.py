@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka_coord.dev.cluster.jars import zookeeper_class_path
+from kafka_coord.dev.cluster.jars import ZOOKEEPER, class_path
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
 from kafka_coord.errors import DevClusterError
@@ -91,7 +91,7 @@ class ZooKeeperServer(JvmServer):
             "-Dzookeeper.preAllocSize=4096",  # kB; the default of 64 MB per log file fills small disks
             *(f"-D{key}={value}" for key, value in self.settings.jvm_properties.items()),
         )
-        return JvmProgram(flags, zookeeper_class_path(), _MAIN_CLASS, [str(config)])
+        return JvmProgram(flags, class_path(ZOOKEEPER), _MAIN_CLASS, [str(config)])
 
     def _configuration(self, data: Path) -> dict[str, str]:
         settings = self.settings

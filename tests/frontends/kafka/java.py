@@ -13,17 +13,22 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_coord.dev.cluster.class_archive import archive_path, use
 from kafka_coord.dev.cluster.jars import (
+    KAFKA,
     KAFKA_VERSION,
     Artifact,
     Release,
-    cached_jars,
-    kafka_class_path,
-    pyspark_jars_directory,
+    class_path,
 )
 from kafka_coord.spark.session import find_java
 
-_TOOLS_JAR = Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
-_RELEASE = Release("the tools of Kafka", f"jars-{KAFKA_VERSION}-tools", (_TOOLS_JAR,), 1)
+_RELEASE = Release(
+    "the tools of Kafka",
+    (
+        *KAFKA.artifacts,
+        Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+        Artifact("net.sf.py4j", "py4j", "0.10.9.9"),
+    ),
+)
 _TOOLS = {
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -88,17 +93,16 @@ class JavaConsumer:
 
 def brokers_archive() -> tuple[str, ...]:
     """The Java flags that use the brokers' class archive, for programs whose class path begins with the brokers'."""
-    archive = archive_path("kafka", find_java(), kafka_class_path())
+    archive = archive_path("kafka", find_java(), class_path(KAFKA))
     return use(archive) if archive else ()
 
 
 @contextmanager
 def kafka_tools() -> Iterator[KafkaTools]:
     """One JVM that runs the tools. It ends when its standard input is closed."""
-    jars = [*kafka_class_path(), *cached_jars(_RELEASE), *pyspark_jars_directory().glob("py4j-*.jar")]
     command = [
         *(str(find_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx192m", *brokers_archive()),
-        *("-cp", os.pathsep.join(map(str, dict.fromkeys(jars)))),
+        *("-cp", os.pathsep.join(map(str, class_path(_RELEASE)))),
         *("py4j.GatewayServer", "--die-on-broken-pipe", "0"),
     ]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from kafka_coord.channel.zookeeper import ensure_group
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_VERSION, class_path
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.java import brokers_archive
 from tests.frontends.kafka.tried.contenders import CONTENDERS, Contender, java_program
@@ -21,7 +21,7 @@ LIBRARIES = {one.name: one for one in CONTENDERS if one.tells_commits}
 
 def _java() -> Contender:
     """The client of the brokers' own version, without downloading anything."""
-    program = java_program(os.pathsep.join(map(str, kafka_class_path())), flags=brokers_archive())
+    program = java_program(os.pathsep.join(map(str, class_path(KAFKA))), flags=brokers_archive())
     return Contender(f"kafka-clients {KAFKA_VERSION}", lambda: program)
 
 

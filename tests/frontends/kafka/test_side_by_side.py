@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.dev.cluster.jars import KAFKA_4, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA_4, class_path
 from kafka_coord.dev.cluster.kafka import KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError
@@ -75,7 +75,7 @@ def kafka4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
     settings = KafkaSettings(properties=properties, heap_mb=512)
     broker = KraftBroker(tmp_path_factory.mktemp("kafka4"), 1, settings=settings)
     try:
-        kafka_class_path(release=KAFKA_4)
+        class_path(KAFKA_4)
     except DevClusterError as error:
         pytest.skip(f"no Kafka 4.3: {error}")
     with broker:

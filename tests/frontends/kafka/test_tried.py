@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kafka_coord.channel.zookeeper import ensure_group
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_VERSION, class_path
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.java import brokers_archive
 from tests.frontends.kafka.tried.contenders import Contender, java_program
@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 
 @pytest.fixture(scope="module")
 def java() -> Contender:
-    class_path = os.pathsep.join(map(str, kafka_class_path()))
-    program = java_program(class_path, flags=brokers_archive())
+    program = java_program(os.pathsep.join(map(str, class_path(KAFKA))), flags=brokers_archive())
     return Contender(f"kafka-clients {KAFKA_VERSION}", lambda: program, static=True)
 
 

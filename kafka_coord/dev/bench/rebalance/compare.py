@@ -38,7 +38,7 @@ from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.rebalance.testbed import Crew, MeasuredGroup
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.cluster.cluster import DevCluster
-from kafka_coord.dev.cluster.jars import KAFKA_4, KAFKA_4_VERSION, KAFKA_VERSION, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA_4, KAFKA_4_VERSION, KAFKA_VERSION, class_path
 from kafka_coord.dev.cluster.kafka import KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -151,7 +151,7 @@ def _brokers(
             _warm_up(place, directory, on_progress)
             yield place
     elif server is Server.KRAFT:
-        kafka_class_path(None, on_progress, release=KAFKA_4)
+        class_path(KAFKA_4, on_progress)
         broker = KraftBroker(where, 1, settings=KafkaSettings(properties=properties, heap_mb=512))
         packages = newer_client(on_progress)
         on_progress(f"starting Kafka {KAFKA_4_VERSION}")

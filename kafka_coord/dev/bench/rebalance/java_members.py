@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.cluster.class_archive import COMPILER, run_java
-from kafka_coord.dev.cluster.jars import KAFKA_4, kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA_4, class_path
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 
@@ -31,10 +31,10 @@ class JavaMembers:
 
 def java_members(directory: Path, on_progress: Callable[[str], None]) -> JavaMembers:
     """Compiles the members into ``directory``. Raises :class:`DevClusterError`, for example without a compiler."""
-    jars = kafka_class_path(None, on_progress, release=KAFKA_4)
+    jars = class_path(KAFKA_4, on_progress)
     directory.mkdir(parents=True, exist_ok=True)
-    class_path = ":".join(map(str, (directory, *jars)))
-    ran = run_java([*COMPILER, "-d", str(directory), "-cp", class_path, str(_SOURCE)], _COMPILING_S)
+    found = ":".join(map(str, (directory, *jars)))
+    ran = run_java([*COMPILER, "-d", str(directory), "-cp", found, str(_SOURCE)], _COMPILING_S)
     if ran.returncode != 0:
         raise DevClusterError(f"{_SOURCE.name} cannot be compiled; is Java a JDK? {ran.stdout.strip()[-500:]}")
-    return JavaMembers(class_path)
+    return JavaMembers(found)

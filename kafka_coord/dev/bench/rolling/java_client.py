@@ -11,7 +11,7 @@ from pathlib import Path
 from kafka_coord.dev.bench.rolling.client import ClientPlace
 from kafka_coord.dev.bench.rolling.journal import Note, What
 from kafka_coord.dev.cluster.class_archive import COMPILER, run_java
-from kafka_coord.dev.cluster.jars import kafka_class_path
+from kafka_coord.dev.cluster.jars import KAFKA, class_path
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 
@@ -34,11 +34,11 @@ def java_client(directory: Path) -> str:
     without a compiler."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(_LOGGING, "utf-8")
-    class_path = os.pathsep.join(map(str, (directory, *kafka_class_path())))
-    ran = run_java([*COMPILER, "-d", str(directory), "-cp", class_path, str(_SOURCE)], _COMPILING_S)
+    found = os.pathsep.join(map(str, (directory, *class_path(KAFKA))))
+    ran = run_java([*COMPILER, "-d", str(directory), "-cp", found, str(_SOURCE)], _COMPILING_S)
     if ran.returncode != 0:
         raise DevClusterError(f"{_SOURCE.name} cannot be compiled; is Java a JDK? {ran.stdout.strip()[-500:]}")
-    return class_path
+    return found
 
 
 def java_command(class_path: str, place: ClientPlace) -> Sequence[str]:

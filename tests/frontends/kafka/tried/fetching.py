@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import becoming, cache_directory
 from kafka_coord.dev.cluster.class_archive import COMPILER
-from kafka_coord.dev.cluster.jars import zookeeper_class_path
+from kafka_coord.dev.cluster.jars import ZOOKEEPER, class_path
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import find_java
 
@@ -57,7 +57,7 @@ def java_class_path(*artifacts: str) -> str:
     """The class path of these artifacts, with this project's own logging."""
     logging = ("slf4j", "log4j", "reload4j")
     of_them = [jar for jar in java_jars(*artifacts) if not jar.name.startswith(logging)]
-    ours = [jar for jar in zookeeper_class_path() if jar.name.startswith(logging)]
+    ours = [jar for jar in class_path(ZOOKEEPER) if jar.name.startswith(logging)]
     return os.pathsep.join(map(str, [*of_them, *ours]))
 
 
