@@ -41,17 +41,26 @@ GROUP_PLAYED = (
 )
 
 
-def test_a_group_plays_through_kills_and_growth(tmp_path: Path) -> None:
-    written = play(tmp_path, *TWO_BROKERS)
+KRAFT = pytest.param(("--kraft",), "Kafka 4.3.0 in KRaft mode", marks=pytest.mark.long, id="kraft")
+IN_EACH_MODE = pytest.mark.parametrize(("mode", "servers"), [pytest.param((), "Kafka 3.9.2", id="zookeeper"), KRAFT])
 
-    for happened in (*GROUP_PLAYED, str(tmp_path / "report.html")):
+
+@IN_EACH_MODE
+def test_a_group_plays_through_kills_and_growth(tmp_path: Path, mode: tuple[str, ...], servers: str) -> None:
+    written = play(tmp_path, *TWO_BROKERS, *mode)
+
+    assert f"brokers of {servers}, with a" in (tmp_path / "report.html").read_text("utf-8")
+    for happened in (*GROUP_PLAYED, f"brokers of {servers}", str(tmp_path / "report.html")):
         assert happened in written
 
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) -> None:
-    written = play(tmp_path, "--spark")
+@IN_EACH_MODE
+def test_spark_and_a_plain_consumer_play_beside_the_first_group(
+    tmp_path: Path, mode: tuple[str, ...], servers: str
+) -> None:
+    written = play(tmp_path, "--spark", *mode)
 
     first, second = written.index("consumer-4 joins"), written.index("without Spark, joins")
     assert written.index("two Spark applications start") < first < second  # they start before the first group plays

@@ -47,6 +47,9 @@ _CHECKS = columns("verified claim found")
     help="The kind of consumers: this project's, stock Kafka clients with the instances as bootstrap.servers, or "
     "every kind in one group.",
 )
+@click.option(
+    "--kraft", is_flag=True, help="Run Kafka 4.3 in KRaft mode; ZooKeeper then belongs to the coordinators alone."
+)
 @click.option("--records", type=int, metavar="N", help="The number of flights. [default: all 336,776]")
 @click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="Roughly how long the consumers take.")
 @click.option(
@@ -104,6 +107,7 @@ def demo(directory: Path | None, report: Path, keep: bool, no_live: bool, **give
     kafka-coord demo --quick --channel socket
     kafka-coord demo --clients kafka
     kafka-coord demo --clients mixed --quick
+    kafka-coord demo --kraft
     kafka-coord demo --keep --dir /tmp/demo
 
     The exit code is 0 if the result is correct, and 10 otherwise.
@@ -112,9 +116,12 @@ def demo(directory: Path | None, report: Path, keep: bool, no_live: bool, **give
     from kafka_coord.dev.demo.options import chosen
     from kafka_coord.dev.demo.run import run_demo
     from kafka_coord.dev.demo.view import PlainView
+    from kafka_coord.spark.session import require_versions
 
     terminate_as_interrupt()
     options = chosen(**given)
+    if options.spark:
+        require_versions()
     console = terminal()
     view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
     _require_writable(report)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kafka_coord.dev.cluster.flights import FLIGHTS
+from kafka_coord.dev.cluster.kafka import KafkaSettings
 from kafka_coord.errors import SettingsError
 
 _MINIMUM_RECORDS = 2_000
@@ -48,7 +49,8 @@ class DemoOptions:
     is limited so that they take about ``seconds``. ``seed`` determines which consumers are killed, which leave, and
     exactly when. Dead coordinators, and dead consumers with a ZooKeeper session, are noticed after
     ``session_timeout_ms``. With ``spark``, a second group of Spark queries and a plain consumer reads the first
-    ``shared_records`` flights from its own topic at the same time.
+    ``shared_records`` flights from its own topic at the same time. With ``kraft``, Kafka 4.3
+    runs in KRaft mode, and ZooKeeper belongs to the coordinators alone.
     """
 
     records: int = FLIGHTS
@@ -66,6 +68,7 @@ class DemoOptions:
     shared_partitions: int = 6
     channel: ChannelChoice = ChannelChoice.ZOOKEEPER
     clients: Clients = Clients.OWN
+    kraft: bool = False
 
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
@@ -92,6 +95,12 @@ class DemoOptions:
             or self.channel is ChannelChoice.SOCKET
             or (self.channel is ChannelChoice.MIXED and number % 2 == 0)
         )
+
+    @property
+    def servers(self) -> str:
+        """The servers that run, in words."""
+        version = KafkaSettings(kraft=self.kraft).kafka_version
+        return f"ZooKeeper, {self.brokers} brokers of Kafka {version}{' in KRaft mode' if self.kraft else ''}"
 
     @property
     def stock_session_ms(self) -> int:
@@ -157,6 +166,7 @@ def chosen(
     spark: bool | None = None,
     channel: str = ChannelChoice.ZOOKEEPER,
     clients: str = Clients.OWN,
+    kraft: bool = False,
 ) -> DemoOptions:
     """Returns the user's options. ``quick`` selects a smaller run, by default without Spark.
 
@@ -171,4 +181,5 @@ def chosen(
         seed=seed,
         spark=base.spark if spark is None else spark,
         channel=ChannelChoice(channel),
+        kraft=kraft,
     )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.coordinator import serve_command
 from kafka_coord.dev.cluster.flights import airline_names, read_flights
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -82,15 +81,16 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
             timeouts += ["--managed-groups", options.group]  # a classic client may be the first to join
         return [*serve_command(broker), *timeouts, *listening]
 
-    parts = f"ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator beside each"
-    with view.step(f"Starting {parts}", Part.START) as up:
+    with view.step(f"Starting {options.servers}, a coordinator beside each", Part.START) as up:
         cluster = DevCluster(
             directory / "cluster",
             brokers=options.brokers,
             coordinators=True,
             coordinator_command=serve,
             kafka_settings=KafkaSettings(
-                replication=min(options.brokers, 3), for_instances=options.clients is not Clients.OWN
+                kraft=options.kraft,
+                replication=min(options.brokers, 3),
+                for_instances=options.clients is not Clients.OWN,
             ),
             on_progress=up.progress,
         )
@@ -267,8 +267,7 @@ def _setting(options: DemoOptions) -> str:
         else "A dead coordinator is noticed when its session ends"
     )
     return (
-        f"Real servers on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, with a "
-        f"coordinator process beside each. Every consumer is a process of its own{consumers}. {again}, after "
-        f"{options.session_timeout_ms / 1000:g} seconds; a dead consumer is noticed after "
-        f"{' or '.join(f'{seconds:g}' for seconds in sessions)}."
+        f"Real servers on one machine: {options.servers}, with a coordinator process beside each. Every consumer is a "
+        f"process of its own{consumers}. {again}, after {options.session_timeout_ms / 1000:g} seconds; a dead consumer "
+        f"is noticed after {' or '.join(f'{seconds:g}' for seconds in sessions)}."
     )
