@@ -17,7 +17,10 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.kafka
 
 
-def test_a_cluster_starts_works_outlives_the_command_and_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "kafka"), [((), "Kafka 3.9.2"), (("--kraft",), "Kafka 4.3.0")], ids=["3.9", "kraft"])
+def test_a_cluster_starts_works_outlives_the_command_and_stops(
+    tmp_path: Path, mode: tuple[str, ...], kafka: str
+) -> None:
     directory = str(tmp_path / "dev")
     nothing = run("dev", "status", "--dir", directory)
     assert nothing.code == 7
@@ -25,9 +28,10 @@ def test_a_cluster_starts_works_outlives_the_command_and_stops(tmp_path: Path) -
 
     try:
         port = str(free_port())
-        with started("dev", "up", "--brokers", "1", "--channel-port", port, "--dir", directory) as process:
+        with started("dev", "up", *mode, "--brokers", "1", "--channel-port", port, "--dir", directory) as process:
             up = process.ended(within_s=150)
         assert up.code == 0, up.err
+        assert f"{kafka} in {directory}" in up.out
         found = run("dev", "status", "--dir", directory, "-o", "json").json()
         assert found["up"]
         assert {server["name"] for server in found["servers"]} == {"zookeeper-1", "kafka-1", "coordinator-1"}
@@ -45,7 +49,7 @@ def test_a_cluster_starts_works_outlives_the_command_and_stops(tmp_path: Path) -
         assert f"dashboard at {dashboard}" in up.out
         with urllib.request.urlopen(dashboard, timeout=30) as page:  # noqa: S310
             assert page.status == 200
-        again = run("dev", "up", "--brokers", "1", "--channel-port", port, "--dir", directory, "-o", "json")
+        again = run("dev", "up", "--channel-port", port, "--dir", directory, "-o", "json")
         assert again.json() == found, "nothing was missing, so nothing was started"
         assert "all servers are already up" in again.err
     finally:

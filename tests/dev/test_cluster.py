@@ -19,6 +19,7 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord, load, processes_mentioning, save
+from kafka_coord.dev.cluster.status import ClusterStatus
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError
@@ -206,6 +207,41 @@ def test_a_cluster_left_running_is_seen_and_ended_by_the_next_process(
 
     dev_cluster().down()
     assert dev_cluster().status().down
+    dev_cluster().down()
+
+
+@pytest.mark.long
+def test_in_kraft_mode_only_what_is_missing_starts_and_a_cluster_grows_by_brokers_that_are_no_controllers(
+    dev_cluster: Callable[..., DevCluster],
+) -> None:
+    shape = {"kafka_settings": KafkaSettings(kraft=True, replication=3)}
+
+    def up(brokers: int) -> ClusterStatus:
+        cluster = dev_cluster(brokers=brokers, **shape)
+        found = cluster.up()
+        cluster.detach()
+        return found
+
+    first = up(3)
+    assert {server.state for server in first.servers if server.kind == "kafka"} == {"broker and controller"}
+    TopicAdmin(first.bootstrap_servers).create("kept", partitions=3, replication=3)
+    pids = {server.name: server.pid for server in first.servers}
+    broker = ProcessIdentity.of(pids["kafka-2"] or 0)
+    assert broker is not None
+    broker.signal(signal.SIGKILL)
+    eventually(lambda: not broker.alive())
+    mended = up(3)
+    assert {server.name for server in mended.servers if server.pid != pids[server.name]} == {"kafka-2"}
+    with pytest.raises(
+        DevClusterError, match=r"holds a cluster of Kafka 4\.3\.0 in KRaft mode \(--kraft\), not of Kafka 3"
+    ):
+        dev_cluster(brokers=3).up()
+
+    dev_cluster().down()
+    grown = up(4)
+    assert grown.bootstrap_servers.startswith(f"{first.bootstrap_servers},")
+    assert [server.state for server in grown.servers if server.name == "kafka-4"] == ["broker"]
+    assert TopicAdmin(grown.bootstrap_servers).partition_count("kept") == 3
     dev_cluster().down()
 
 
