@@ -1,4 +1,4 @@
-"""A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
+"""A consumer coordinator for Kafka.
 
 Applications import their names from here: :class:`Consumer`, :class:`AsyncConsumer`, :class:`Record`, :class:`Stream`,
 :class:`Subscription`, :class:`TopicPartition`, and the errors in :mod:`kafka_coord.errors`. Names are imported on first

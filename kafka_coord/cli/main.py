@@ -81,7 +81,7 @@ class RootCommand(LazyCommands, FailingCleanly):
 
 
 _TRY_OUT = "To try it out:           kafka-coord dev up\n"
-_HELP = f"""A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
+_HELP = f"""A consumer coordinator for Kafka.
 
 \b
 On each broker's host:   kafka-coord serve --broker-id 1 --zookeeper zk1:2181

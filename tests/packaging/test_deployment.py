@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.dev.cluster.jars import KAFKA_4_VERSION, KAFKA_VERSION
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.model import Process
 from kafka_coord.settings import Settings, load_settings
@@ -33,24 +33,50 @@ def settings_of(variables: dict[str, Any]) -> Settings:
     return load_settings(environ={name: str(value) for name, value in variables.items()})
 
 
-def test_the_compose_files_instances_have_settings_that_fit_their_brokers() -> None:
-    services = yaml.safe_load((DEPLOYMENT / "cluster.yml").read_text())["services"]
-    in_image = dict(
-        re.findall(r"^([\w.]+)=(.+)$", (DEPLOYMENT / "broker" / "server.properties").read_text(), re.MULTILINE)
-    )
+def composed(*files: str) -> dict[str, Any]:
+    """The services of Compose files, of which a later one adds to an earlier one, as ``docker compose -f … -f …``."""
+    services: dict[str, Any] = {}
+    for file in files:
+        for name, more in yaml.safe_load((DEPLOYMENT / file).read_text())["services"].items():
+            before = services.get(name, {})
+            merged = {key: before[key] | more[key] for key in before.keys() & more.keys() if key != "image"}
+            services[name] = before | more | merged
+    return services
+
+
+def properties(*files: str) -> dict[str, str]:
+    lines = "".join((DEPLOYMENT / "broker" / f"{file}.properties").read_text() for file in files)
+    return dict(re.findall(r"^([\w.]+)=(.+)$", lines, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("files", "mode", "version"),
+    [
+        pytest.param(["cluster.yml"], "zookeeper", KAFKA_VERSION, id="zookeeper"),
+        pytest.param(["cluster.yml", "kraft.yml"], "kraft", KAFKA_4_VERSION, id="kraft"),
+    ],
+)
+def test_the_compose_files_instances_have_settings_that_fit_their_brokers(
+    files: list[str], mode: str, version: str
+) -> None:
+    services, in_image = composed(*files), properties("server", mode)
+    voters = in_image.get("controller.quorum.voters", "")
     for number in (1, 2, 3):
-        broker = in_image | dict(
-            option.removeprefix("--override=").split("=", 1) for option in services[f"broker-{number}"]["command"]
-        )
+        service = services[f"broker-{number}"]
+        broker = in_image | dict(line.split("=", 1) for line in service["command"])
         settings = settings_of(services[f"coordinator-{number}"]["environment"])
-        assert settings.serve.broker_id == int(broker["broker.id"]) == number
-        assert settings.zookeeper.hosts == broker["zookeeper.connect"]
+        assert settings.serve.broker_id == int(broker["node.id"]) == number
+        assert settings.zookeeper.hosts == broker.get("zookeeper.connect", "zookeeper:2181")
         assert str(settings.serve.broker_listener) == f"broker-{number}:9094"
-        assert broker["listeners"].endswith("COORD://0.0.0.0:9094")
+        assert "COORD://0.0.0.0:9094" in broker["listeners"].split(",")
         assert broker["advertised.listeners"].endswith(f"COORD://coordinator-{number}:9192")
+        assert (f"{number}@broker-{number}:9093" in voters.split(",")) is (mode == "kraft")
+        assert (f"broker-{number}:9092" in (settings.serve.bootstrap or "")) is (mode == "kraft")
+        assert ("KAFKA_CLUSTER_ID" in service.get("environment", {})) is (mode == "kraft")
+        dockerfile = (DEPLOYMENT / "broker" / "Dockerfile").read_text()
+        assert version == service["build"].get("args", {}).get("KAFKA", re.findall(r"ARG KAFKA=(.+)", dockerfile)[0])
     assert settings_of(services["dashboard"]["environment"]).zookeeper.hosts == "zookeeper:2181"
     assert "healthcheck" in services["dashboard"], "that of the image asks an instance"
-    assert f'name="kafka_2.13" rev="{KAFKA_VERSION}"' in (DEPLOYMENT / "broker" / "ivy.xml").read_text()
 
 
 def test_the_image_is_not_roots_and_is_healthy_only_if_the_instance_is_ready() -> None:

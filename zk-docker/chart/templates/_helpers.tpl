@@ -35,6 +35,10 @@ capabilities: {drop: [ALL]}
 {{- define "kafka-coord.env" -}}
 - name: KAFKA_COORD_ZOOKEEPER
   value: {{ required "zookeeper is not set" .Values.zookeeper | quote }}
+{{- with .Values.bootstrap }}
+- name: KAFKA_COORD_SERVE_BOOTSTRAP
+  value: {{ . | quote }}
+{{- end }}
 {{- range $name, $value := .Values.env }}
 - name: {{ $name }}
   value: {{ $value | quote }}
