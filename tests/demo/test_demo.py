@@ -73,8 +73,11 @@ def test_spark_and_a_plain_consumer_play_beside_the_first_group(
 
 
 @pytest.mark.long
-def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_path: Path) -> None:
-    written = play(tmp_path, "--clients", "kafka")
+@IN_EACH_MODE
+def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(
+    tmp_path: Path, mode: tuple[str, ...], servers: str
+) -> None:
+    written = play(tmp_path, "--clients", "kafka", *mode)
 
     for happened in (
         "joins and takes its share",
