@@ -45,6 +45,7 @@ def test_a_cluster_starts_works_outlives_the_command_and_stops(
         assert metadata.coordinator.endpoint == f"127.0.0.1:{port}"
         assert f"bootstrap.servers={found['instance_servers']}" in up.out
         serves_kafka_clients(found["instance_servers"])
+        eventually(lambda: run("doctor", zookeeper=found["zookeeper"]).code == 0, within_s=60)
         (dashboard,) = found["dashboards"]
         assert f"dashboard at {dashboard}" in up.out
         with urllib.request.urlopen(dashboard, timeout=30) as page:  # noqa: S310

@@ -32,6 +32,7 @@ from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.instance import read_retention
+from kafka_coord.zk.root import Source, read_cluster_record
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 _GROUPS_LOG = "groups log"
@@ -190,7 +191,10 @@ def check_kafka_clients(store: Store, properties: Mapping[str, str]) -> Iterator
     if not directory.is_used:
         return
     brokers = (read_brokers(store) or Brokers()).live
-    findings = [*_check_listeners(directory, brokers), *_check_instances(instances, directory)]
+    record = read_cluster_record(store)
+    # The mirror has only the listeners that were asked. What a broker advertises to clients, its instance passes on.
+    missing = _check_served if record is not None and record.source is Source.BROKERS else _check_listeners
+    findings = [*missing(directory, brokers), *_check_instances(instances, directory)]
     findings += _check_managed_groups(store, directory)
     findings += _check_rights(store)
     findings += _check_retention(store)
@@ -203,16 +207,22 @@ def check_kafka_clients(store: Store, properties: Mapping[str, str]) -> Iterator
     yield from _check_native_groups(instances, _bootstrap(directory, brokers), properties)
 
 
+def _check_served(directory: InstanceDirectory, brokers: Sequence[Broker]) -> Iterator[Finding]:
+    """Checks that an instance beside every broker serves Kafka clients."""
+    for number in sorted({broker.broker_id for broker in brokers} - directory.addresses.keys()):
+        what = f"no instance beside broker {number} serves Kafka clients, so its groups have no coordinator"
+        todo = f"run kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
+        yield error(_CLIENTS, what, todo)
+
+
 def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) -> Iterator[Finding]:
-    """Checks that every broker advertises its instance, on a listener with the same name everywhere."""
+    """Also checks that every broker advertises its instance, on a listener with the same name everywhere."""
+    yield from _check_served(directory, brokers)
     names: dict[int, set[str]] = {}
     for broker in brokers:
         number = broker.broker_id
         address = directory.addresses.get(number)
         if address is None:
-            what = f"no instance beside broker {number} serves Kafka clients, so its groups have no coordinator"
-            todo = f"run kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
-            yield error(_CLIENTS, what, todo)
             continue
         names[number] = {one.name for one in broker.listeners if _is_same(one.address, address)}
         if not names[number]:
