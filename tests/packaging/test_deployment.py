@@ -75,6 +75,11 @@ def test_the_compose_files_instances_have_settings_that_fit_their_brokers(
         assert ("KAFKA_CLUSTER_ID" in service.get("environment", {})) is (mode == "kraft")
         dockerfile = (DEPLOYMENT / "broker" / "Dockerfile").read_text()
         assert version == service["build"].get("args", {}).get("KAFKA", re.findall(r"ARG KAFKA=(.+)", dockerfile)[0])
+    if mode == "kraft":
+        first = services["init"]
+        assert settings_of(first["environment"]).serve.bootstrap == settings.serve.bootstrap
+        assert first["command"] == ["init"]
+        assert services["coordinator-1"]["depends_on"]["init"] == {"condition": "service_completed_successfully"}
     assert settings_of(services["dashboard"]["environment"]).zookeeper.hosts == "zookeeper:2181"
     assert "healthcheck" in services["dashboard"], "that of the image asks an instance"
 
@@ -218,7 +223,9 @@ def test_a_rolling_restart_restarts_each_instance_and_the_elected_one_last(super
     assert all(file.read_text() != before[file.name] for file in supervised.glob("*.pid"))
 
 
-@pytest.mark.parametrize("values", ["", "kafka.enabled=true,dashboard.enabled=true,secretName=s,filesSecretName=f"])
+@pytest.mark.parametrize(
+    "values", ["", "kafka.enabled=true,dashboard.enabled=true,secretName=s,filesSecretName=f,bootstrap=kafka-0:9092"]
+)
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
 def test_the_chart_renders(values: str) -> None:
     chart = str(DEPLOYMENT / "chart")
@@ -237,3 +244,4 @@ def test_the_chart_renders(values: str) -> None:
     (container,) = pod["containers"]
     set_in_shell = dict.fromkeys(re.findall(r"KAFKA_COORD_[A-Z_]+(?==)", container["args"][0]), "127.0.0.1:1")
     settings_of(set_in_shell | {"KAFKA_COORD_SERVE_BROKER_ID": "1"})
+    assert (("Job", "delays-init") in objects) is ("bootstrap" in values)
