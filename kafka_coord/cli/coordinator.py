@@ -1,4 +1,5 @@
-"""``kafka-coord coordinator``: shows the elected coordinator and its request queue, or makes it step down."""
+"""``kafka-coord coordinator``: shows the elected coordinator and its request queue, or makes it step down. And
+``kafka-coord channel``: lists the commands that consumers have not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -11,8 +12,18 @@ from kafka_coord.cli import completion
 from kafka_coord.cli.completion import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
-from kafka_coord.cli.options import asking_options, last_option, output_option, reason_option, show_answers, who
-from kafka_coord.cli.output import Format, Section, columns, duration, note, note_earlier, show
+from kafka_coord.cli.options import (
+    CONSUMER,
+    GROUP,
+    asking_options,
+    group_argument,
+    last_option,
+    output_option,
+    reason_option,
+    show_answers,
+    who,
+)
+from kafka_coord.cli.output import Column, Format, Section, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import NotFound
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
@@ -22,9 +33,12 @@ from kafka_coord.groups.group import (
     ClusterHistoryDocument,
     ElectionDocument,
     QueuedRequest,
+    WaitingCommand,
     paused_by,
 )
+from kafka_coord.groups.managed import snapshot_of
 from kafka_coord.groups.requests import ask, await_successor, read_requests, withdraw
+from kafka_coord.groups.state import Waiting, read_groups, read_waiting
 from kafka_coord.model import CoordinatorInfo, Request, RequestType
 from kafka_coord.zk.root import read_mirror_trouble
 
@@ -34,6 +48,10 @@ _ACTIONS = columns("at by action group reason change")
 _REQUESTS = columns("request type group consumer by since age result reason")
 
 
+_COMMANDS = columns("group consumer command waits_for=WAITS for_live=LIVE partitions")
+_COMMANDS_IN_FULL = columns(
+    "consumer command waits_for=WAITS generation epoch incarnation for_live=LIVE partitions reason"
+)
 _UNKNOWN = "an instance is elected, but its znode cannot be read"
 
 
@@ -245,3 +263,72 @@ def _sentence(cluster: Cluster) -> str:
 
 def _up(info: CoordinatorInfo, now_ms: int) -> str | None:
     return duration(max(0, now_ms - info.process.started_ms)) if info.process else None
+
+
+class ListedCommand(WaitingCommand, kw_only=True, frozen=True):
+    """``kafka-coord channel list -o json``"""
+
+    age_ms: int
+
+
+@click.group()
+def channel() -> None:
+    """List the commands that consumers have not acknowledged yet.
+
+    If a command stays unacknowledged for long, its consumer is stuck or still working on a record. LIVE is `no` if the
+    command was meant for an earlier incarnation of the consumer; such a command will be dropped.
+
+    \b
+    kafka-coord channel list
+    kafka-coord channel show delays --consumer c1
+    """
+
+
+@channel.command("list")
+@click.option("--group", type=GROUP, default=None, help="The group to show. [default: all groups]")
+@output_option
+@connection_options
+def list_commands(group: str | None, output: Format) -> None:
+    """List the unacknowledged commands of all groups.
+
+    \b
+    kafka-coord channel list -o tsv
+    """
+    with open_store() as store:
+        cluster = read_cluster(store)
+        if group is not None and group not in cluster.groups:
+            raise NotFound(f"no group {group!r}")
+        snapshots = read_groups(store, [group] if group else cluster.groups, cluster)
+        waiting = read_waiting(store, snapshots)
+        now_ms = round(store.clock.time() * 1000)
+    _show_commands(output, waiting, now_ms, _COMMANDS)
+
+
+@channel.command("show")
+@group_argument
+@click.option("--consumer", type=CONSUMER, default=None, help="The consumer to show. [default: all consumers]")
+@output_option
+@connection_options
+def show_commands(group: str, consumer: str | None, output: Format) -> None:
+    """Show one group's unacknowledged commands in full, in order of execution.
+
+    \b
+    kafka-coord channel show delays
+    """
+    with open_store() as store:
+        _, snapshot = snapshot_of(store, group)
+        if consumer is not None and consumer not in snapshot.observation.channels:
+            known = ", ".join(sorted(snapshot.observation.channels)) or "none"
+            raise NotFound(f"group {group!r} has no channel for {consumer!r}; its channels are for {known}")
+        waiting = read_waiting(store, {group: snapshot})
+        now_ms = round(store.clock.time() * 1000)
+    if consumer is not None:
+        waiting = Waiting(tuple(one for one in waiting.commands if one.consumer == consumer), waiting.unreadable)
+    _show_commands(output, waiting, now_ms, _COMMANDS_IN_FULL)
+
+
+def _show_commands(output: Format, waiting: Waiting, now_ms: int, columns: tuple[Column, ...]) -> None:
+    documents = [ListedCommand(**one.fields(), age_ms=one.waited_ms(now_ms)) for one in waiting.commands]
+    rows = [one.row(waits_for=duration(one.age_ms), partitions=str(one.partitions)) for one in documents]
+    show(output, documents, [Section("commands", columns, rows, empty="no unacknowledged commands")])
+    report_unreadable(waiting.unreadable)

@@ -150,15 +150,15 @@ def show_answers(output: Format, answers: Sequence[AnswerDocument]) -> None:
     )
 
 
-def confirm(question: str, groups: Sequence[str] = (), *, yes: bool) -> None:
-    """Asks for confirmation at a terminal, unless ``yes`` is set. If something that cannot be undone happens to
-    ``groups``, the user must type the group's name, or how many groups there are. Raises :class:`RequestRefused` if the
-    user declines or if there is no terminal."""
+def confirm(question: str, groups: Sequence[str] = (), *, yes: bool, option: str = "--yes") -> None:
+    """Asks for confirmation at a terminal, unless ``yes`` is set, by ``option``. If something that cannot be undone
+    happens to ``groups``, the user must type the group's name, or how many groups there are. Raises
+    :class:`RequestRefused` if the user declines or if there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise RequestRefused(
-            f"{question} Nothing was changed, because standard input is not a terminal. Add --yes to confirm."
+            f"{question} Nothing was changed, because standard input is not a terminal. Add {option} to confirm."
         )
     if not groups:
         is_confirmed = click.confirm(question, err=True)

@@ -128,6 +128,7 @@ def member_settings(**options: Unpack[ConsumerOptions[Any, Any]]) -> MemberSetti
         rack=options.get("rack"),
         mode=one_of("mode", options.get("mode", "incremental"), Mode),
         rejoin_grace_ms=between("rejoin_grace_ms", options.get("rejoin_grace_ms", 0), 0, MAX_GRACE_MS),
+        process=secrets.token_hex(8),
     )
     return MemberSettings(group, member)
 

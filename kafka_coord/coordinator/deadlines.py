@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
+from kafka_coord.model import Assignment, Channel, GroupSettings, Holds, Ledger, Member
 from kafka_coord.model.offsets import Retention
 
 
@@ -62,6 +62,8 @@ class GroupTimers:
     """The consumers that have a place but no registration."""
     retiring: dict[str, float] = field(default_factory=dict)
     """The consumers that have nothing left but a channel."""
+    held: float | None = None
+    """The group's holds."""
     next_due: float | None = None
 
     def passed(self, since: float, duration_ms: float, now: float) -> bool:
@@ -90,18 +92,21 @@ class DeadlineInputs:
     target: Assignment | None
     settings: GroupSettings | None
     retention: Retention | None = field(default_factory=Retention)
+    holds: Holds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """The state of all deadlines. ``in_grace`` contains the consumers that are gone but keep their place, ``overdue``
     those that have not acknowledged a command within the rebalance timeout, and ``retired`` those that have been gone
-    long enough for their channel to be removed. ``retention_passed`` is true if the group's offsets have expired."""
+    long enough for their channel to be removed. ``retention_passed`` is true if the group's offsets have expired, and
+    ``holds_over`` if what a restored group's members held has been held long enough."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
     retired: frozenset[str]
     retention_passed: bool
+    holds_over: bool
 
 
 def deadlines(
@@ -115,7 +120,15 @@ def deadlines(
         overdue=_overdue(inputs, timers, now),
         retired=_retired(inputs, timers, options, now),
         retention_passed=expire_ms is not None and timers.passed(now, expire_ms - wall_ms, now),
+        holds_over=_holds_over(inputs, timers, now),
     )
+
+
+def _holds_over(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> bool:
+    """Every coordinator counts the whole time on its own clock, from when it first saw the holds. The servers that kept
+    the holders' sessions alive had stopped before the holds were written (ADR 58)."""
+    timers.held = None if inputs.holds is None else now if timers.held is None else timers.held
+    return timers.held is not None and inputs.holds is not None and timers.passed(timers.held, inputs.holds.for_ms, now)
 
 
 def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:

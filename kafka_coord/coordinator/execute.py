@@ -22,6 +22,7 @@ from kafka_coord.coordinator.steps import (
     RemoveGroup,
     SetTarget,
     Step,
+    WriteHolds,
     WriteLedgerAndCommands,
     WriteOffsets,
 )
@@ -225,6 +226,12 @@ class Translation:
                 return self._ledger(step)
             case ForgetConsumer():
                 return self._forget(step)
+            case WriteHolds(holds, left):
+                path = layout.held(group)
+                if not left:
+                    return [[Delete(path, holds.znode_version)]]
+                data = fields.dump(structs.replace(holds, consumers=left).to_json())
+                return [[SetData(path, data, holds.znode_version)]]
             case EvictUnledgered(consumer):
                 return [[Delete(layout.registration(group, consumer))]]
             case WriteOffsets(request):

@@ -170,7 +170,8 @@ def _observed(
     memory.known = image.known
     due = deadlines(
         DeadlineInputs(
-            image.members, image.registered, image.ledgers, image.channels, target, image.settings, retention
+            *(image.members, image.registered, image.ledgers, image.channels, target, image.settings, retention),
+            holds=image.holds,
         ),
         memory.timers,
         options,
@@ -185,6 +186,7 @@ def _observed(
         overdue=due.overdue,
         retired=due.retired,
         retention_passed=due.retention_passed,
+        holds_over=due.holds_over,
         nothing_kept=nothing_kept,
         generation_floor=_newest_generation(store, image.group) if target is None else 0,
     )

@@ -15,8 +15,8 @@ from kafka_coord.coordinator.steps import Plan
 from kafka_coord.errors import Fenced, MultiFailed, StoreError
 from kafka_coord.model import Coverage, Settled, Subscription, TopicInfo
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.member import interests
 from kafka_coord.model.partitions import ranges
-from kafka_coord.model.settled import interests
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, SetData, Store
 

@@ -23,6 +23,7 @@ from kafka_coord.model import (
     CommandId,
     Departure,
     GroupSettings,
+    Holds,
     Ledger,
     Member,
     Observation,
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Answers = Sequence[Answer]
 
-_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
+_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 8, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Image:
     settings: GroupSettings | None
     pause: Pause | None
     paused_everywhere: Pause | None
+    holds: Holds | None
     departures: Mapping[str, Departure]
     refusals: Mapping[str, Refusals]
     awaited: Mapping[TopicPartition, str]
@@ -141,6 +143,7 @@ class Image:
             settings=self.settings or GroupSettings(),
             pause=self.paused_everywhere or self.pause,
             departures=self.departures,
+            holds=self.holds,
             unreadable=self.unreadable,
             refusals=self.refusals,
         )
@@ -193,13 +196,14 @@ def _read_group(wanted: Wanted) -> Generator[list[Read], tuple[Answer, Answers],
         GetChildren(layout.channels(group)),
         GetData(layout.assignment(group)),
         GetData(layout.paused(group)),
+        GetData(layout.held(group)),
         GetChildren(layout.unresolved(group)),
         *_reads_of_consumers(group, known.consumers),
         *([GetData(layout.history(group))] if wanted.history else []),
     ]
     zxids_at = _READS_ZXIDS if wanted.zxids else 0
     each_at = zxids_at + _READS_WHOLE
-    group_node, ids, owners, channels, target_node, paused, listed = answers[zxids_at:each_at]
+    group_node, ids, owners, channels, target_node, paused, held, listed = answers[zxids_at:each_at]
     if group_node is None:
         return None
     history = answers[-1] if wanted.history else None
@@ -260,6 +264,7 @@ def _read_group(wanted: Wanted) -> Generator[list[Read], tuple[Answer, Answers],
         settings=settings,
         pause=pause,
         paused_everywhere=paused_everywhere,
+        holds=reading.decode(layout.held(group), held, _decode_holds),
         departures=departures,
         refusals=refusals,
         awaited={
@@ -525,6 +530,10 @@ def decode_assignment(where: str, node: Node) -> Assignment:
 
 def decode_settings(where: str, node: Node) -> GroupSettings:
     return GroupSettings.from_json(fields.load(node.data, where), where) if node.data else GroupSettings()
+
+
+def _decode_holds(where: str, node: Node) -> Holds:
+    return Holds.from_json(fields.load(node.data, where), where, znode_version=node.stat.version)
 
 
 def _decode_pause(where: str, node: Node) -> Pause:

@@ -12,7 +12,7 @@ from kafka_coord.coordinator.plan.target import unread_topics
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget
 from kafka_coord.coordinator.tolerant_reads import report
 from kafka_coord.model import Cause, Decision, Observation, PartitionSet
-from kafka_coord.model.durations import Durations
+from kafka_coord.model.sequences import Durations
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from msgspec import structs
+
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.deadlines import CoordinatorOptions
@@ -28,11 +30,13 @@ from kafka_coord.errors import (
     TreeUnfinished,
 )
 from kafka_coord.model import Process, Request, RequestType
+from kafka_coord.model.operations import Restored
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
-from kafka_coord.zk.instance import InstanceRegistration, Successor, name_op
+from kafka_coord.zk.fencing import multi_fenced
+from kafka_coord.zk.instance import InstanceRegistration, Successor, name_op, read_restored
 from kafka_coord.zk.root import OwnTree
-from kafka_coord.zk.store import Op, SessionState, Store
+from kafka_coord.zk.store import Op, SessionState, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +93,7 @@ class CoordinatorService:
         self._sessions = SessionExpirationListener(self.awake.set)
         self._unsubscribe = store.on_session(self._sessions.on_session)
         self._stand_again_at = 0.0
+        self._restored: Restored | None = None
         self._status = ""
         self._trouble = ""
         self._complain_again_at = 0.0
@@ -208,10 +213,28 @@ class CoordinatorService:
     def _register(self) -> None:
         if not self.registered or not self._instance.is_registered():
             self._tree.join()
+            if not self.registered:
+                self._look_at_restore()
             for path in layout.PERSISTENT_ROOTS:
                 self._store.ensure_path(path)
             self._instance.register()
             self.registered = True
+
+    def _look_at_restore(self) -> None:
+        """Reads how the tree was restored, if it was, and whether to wait before standing for election."""
+        self._restored = read_restored(self._store)
+        if self._restored is not None and self._restored.wait_ms:
+            # counted from now, on this clock: the old servers had stopped before the restore began
+            self._stand_again_at = self._store.clock.monotonic() + self._restored.wait_ms / 1000
+            self._say(
+                f"waiting {self._restored.wait_ms / 1000:g} s before standing for election: the tree was restored, and"
+                " its backup does not say who held what in the end"
+            )
+
+    def _end_the_wait(self, leadership: Leadership) -> None:
+        if self._restored is not None and self._restored.wait_ms:
+            self._restored = structs.replace(self._restored, wait_ms=0)
+            multi_fenced(self._store, leadership.fence, [SetData(layout.RESTORED, self._restored.to_bytes())])
 
     def _stand(self) -> None:
         leadership = self._election.elect()
@@ -237,6 +260,7 @@ class CoordinatorService:
             self._metadata,
         )
         try:
+            self._end_the_wait(leadership)
             coordinator.coordinator_startup()
         except Exception:
             coordinator.close()

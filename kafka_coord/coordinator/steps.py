@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,6 +11,8 @@ from kafka_coord.model import (
     Assignment,
     Cause,
     Command,
+    Hold,
+    Holds,
     Ledger,
     Observation,
     PartitionSet,
@@ -81,6 +84,14 @@ class ForgetConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteHolds:
+    """Replace what the restored group's members held by what still counts of it, or remove it."""
+
+    holds: Holds
+    consumers: Mapping[str, Hold]
+
+
+@dataclass(frozen=True, slots=True)
 class EvictUnledgered:
     """Delete the registration of a consumer whose ledger is missing or unreadable."""
 
@@ -125,6 +136,7 @@ Step = (
     SetTarget
     | WriteLedgerAndCommands
     | ForgetConsumer
+    | WriteHolds
     | EvictUnledgered
     | WriteOffsets
     | DeleteOffsets
@@ -166,6 +178,7 @@ class Plan:
             and not self.steps
             and not observation.unreadable
             and not observation.in_grace
+            and observation.holds is None
             and not observation.requests
             and not any(observation.refused(consumer) for consumer in observation.refusals)
             and not any(channel.commands for channel in observation.channels.values())

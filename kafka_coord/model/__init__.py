@@ -8,6 +8,8 @@ from kafka_coord.model.assignment import (
     Command,
     CommandId,
     CommandType,
+    Hold,
+    Holds,
     Ledger,
     StartFetcher,
     StartPoint,
@@ -17,7 +19,16 @@ from kafka_coord.model.assignment import (
 )
 from kafka_coord.model.broker import Broker, Listener
 from kafka_coord.model.histories import Action
-from kafka_coord.model.member import Departure, DepartureKind, Member, Mode, Subscription, SubscriptionKind
+from kafka_coord.model.member import (
+    Departure,
+    DepartureKind,
+    Member,
+    Mode,
+    Settled,
+    Subscription,
+    SubscriptionKind,
+    Zxids,
+)
 from kafka_coord.model.observation import (
     Channel,
     Observation,
@@ -50,7 +61,6 @@ from kafka_coord.model.operations import (
     history_to_json,
 )
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, Streams, TopicPartition
-from kafka_coord.model.settled import Settled, Zxids
 
 __all__ = [
     "GONE_FOR_MS",
@@ -73,6 +83,8 @@ __all__ = [
     "DepartureKind",
     "GroupKind",
     "GroupSettings",
+    "Hold",
+    "Holds",
     "Ledger",
     "Listener",
     "Member",

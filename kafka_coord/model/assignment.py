@@ -35,7 +35,8 @@ class Ledger(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
     for which the consumer was sent commands, or whose target it already matched. If the member has a
     ``rejoin_grace_ms``, ``place`` is a copy of its registration, which keeps its place in the group after the
     registration is gone. ``session_timeout_ms`` is that of the incarnation, or 0 if unknown: a coordinator that was
-    elected after the session ended says how long it was. ``znode_version`` is not part of the stored value.
+    elected after the session ended says how long it was. ``process`` is that of the registration.
+    ``znode_version`` is not part of the stored value.
     """
 
     consumer: str
@@ -49,6 +50,7 @@ class Ledger(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
     """Maps each topic to the identity that it had when its partitions were started. A recreated topic has a different
     identity."""
     session_timeout_ms: Count = 0
+    process: str = ""
     znode_version: int = 0
     of_znode: ClassVar[tuple[str, ...]] = ("consumer", "znode_version")
 
@@ -74,6 +76,7 @@ class Ledger(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
             "place": self.place.to_json() if self.place is not None else None,
             "topic_ids": {topic: one for topic, one in sorted(self.topic_ids.items()) if held.of_topic(topic)},
             "session_timeout_ms": self.session_timeout_ms,
+            "process": self.process,
         }
         return value | {name: one for name, one in compact.items() if one}
 
@@ -90,6 +93,32 @@ class Ledger(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
             force_setattr(ledger, "streams", streams)
             force_setattr(ledger, "place", place)
         return ledger
+
+
+class Hold(JsonObject, frozen=True, omit_defaults=True):
+    """What one consumer held when a backup was made, and the ``process`` that it was (see :class:`Member`)."""
+
+    partitions: PartitionSet
+    process: str = ""
+
+    def is_over(self, member: Member | None) -> bool:
+        """Returns whether ``member``, who is registered under the consumer's name, is the same process. It registers
+        only after it has stopped all that it held. A name alone proves nothing: the process of that name may be new,
+        and the former one may still be reading."""
+        return member is not None and bool(self.process) and member.process == self.process
+
+
+class Holds(JsonObject, frozen=True, tag_field="version", tag=1):
+    """What a restored group's members held when the backup was made, by consumer (ADR 58). Nobody is given these
+    partitions until their hold is over, or a coordinator has waited for ``for_ms``, the longest session timeout."""
+
+    for_ms: Count
+    consumers: Mapping[Name, Hold]
+    znode_version: int = 0
+    of_znode: ClassVar[tuple[str, ...]] = ("znode_version",)
+
+    def remaining(self, members: Mapping[str, Member]) -> dict[str, Hold]:
+        return {name: hold for name, hold in self.consumers.items() if not hold.is_over(members.get(name))}
 
 
 class Assignment(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_coord.model.assignment import Assignment, CommandId, Ledger
+from kafka_coord.model.assignment import Assignment, CommandId, Holds, Ledger
 from kafka_coord.model.member import Departure, Member, Refusals
 from kafka_coord.model.operations import GroupSettings, Pause, Request
 
@@ -109,9 +109,10 @@ class Observation:
     - ``unreadable``: all znodes that could not be read. While a znode below ``offsets`` is unreadable, its partition or
       topic is not started.
     - ``refusals``: the topics that consumers are not allowed to read, also those of earlier incarnations.
+    - ``holds``: what the members of a restored group held, or ``None``. ``holds_over``: whether it no longer counts.
     - ``offsets_zxid``: the zxid of the last change below ``offsets``, or ``None`` if it was not read.
 
-    ``coordinator.deadlines`` computes ``in_grace`` to ``retention_passed``, so that ``plan`` does not need a clock.
+    ``coordinator.deadlines`` computes ``in_grace`` to ``retention_passed``, and ``holds_over``; ``plan`` has no clock.
     """
 
     group: str
@@ -134,6 +135,8 @@ class Observation:
     unreadable: tuple[Unreadable, ...] = ()
     offsets_zxid: int | None = None
     refusals: Mapping[str, Refusals] = field(default_factory=dict)
+    holds: Holds | None = None
+    holds_over: bool = False
 
     def refused(self, consumer: str) -> Mapping[str, str]:
         """Returns the topics that a registered consumer is not allowed to read, each with the reason."""

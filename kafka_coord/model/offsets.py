@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields
 from kafka_coord.model.codec import Count, JsonObject, Number
-from kafka_coord.model.member import Subscription
+from kafka_coord.model.member import Subscription, interests, interests_from_json, interests_to_json
 from kafka_coord.model.partitions import TopicPartition
-from kafka_coord.model.settled import interests, interests_from_json, interests_to_json
 
 DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
 """Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""

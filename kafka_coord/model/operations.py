@@ -167,6 +167,20 @@ class Process(JsonObject, frozen=True):
     started_ms: Number = 0
 
 
+class Restored(JsonObject, frozen=True, tag_field="version", tag=1):
+    """How the tree was restored: the checksum of the backup, when that was made, and when the restore began (ms since
+    1970). ``wait_ms`` is how long an instance waits before it stands for election, because the backup does not say who
+    held what in the end; it is 0 once one was elected."""
+
+    file: str
+    made_ms: Count
+    since_ms: Count
+    wait_ms: Count = 0
+
+    def to_bytes(self) -> bytes:
+        return fields.dump(self.to_json())
+
+
 class CoordinatorInfo(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """An instance: the elected one, as stored in ``/consumers/coordinator``, or any running one, as stored (without an
     epoch) in ``coordinators/<id>``.

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.listening import common_name
-from kafka_coord.model.durations import Durations
+from kafka_coord.model.sequences import Durations
 from kafka_coord.settings import host_and_port, is_address
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """What instances tell each other in ZooKeeper: that they run (each, elected or not, has an ephemeral znode
 ``/consumers/coordinators/<brokerId>``), whom a resigning coordinator names as its successor
-(``/consumers/successor``), and how long the offsets of unused groups are kept (``/consumers/retention``)."""
+(``/consumers/successor``), and how long the offsets of unused groups are kept (``/consumers/retention``). And how the
+tree was restored that they run on (``/consumers/restored``)."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.offsets import Retention
-from kafka_coord.model.operations import CoordinatorInfo, Process
+from kafka_coord.model.operations import CoordinatorInfo, Process, Restored
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Node, Op, ReadResult, SessionState, SetData, Store, WatchEvent
+from kafka_coord.zk.store import Create, GetData, Node, Op, ReadResult, SessionState, SetData, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -249,6 +250,14 @@ def read_successor(store: Store) -> Successor | None:
 
 
 _ATTEMPTS = 5
+
+
+def read_restored(store: Store) -> Restored | None:
+    """Returns what is known of the restore that made this tree, or ``None``. Raises :class:`MalformedValue`."""
+    (node,) = store.read_many([GetData(layout.RESTORED)])
+    if not isinstance(node, Node):
+        return None
+    return Restored.from_json(load(node.data, layout.RESTORED), layout.RESTORED)
 
 
 def read_retention(store: Store) -> Retention:

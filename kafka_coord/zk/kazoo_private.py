@@ -41,6 +41,7 @@ from typing import Any, Protocol
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Watch as WatchWire
 from kazoo.protocol.states import KeeperState, WatchedEvent
@@ -72,12 +73,21 @@ class WireRequest(Protocol):
     def deserialize(self, buffer: bytes, offset: int) -> Any: ...
 
 
-def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Callable[[float, int, int], None]) -> bool:
+def on_connected(
+    client: KazooClient,
+    monotonic: Callable[[], float],
+    tell: Callable[[float, int, int], None],
+    is_over: Callable[[], bool],
+) -> bool:
     """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` each time the server accepts a connect request, before
     kazoo reports it.
 
     kazoo keeps the negotiated timeout only in local variables. Returns False if the timeout cannot be read. The caller
     then assumes the shortest timeout that a server grants, which is equally safe, but makes the lease shorter.
+
+    A server hangs up on a client that has seen a newer zxid than its own, which is right within one ensemble. But
+    another ensemble may have taken its place (ADR 58), and kazoo never forgets a zxid. So once ``is_over`` says that
+    the session has been silent for long enough to be over, a refused connect request is repeated without one.
     """
     lost = "cannot read the negotiated session timeout; assuming the shortest that a server grants (which is safe)"
     connection, invoke = _of_connection(client, "_invoke", lost)
@@ -86,8 +96,14 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
 
     def listening(timeout: float, request: Any, xid: int | None = None) -> Any:
         sent_at = monotonic()
-        answer = invoke(timeout, request, xid)
-        if type(request).__name__ == "Connect" and isinstance(answer, tuple):
+        is_connect = type(request).__name__ == "Connect"
+        try:
+            answer = invoke(timeout, request, xid)
+        except ConnectionDropped:
+            if is_connect and is_over():
+                client.last_zxid = 0
+            raise
+        if is_connect and isinstance(answer, tuple):
             accepted = answer[0]
             if accepted.time_out > 0:
                 tell(sent_at, accepted.session_id, accepted.time_out)

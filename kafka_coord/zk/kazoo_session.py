@@ -128,7 +128,7 @@ class KazooSession:
         self._closing = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="kafka-coord-zk-heartbeat", daemon=True)
         client.add_listener(self._kazoo_says)
-        self._sees_connects = kazoo_private.on_connected(client, clock.monotonic, self._accepted)
+        self._sees_connects = kazoo_private.on_connected(client, clock.monotonic, self._accepted, self._is_over)
 
     @property
     def state(self) -> SessionState:
@@ -193,6 +193,11 @@ class KazooSession:
         CONNECTED."""
         with self._lock:
             self._lease.connected(sent_at, session_id, timeout_ms / 1000, now=self._clock.monotonic())
+
+    def _is_over(self) -> bool:
+        """Returns whether the connection has been down for twice the session timeout."""
+        since = self._suspended_since
+        return since is not None and self._clock.monotonic() >= since + 2 * self.timeout_ms / 1000
 
     def _kazoo_says(self, state: str) -> None:
         """Runs on the connection thread. Records the state, wakes waiters, and calls listeners. Never blocks."""

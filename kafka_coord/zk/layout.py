@@ -28,6 +28,7 @@ LOG_PARTITIONS = "/consumers/kafka"
 MISSING_RIGHTS = "/consumers/rights"
 RETENTION = "/consumers/retention"
 HEARD = "/consumers/heard"
+RESTORED = "/consumers/restored"
 CLUSTER = "/consumers/cluster"
 MIRRORED_BROKERS = "/consumers/cluster/brokers"
 MIRRORED_TOPICS = "/consumers/cluster/topics"
@@ -128,6 +129,11 @@ def owners(group_name: str) -> str:
 
 def ledger(group_name: str, consumer: str) -> str:
     return f"{GROUPS}/{group_name}/owners/{consumer}"
+
+
+def held(group_name: str) -> str:
+    """Returns the path of what a restored group's members held when the backup was made."""
+    return f"{GROUPS}/{group_name}/held"
 
 
 def channels(group_name: str) -> str:

@@ -16,7 +16,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import GroupSettings, Request, RequestType, Settled, Subscription, TopicInfo, Zxids
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.settled import interests
+from kafka_coord.model.member import interests
 from kafka_coord.zk import layout
 from tests.coordinator.harness import FAST, Instance, World
 from tests.waiting import eventually

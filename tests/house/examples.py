@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from kafka_coord.cli.channel import ListedCommand
+from kafka_coord.cli.coordinator import ListedCommand
 from kafka_coord.cli.groups.copying import CopyDocument
 from kafka_coord.cli.groups.log import LogEntryDocument
 from kafka_coord.coordinator.steps import GroupState

@@ -41,9 +41,8 @@ from kafka_coord.model import (
 from kafka_coord.model.codec import JsonObject
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.json_fields import dump, load_object
-from kafka_coord.model.member import Departure, Refusals
+from kafka_coord.model.member import Departure, Refusals, Zxids
 from kafka_coord.model.offsets import Retention
-from kafka_coord.model.settled import Zxids
 from kafka_coord.zk.instance import Successor
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden.json").read_text())

@@ -138,6 +138,8 @@ def populate(store: KazooStore) -> None:
         layout.PAUSED,
         layout.HISTORY,
         layout.SUCCESSOR,
+        layout.RESTORED,
+        layout.held("delays"),
         layout.RETENTION,
         layout.HEARD,
         layout.missing_right(1),

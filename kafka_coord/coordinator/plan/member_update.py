@@ -266,6 +266,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
             generation=seen.generation if seen is not None else 0,
             place=place,
             session_timeout_ms=member.session_timeout_ms,
+            process=member.process,
         )
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)

@@ -85,6 +85,15 @@ def membership_of(observation: Observation) -> GroupMembership:
     )
 
 
+def held_before(observation: Observation) -> tuple[Ledger, ...]:
+    """Returns what members held before the tree was restored and may still be reading, as ledgers of incarnations that
+    are nobody's."""
+    if observation.holds is None or observation.holds_over:
+        return ()
+    left = observation.holds.remaining(observation.members)
+    return tuple(Ledger(consumer, 0, owned=hold.partitions, process=hold.process) for consumer, hold in left.items())
+
+
 def outstanding(observation: Observation, consumer: str) -> Channel:
     return observation.channels.get(consumer, NO_CHANNEL)
 

@@ -3,13 +3,14 @@ a summary in one line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.departures import Evictions, cut_down, decide_evictions, forget
 from kafka_coord.coordinator.plan.member_update import member_updates
 from kafka_coord.coordinator.plan.membership import (
     GroupMembership,
+    held_before,
     membership_of,
     outstanding,
     unreadable_commands,
@@ -19,9 +20,9 @@ from kafka_coord.coordinator.plan.operator_requests import group_removal, offset
 from kafka_coord.coordinator.plan.reasons import counted, cut, first_of, names, partitions_text, per_consumer
 from kafka_coord.coordinator.plan.reconcile import Reconciliation, reconcile
 from kafka_coord.coordinator.plan.target import TargetDecision, decide_target
-from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, Plan, Step, WriteOffsets
+from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, Plan, Step, WriteHolds, WriteOffsets
 from kafka_coord.coordinator.tolerant_reads import what_to_do
-from kafka_coord.model import CommandType, Observation, PartitionSet
+from kafka_coord.model import CommandType, Hold, Ledger, Observation, PartitionSet
 from kafka_coord.zk import layout
 
 
@@ -55,14 +56,14 @@ def _assembled(
     target = decided.target
     updates = member_updates(observation, membership)
     in_grace, grace_steps = cut_down(observation, membership, evictions, target)
-    unreadable = membership.held_by_unreadable(observation)
+    unreadable, held = membership.held_by_unreadable(observation), held_before(observation)
     holders = [*(update.ledger for update in updates.values()), *in_grace, *unreadable]
     offsets = offset_steps(observation, membership, holders)
     reconciled = reconcile(
         observation,
         membership,
         updates,
-        [*in_grace, *unreadable],
+        [*in_grace, *unreadable, *held],
         target,
         moving=decided.moving,
         evicted=frozenset(evictions.reasons),
@@ -71,6 +72,7 @@ def _assembled(
     )
     forgotten, forget_steps = forget(observation, membership, evictions)
     steps: list[Step] = [
+        *_holds(observation, held),
         *forget_steps,
         *evictions.steps(updates, observation, membership),
         *decided.steps,
@@ -82,6 +84,14 @@ def _assembled(
     state = state_of(observation, membership, evictions, decided, reconciled)
     summary = summary_of(observation, membership, evictions, decided, reconciled, forgotten, state)
     return Plan(observation.group, state, summary, tuple(steps), reconciled.blocked)
+
+
+def _holds(observation: Observation, held: Sequence[Ledger]) -> list[Step]:
+    """Returns the step that ends the holds that are over, before anything that they kept from being started."""
+    holds = observation.holds
+    if holds is None or len(held) == len(holds.consumers) > 0:
+        return []
+    return [WriteHolds(holds, {one.consumer: Hold(one.owned, one.process) for one in held})]
 
 
 def state_of(
@@ -136,6 +146,9 @@ def summary_of(
         parts.append(f"waiting for {per_consumer('stop', stopping)}")
     if reconciled.told_to_start:
         parts.append(f"told {per_consumer('start', reconciled.told_to_start)}")
+    before = {one.consumer: one.owned for one in held_before(observation)}
+    if before and membership.live:
+        parts.append(f"waiting for what was held before the restore: {per_consumer('keep', before)}")
     starting = {c: owned for c, owned in reconciled.starting.items() if c not in deaf}
     if starting:
         parts.append(f"waiting for {per_consumer('start all of', starting)}")

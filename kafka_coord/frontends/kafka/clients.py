@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_coord.classic_groups.errors import CODES
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.listening import OTHER_DESCRIPTORS, allow_descriptors, allowed_descriptors
-from kafka_coord.model.durations import Durations
+from kafka_coord.model.sequences import Durations
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.broker_end import BrokerEnd

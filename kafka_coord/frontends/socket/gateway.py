@@ -39,8 +39,8 @@ from kafka_coord.frontends.socket.connection import Connection, Peer, SocketPres
 from kafka_coord.frontends.socket.heard import HeardNote
 from kafka_coord.frontends.socket.questions import MetadataDirectory, Questions
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.durations import Durations
 from kafka_coord.model.json_fields import shown
+from kafka_coord.model.sequences import Durations
 from kafka_coord.zk.store import SessionState, Store
 
 if TYPE_CHECKING:

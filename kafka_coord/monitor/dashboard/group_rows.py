@@ -25,8 +25,8 @@ from kafka_coord.groups.group import GroupRow
 from kafka_coord.groups.managed import group_row
 from kafka_coord.groups.state import read_groups
 from kafka_coord.model import GroupKind
+from kafka_coord.model.member import Zxids
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
-from kafka_coord.model.settled import Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store, WatchEvent, WatchType
 

@@ -44,7 +44,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.member_update import stale_topics
-from kafka_coord.coordinator.plan.membership import is_dead, membership_of
+from kafka_coord.coordinator.plan.membership import held_before, is_dead, membership_of
 from kafka_coord.coordinator.plan.reconcile import without_offset
 from kafka_coord.coordinator.plan.target import resolve
 from kafka_coord.coordinator.steps import (
@@ -267,6 +267,9 @@ class _Replay:
         for other, ledger in self.ledgers.items():
             if other != consumer and not ledger.held.isdisjoint(partitions):
                 yield f"2: {consumer} is told to start {ledger.held & partitions}, held by {other}"
+        for before in held_before(seen):
+            if not before.held.isdisjoint(partitions):
+                yield f"2: {consumer} is told to start {before.held & partitions}, held before the restore"
         if membership_of(seen).ledger_unreadable:
             named = PartitionSet.union(ledger.held for ledger in seen.ledgers.values())
             if partitions - named:

@@ -145,6 +145,21 @@ class Group(RuleBasedStateMachine):
         else:
             self.world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition(topic, partition): 7})
 
+    @precondition(lambda self: not self.world.bad_ledgers)
+    @rule()
+    def tree_is_lost_and_restored(self) -> None:
+        self.world.lose_tree()
+
+    @rule(consumer=consumers)
+    def process_of_the_lost_tree_registers(self, consumer) -> None:
+        for name, process in list(self.world.lingering):
+            if name == consumer and consumer not in self.world.members:
+                self.world.join(consumer, process=process)
+
+    @rule()
+    def sessions_of_the_lost_tree_are_over(self) -> None:
+        self.world.end_holds()
+
     @rule(consumer=consumers)
     def ledger_breaks(self, consumer) -> None:
         if consumer in self.world.ledgers and consumer not in self.world.in_grace:
@@ -199,6 +214,7 @@ class Group(RuleBasedStateMachine):
     def everything_settles(self) -> None:
         self.world.pause = None
         self.world.bad_offsets.clear()
+        self.world.end_holds()
         self.world.check_settled(self.world.settle())
 
     def teardown(self) -> None:
@@ -206,6 +222,7 @@ class Group(RuleBasedStateMachine):
         world = self.world
         world.pause = None
         world.bad_offsets.clear()
+        world.end_holds()
         for consumer in world.bad_ledgers | world.bad_registrations:
             world.ask(type=RequestType.EVICT, consumer=consumer)
         decided = world.settle()

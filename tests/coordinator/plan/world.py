@@ -24,9 +24,11 @@ from kafka_coord.coordinator.steps import (
     RemoveGroup,
     SetTarget,
     Step,
+    WriteHolds,
     WriteLedgerAndCommands,
     WriteOffsets,
 )
+from kafka_coord.groups.restore import held_in_the_end
 from kafka_coord.model import (
     NODE_PREFIX,
     Assignment,
@@ -35,6 +37,7 @@ from kafka_coord.model import (
     CommandId,
     Departure,
     GroupSettings,
+    Holds,
     Ledger,
     Member,
     Observation,
@@ -63,7 +66,8 @@ class Refused(Exception):
 
 @dataclass
 class World:
-    """A model of a group. ``fetching`` maps each consumer to the partitions that its live incarnation fetches."""
+    """A model of a group. ``fetching`` maps each consumer to the partitions that its live incarnation fetches, and
+    ``lingering`` names consumers of a lost tree whose process may still fetch some."""
 
     members: dict[str, Member] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -84,6 +88,9 @@ class World:
     bad_registrations: set[str] = field(default_factory=set)
     bad_offsets: set[TopicPartition] = field(default_factory=set)
     refusals: dict[str, Refusals] = field(default_factory=dict)
+    holds: Holds | None = None
+    holds_over: bool = False
+    lingering: dict[tuple[str, str], set[TopicPartition]] = field(default_factory=dict)
     tell_bad_incarnations: bool = True
     fetching: dict[str, set[TopicPartition]] = field(default_factory=dict)
     told_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -97,7 +104,10 @@ class World:
         """Registers the consumer, as a new incarnation if it was registered before."""
         self.leave(consumer)
         wanted = subscription or Subscription.to(["flights"])
-        member = Member(consumer, next(self.zxid), wanted, **fields)  # type: ignore[arg-type]
+        incarnation = next(self.zxid)
+        fields.setdefault("process", f"p{incarnation}")
+        member = Member(consumer, incarnation, wanted, **fields)  # type: ignore[arg-type]
+        self.lingering.pop((consumer, member.process), None)  # it stops everything before it registers
         self.members[consumer] = member
         self.in_grace.discard(consumer)
         self.retired.discard(consumer)
@@ -118,6 +128,29 @@ class World:
         ledger = self.ledgers.get(consumer)
         if ledger is not None and ledger.place is not None and consumer not in self.bad_ledgers:
             self.in_grace.add(consumer)
+
+    def lose_tree(self) -> None:
+        """Loses the tree and restores it from a backup of its last state. The members' processes live on, and fetch
+        until they notice."""
+        for consumer, mine in self.fetching.items():
+            if mine:
+                self.lingering[consumer, self.members[consumer].process] = mine
+        earlier = self.holds.consumers if self.holds is not None else {}
+        ledgers = [one for name, one in self.ledgers.items() if name not in self.in_grace]
+        held = held_in_the_end(ledgers, earlier)
+        self.holds, self.holds_over = Holds(60_000, held) if held else None, False
+        self.members, self.ledgers, self.channels, self.strays, self.fetching = {}, {}, {}, {}, {}
+        self.requests, self.departures, self.refusals = {}, {}, {}
+        for names in (self.in_grace, self.overdue, self.retired, self.bad_ledgers, self.bad_registrations):
+            names.clear()
+        if self.assignment is not None:
+            self.assignment = structs.replace(self.assignment, znode_version=0)
+        self.epoch += 1_000
+
+    def end_holds(self) -> None:
+        """The longest session timeout passes, so that no process of the lost tree fetches any longer."""
+        self.lingering.clear()
+        self.holds_over = True
 
     def end_grace(self, consumer: str) -> None:
         self.in_grace.discard(consumer)
@@ -196,6 +229,8 @@ class World:
             retention_passed=self.retention_passed,
             unreadable=tuple(unreadable),
             refusals=dict(self.refusals),
+            holds=self.holds,
+            holds_over=self.holds_over,
         )
 
     def look(self) -> Plan:
@@ -235,6 +270,11 @@ class World:
                 self._write_ledger(step)
             case ForgetConsumer():
                 self._forget(step)
+            case WriteHolds(holds, left):
+                if self.holds is None or holds.znode_version != self.holds.znode_version:
+                    raise Refused(step)
+                written = structs.replace(holds, consumers=left, znode_version=holds.znode_version + 1)
+                self.holds = written if left else None
             case EvictUnledgered():
                 if step.consumer not in self.members:
                     raise Refused(step)
@@ -337,7 +377,9 @@ class World:
 
     def check(self) -> None:
         assert not (twice := violations_of_ledgers(self.ledgers)), twice
-        fetched: dict[TopicPartition, str] = {}
+        fetched = {
+            partition: f"{name} of the lost tree" for (name, _), mine in self.lingering.items() for partition in mine
+        }
         for consumer, mine in self.fetching.items():
             for partition in mine:
                 assert partition not in fetched, f"{partition} is fetched by {fetched[partition]} and {consumer}"

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -91,7 +92,11 @@ class ManagedGroups:
         client. Raises :class:`_CannotBeMember`."""
         client = by.client
         member = structs.replace(
-            member, client=by.client_id or None, host=client.host, software=client.software or None
+            member,
+            client=by.client_id or None,
+            host=client.host,
+            software=client.software or None,
+            process=hashlib.sha256(member_id.encode()).hexdigest()[:32],  # the id itself is what lets it act
         )
         register = Register(name, member, auto_commit=False, resume_key=member_id)
         now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
