@@ -43,7 +43,6 @@ from kafka_coord.channel.search import CONNECT_S, LONGEST_PAUSE_S, SILENCE, Ask,
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, CommandId, Member, TopicPartition
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import Unresolved
 from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
@@ -192,9 +191,7 @@ class SocketLink:
     # --- the connector's channel -------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        member = Member.from_json(
-            fields.load(value, "registration"), "registration", consumer=self.consumer, incarnation=0
-        )
+        member = Member.from_bytes(value, "registration", consumer=self.consumer, incarnation=0)
         try:
             return self._wait_for_answer(lambda: self._membership.register(member, self.clock.monotonic()))
         except NameTaken as error:

@@ -90,7 +90,7 @@ def details_paths(group: str, partitions: Iterable[TopicPartition]) -> list[str]
 def details_ops(group: str, details: OffsetDetails, existing: Collection[str]) -> list[Op]:
     """Returns the operations that write the details, which must not be sent before the offsets. ``existing`` contains
     the :func:`details_paths` that already exist."""
-    values = {layout.offset_details(group, *tp): fields.dump(one.to_json()) for tp, one in details.items()}
+    values = {layout.offset_details(group, *tp): one.to_bytes() for tp, one in details.items()}
     return [
         SetData(path, values[path]) if path in existing and path in values else Create(path, values.get(path, b""))
         for path in details_paths(group, details)
@@ -146,7 +146,7 @@ def with_details(bare: CommittedOffset, written: int, node: object) -> Committed
     if not isinstance(node, Node) or node.stat.mzxid < written:
         return bare
     try:
-        details = CommittedOffset.from_json(fields.load(node.data, ""), "")
+        details = CommittedOffset.from_bytes(node.data, "")
     except MalformedValue:
         return bare
     return details if details.offset == bare.offset else bare

@@ -128,7 +128,7 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
         by=consumer,
         timestamp_ms=now_ms,
     )
-    return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+    return Create(layout.REQUEST_PREFIX, request.to_bytes(), sequence=True)
 
 
 def look_op(group: str, consumer: str, now_ms: int) -> Create:
@@ -136,7 +136,7 @@ def look_op(group: str, consumer: str, now_ms: int) -> Create:
     own."""
     reason = "it has changed its subscription"
     request = Request(type=RequestType.LOOK, group=group, reason=reason, by=consumer, timestamp_ms=now_ms)
-    return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+    return Create(layout.REQUEST_PREFIX, request.to_bytes(), sequence=True)
 
 
 # --- the coordinator's side ----------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def look_op(group: str, consumer: str, now_ms: int) -> Create:
 def command_op(group: str, consumer: str, command: Command) -> Create:
     """Returns the operation that writes a command into a consumer's channel. ZooKeeper assigns the command's number."""
     path = layout.command(group, consumer, NODE_PREFIX[command.type])
-    return Create(path, fields.dump(command.to_json()), sequence=True)
+    return Create(path, command.to_bytes(), sequence=True)
 
 
 # --- values --------------------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ class ConsumerChannel:
         where = layout.group(self.group)
         try:
             value = node.data if isinstance(node, Node) else b""
-            self._settings = GroupSettings.from_json(fields.load(value, where), where) if value else GroupSettings()
+            self._settings = GroupSettings.from_bytes(value, where) if value else GroupSettings()
         except MalformedValue:  # the coordinator reports it; until it is repaired, the last known settings hold
             return
 
@@ -487,7 +487,7 @@ class ConsumerChannel:
         consumer out for these topics. Raises :class:`MembershipLost`."""
         path = layout.refusals(self.group, self.consumer)
         reasons = {topic: reason[:MAX_REASON_CHARS] for topic, reason in sorted(topics.items())}
-        value = fields.dump(Refusals(registration.incarnation, reasons).to_json())
+        value = Refusals(registration.incarnation, reasons).to_bytes()
 
         def ops() -> Iterator[Op]:
             # The coordinator watches only which znodes exist, so a change deletes the znode and creates it again.

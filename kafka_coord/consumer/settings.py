@@ -20,7 +20,6 @@ from kafka_coord.channel.interface import SessionHandle
 from kafka_coord.consumer.record import K, V
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription, TopicPartition
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import generated, legal
 from kafka_coord.model.partitions import MAX_STREAMS
@@ -99,7 +98,7 @@ class MemberSettings:
             timestamp=str(int(store.clock.time() * 1000)),
             follows_root=True,
         )
-        return fields.dump(member.to_json())
+        return member.to_bytes()
 
 
 def generated_id(group: str) -> str:

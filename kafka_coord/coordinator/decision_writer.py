@@ -25,7 +25,6 @@ from kafka_coord.coordinator.steps import (
 )
 from kafka_coord.errors import Fenced, StoreUnavailable
 from kafka_coord.model import NO_PARTITIONS, Coverage, Decision, Observation
-from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, Delete, Op, Store
 
@@ -180,7 +179,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
                 consumer,
                 extra={"event": "ledger_restored", "group": group, "consumer": consumer},
             )
-            units.append([Create(path, fields.dump(ledger.to_json()))])
+            units.append([Create(path, ledger.to_bytes())])
     if units and layout.owners(group) in snapshot.image.missing:
         units.insert(0, [Create(layout.owners(group))])
     for consumer, member in observation.members.items():

@@ -38,7 +38,6 @@ from kafka_coord.model import (
     StartPoint,
     TopicPartition,
 )
-from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import fits_one, packed, write_fenced
 from kafka_coord.zk.store import Check, Create, Delete, GetData, Op, SetData, Store
@@ -220,7 +219,7 @@ class Translation:
         match step:
             case SetTarget(assignment, version, _):
                 stamped = structs.replace(assignment, timestamp_ms=int(self._store.clock.time() * 1000))
-                path, data = layout.assignment(group), fields.dump(stamped.to_json())
+                path, data = layout.assignment(group), stamped.to_bytes()
                 return [[Create(path, data) if version is None else SetData(path, data, version)]]
             case WriteLedgerAndCommands():
                 return self._ledger(step)
@@ -230,7 +229,7 @@ class Translation:
                 path = layout.held(group)
                 if not left:
                     return [[Delete(path, holds.znode_version)]]
-                data = fields.dump(structs.replace(holds, consumers=left).to_json())
+                data = structs.replace(holds, consumers=left).to_bytes()
                 return [[SetData(path, data, holds.znode_version)]]
             case EvictUnledgered(consumer):
                 return [[Delete(layout.registration(group, consumer))]]
@@ -268,7 +267,7 @@ class Translation:
             if parent in self._missing:
                 self._missing.discard(parent)
                 parents.append(Create(parent))
-        path, data = layout.ledger(group, consumer), fields.dump(ledger.to_json())
+        path, data = layout.ledger(group, consumer), ledger.to_bytes()
         unit = [
             *parents,
             Create(path, data) if step.znode_version is None else SetData(path, data, step.znode_version),

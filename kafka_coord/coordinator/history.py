@@ -278,7 +278,7 @@ class ClusterHistoryWriter:
         try:
             node = self._store.get(path)
             version = node.stat.version
-            stored = ClusterHistory.from_json(fields.load(node.data, path), path)
+            stored = ClusterHistory.from_bytes(node.data, path)
         except NoNode:
             pass
         except NoAuth:
@@ -295,7 +295,7 @@ class ClusterHistoryWriter:
         ]
         new = [one for one in actions if one not in stored.actions]  # they may have been written already
         written = ClusterHistory((*earlier, own)[-MAX_ELECTIONS:], kept([*stored.actions, *new]))
-        data = fields.dump(written.to_json())
+        data = written.to_bytes()
         try:
             self._executor.write([[Create(path, data) if version < 0 else SetData(path, data, version)]])
         except MultiFailed as error:

@@ -14,7 +14,6 @@ from kafka_coord.coordinator.memory import AtRest, GroupMemory, TopicCatalog
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.errors import Fenced, MultiFailed, StoreError
 from kafka_coord.model import Coverage, Settled, Subscription, TopicInfo
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import interests
 from kafka_coord.model.partitions import ranges
 from kafka_coord.zk import layout
@@ -124,7 +123,7 @@ class IdleGroups:
             return None
         if any(member.gateway is not None for member in snapshot.observation.members.values()):
             return None
-        data = fields.dump(at_rest.settled.to_json())
+        data = at_rest.settled.to_bytes()
         if len(data) > MAX_BYTES:
             return None
         path = layout.settled(memory.group)

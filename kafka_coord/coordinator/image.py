@@ -34,7 +34,6 @@ from kafka_coord.model import (
     Unreadable,
     Zxids,
 )
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import Refusals, awaited_partition, read_reason
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
@@ -373,7 +372,7 @@ def decode_settled(group: str, record: Answer) -> Settled | None:
         return None
     where = layout.settled(group)
     try:
-        return Settled.from_json(fields.load(record.data, where), where)
+        return Settled.from_bytes(record.data, where)
     except MalformedValue as error:
         log.warning("ignoring unreadable path=%s reason=%s", where, error.reason)
         return None
@@ -513,31 +512,27 @@ def read_commands(store: Store, commands: Sequence[tuple[str, str, CommandId]]) 
 
 
 def decode_member(where: str, node: Node) -> Member:
-    return Member.from_json(
-        fields.load(node.data, where), where, consumer=where.rpartition("/")[2], incarnation=node.stat.czxid
-    )
+    return Member.from_bytes(node.data, where, consumer=where.rpartition("/")[2], incarnation=node.stat.czxid)
 
 
 def decode_ledger(where: str, node: Node) -> Ledger:
-    return Ledger.from_json(
-        fields.load(node.data, where), where, consumer=where.rpartition("/")[2], znode_version=node.stat.version
-    )
+    return Ledger.from_bytes(node.data, where, consumer=where.rpartition("/")[2], znode_version=node.stat.version)
 
 
 def decode_assignment(where: str, node: Node) -> Assignment:
-    return Assignment.from_json(fields.load(node.data, where), where, znode_version=node.stat.version)
+    return Assignment.from_bytes(node.data, where, znode_version=node.stat.version)
 
 
 def decode_settings(where: str, node: Node) -> GroupSettings:
-    return GroupSettings.from_json(fields.load(node.data, where), where) if node.data else GroupSettings()
+    return GroupSettings.from_bytes(node.data, where) if node.data else GroupSettings()
 
 
 def _decode_holds(where: str, node: Node) -> Holds:
-    return Holds.from_json(fields.load(node.data, where), where, znode_version=node.stat.version)
+    return Holds.from_bytes(node.data, where, znode_version=node.stat.version)
 
 
 def _decode_pause(where: str, node: Node) -> Pause:
-    return Pause.from_json(fields.load(node.data, where), where)
+    return Pause.from_bytes(node.data, where)
 
 
 def _decode_command(where: str, node: Node) -> Command:
@@ -545,4 +540,4 @@ def _decode_command(where: str, node: Node) -> Command:
 
 
 def _decode_refusals(where: str, node: Node) -> Refusals:
-    return Refusals.from_json(fields.load(node.data, where), where)
+    return Refusals.from_bytes(node.data, where)

@@ -27,7 +27,6 @@ from kafka_coord.model import (
     TopicInfo,
     Unreadable,
 )
-from kafka_coord.model import json_fields as fields
 
 
 class GroupRegistry:
@@ -170,7 +169,7 @@ class EncodedDecision(NamedTuple):
 
     @classmethod
     def of(cls, decision: Decision) -> EncodedDecision:
-        return cls(decision.generation, fields.dump(decision.to_json()))
+        return cls(decision.generation, decision.to_bytes())
 
 
 class WrittenHistory(NamedTuple):

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from kafka_coord.coordinator.tolerant_reads import Answer, read_each, report
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth
 from kafka_coord.model import Request, RequestType, Unreadable
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import GROUP_REQUESTS
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, SetData, Store
@@ -26,7 +25,7 @@ def answer_op(request: Request, result: str, message: str) -> SetData:
     """Returns the operation that writes the response ("done" or "refused", and a message) into the request's own znode.
     The write fails if the znode has changed since the request was read, so each request is answered only once."""
     answered = replace(request, result=result, message=message)
-    return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
+    return SetData(layout.request(request.request_id), answered.to_bytes(), request.znode_version)
 
 
 def unanswered_op(request: Request) -> Check:
@@ -75,7 +74,7 @@ class PendingRequests:
             if not isinstance(node, Node):
                 continue
             try:
-                request = Request.from_json(fields.load(node.data, where), where, znode_version=node.stat.version)
+                request = Request.from_bytes(node.data, where, znode_version=node.stat.version)
                 readable[name] = request, node.stat.mtime_ms
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))

@@ -189,7 +189,7 @@ def group_removal(group_id: str) -> LogRecord:
 
 
 def claim_record(claim: Claim) -> LogRecord:
-    return LogRecord(_VERSION.pack(CLAIM_KEY), fields.dump(claim.to_json()))
+    return LogRecord(_VERSION.pack(CLAIM_KEY), claim.to_bytes())
 
 
 def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord]:
@@ -215,16 +215,14 @@ def _heard_record(number: int, term: int, members: Sequence[tuple[Key, int | Non
 
 def gone_record(gone: GoneEntry) -> LogRecord:
     key = _VERSION.pack(GONE_KEY) + gone.topic.encode()
-    return LogRecord(key, None if gone.since_ms is None else fields.dump(gone.to_json()))
+    return LogRecord(key, None if gone.since_ms is None else gone.to_bytes())
 
 
 def _read_gone(record: LogRecord, key: bytes) -> GoneEntry:
     topic = key[_VERSION.size :].decode("utf-8", "replace")
     if record.value is None:
         return GoneEntry(topic, None)
-    return GoneEntry.from_json(
-        fields.load(record.value, "the note of a gone topic"), "the note of a gone topic", topic=topic
-    )
+    return GoneEntry.from_bytes(record.value, "the note of a gone topic", topic=topic)
 
 
 def keep_alive_record() -> LogRecord:
@@ -248,7 +246,7 @@ def read_record(record: LogRecord) -> Entry:
         return GroupEntry(group, _read_group(group, value))
     try:
         if kind == CLAIM_KEY and value is not None:
-            return Claim.from_json(fields.load(value, "the claim"), "the claim")
+            return Claim.from_bytes(value, "the claim")
         if kind == HEARD_KEY and value is not None:
             return Heard.from_json(fields.load(value, "the note of heard members"), "the note of heard members")
         if kind == GONE_KEY:

@@ -229,7 +229,7 @@ def read_cluster_history(store: Store) -> ClusterHistory:
         node = store.get(layout.HISTORY)
     except NoNode:
         return ClusterHistory()
-    return ClusterHistory.from_json(fields.load(node.data, layout.HISTORY), layout.HISTORY)
+    return ClusterHistory.from_bytes(node.data, layout.HISTORY)
 
 
 T = TypeVar("T")

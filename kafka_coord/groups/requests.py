@@ -29,7 +29,6 @@ from kafka_coord.groups.cluster import Reading, read_cluster, read_coordinator
 from kafka_coord.groups.group import QueuedRequest
 from kafka_coord.groups.state import GroupSnapshot, group_state, read_groups
 from kafka_coord.model import GroupSettings, PartitionSet, Pause, Request, RequestType, Unreadable
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import HOLD_BACK_S, read_successor
@@ -64,7 +63,7 @@ def submit(store: Store, request: Request) -> str:
     store.ensure_path(layout.REQUESTS)
     stamped = replace(request, timestamp_ms=round(store.clock.time() * 1000))
     try:
-        path = store.create(layout.REQUEST_PREFIX, fields.dump(stamped.to_json()), sequence=True)
+        path = store.create(layout.REQUEST_PREFIX, stamped.to_bytes(), sequence=True)
     except StoreUnavailable as error:
         raise StoreUnavailable(
             f"{error}; it is unknown whether the request was written; check 'kafka-coord coordinator requests'",
@@ -178,7 +177,7 @@ def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unread
 
 
 def _request(where: str, node: Node) -> Request:
-    return Request.from_json(fields.load(node.data, where), where)
+    return Request.from_bytes(node.data, where)
 
 
 EVERYWHERE = ""
@@ -196,7 +195,7 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
     path = layout.paused(group) if group else layout.PAUSED
     before = _replaced(_read_pause(store, path))
     store.ensure_path(path)
-    store.set(path, fields.dump(value.to_json()))
+    store.set(path, value.to_bytes())
     action = "pause" if group else "pause --all"
     submit(store, Request(RequestType.LOOK, group, by=by, reason=reason, action=action, change=before))
 
@@ -229,7 +228,7 @@ def pause_of(store: Store, group: str, *, everywhere: bool = True) -> Pause | No
 
 def _read_pause(store: Store, path: str) -> Pause | None:
     try:
-        return Pause.from_json(fields.load(store.get(path).data, path), path)
+        return Pause.from_bytes(store.get(path).data, path)
     except NoNode:
         return None
     except MalformedValue:
@@ -266,12 +265,12 @@ def change_settings(
         except NoNode:
             raise NotFound(f"no group {group!r}; to create it before any consumer registers, use --create") from None
         try:
-            current = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
+            current = GroupSettings.from_bytes(node.data, path) if node.data else GroupSettings()
         except MalformedValue:
             current = GroupSettings()  # the write below repairs the znode
         changed = change(current)
         try:
-            store.set(path, fields.dump(changed.to_json()), node.stat.version)
+            store.set(path, changed.to_bytes(), node.stat.version)
         except BadVersion:
             continue
         recorded = "; ".join(filter(None, ["created" if created else "", settings_change(current, changed)]))

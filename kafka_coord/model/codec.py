@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 import msgspec
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model.json_fields import shown
+from kafka_coord.model.json_fields import dump, load, shown
 from kafka_coord.model.names import LEGAL, RULE
 from kafka_coord.model.partitions import MAX_PARTITION, TopicPartition
 
@@ -49,7 +49,7 @@ class JsonObject(msgspec.Struct, frozen=True):
     by_partition: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the JSON form, for :func:`~kafka_coord.model.json_fields.dump`."""
+        """Returns the JSON form."""
         value: dict[str, Any] = msgspec.to_builtins(self, enc_hook=enc_hook)
         for name in self.of_znode:
             value.pop(name, None)
@@ -57,6 +57,16 @@ class JsonObject(msgspec.Struct, frozen=True):
             if name in value:
                 value[name] = nested(value[name])
         return value
+
+    def to_bytes(self) -> bytes:
+        """Returns the value as a znode or a record holds it."""
+        return dump(self.to_json())
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, where: str, **known: Any) -> Self:
+        """Reads what a znode or a record holds (:meth:`from_json`). Raises :class:`MalformedValue` or
+        :class:`UnknownVersion`."""
+        return cls.from_json(load(raw, where), where, **known)
 
     def to_json_with(self, **instead: Any) -> dict[str, Any]:
         """Returns the JSON form with other values in some fields, for a subclass that writes these itself."""

@@ -145,7 +145,7 @@ def commands_of(actions: Iterable[Action]) -> list[list[tuple[str | None, Action
 
 
 def encoded_actions(actions: Iterable[Action]) -> list[bytes]:
-    return [fields.dump(one.to_json()) for one in actions]
+    return [one.to_bytes() for one in actions]
 
 
 def newest(encoded: Sequence[bytes], most: int = MAX_ACTIONS, most_bytes: int = MAX_ACTIONS_BYTES) -> list[bytes]:

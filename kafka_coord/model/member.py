@@ -222,15 +222,12 @@ class Departure(JsonObject, frozen=True, omit_defaults=True, tag_field="version"
         after = f" after {self.after_ms / 1000:g} s" if self.after_ms else ""
         return f"{self.kind}{after}{f' by {self.by}' if self.by else ''}"
 
-    def to_bytes(self) -> bytes:
-        return fields.dump(self.to_json())
-
     @classmethod
     def read(cls, data: bytes, where: str, otherwise_after_ms: int = 0) -> Departure:
         """Reads a farewell. Without one, and for one that is unreadable, the member has expired, after
         ``otherwise_after_ms``."""
         try:
-            return cls.from_json(fields.load(data, where), where)
+            return cls.from_bytes(data, where)
         except MalformedValue:
             return cls(DepartureKind.EXPIRED, otherwise_after_ms)
 

@@ -41,7 +41,6 @@ from kafka_coord.model import (
     TopicInfo,
     TopicPartition,
 )
-from kafka_coord.model import json_fields as fields
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
@@ -220,9 +219,7 @@ class FakeGroups:
         self._numbers = itertools.count(1)
 
     def join(self, group: str, consumer: str, value: bytes) -> Registration:
-        member = Member.from_json(
-            fields.load(value, consumer), consumer, consumer=consumer, incarnation=next(self._numbers)
-        )
+        member = Member.from_bytes(value, consumer, consumer=consumer, incarnation=next(self._numbers))
         registration = Registration(group, consumer, member.incarnation, 0, SESSION)
         self.members.setdefault(group, {})[consumer] = _Joined(registration, member)
         self.rebalance(group)

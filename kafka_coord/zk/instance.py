@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kafka_coord.errors import BadVersion, MalformedValue, NodeExists, NoNode, SettingsError, StoreUnavailable
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.model.json_fields import dump, load
 from kafka_coord.model.offsets import Retention
@@ -229,14 +228,14 @@ class Successor(JsonObject, frozen=True, tag_field="version", tag=1):
             return None
         where = layout.SUCCESSOR
         try:
-            return cls.from_json(fields.load(found.data, where), where)
+            return cls.from_bytes(found.data, where)
         except MalformedValue:
             return None
 
 
 def name_op(store: Store, successor: Successor) -> Op:
     """Returns the write that names the successor. Only the elected coordinator writes it, under its fence."""
-    data = fields.dump(successor.to_json())
+    data = successor.to_bytes()
     is_there = store.exists(layout.SUCCESSOR) is not None
     return SetData(layout.SUCCESSOR, data) if is_there else Create(layout.SUCCESSOR, data)
 
@@ -280,7 +279,7 @@ def share_retention(store: Store, broker_id: int, retention_ms: int | None, now_
         after = before.told(broker_id, retention_ms, now_ms)
         if after == before:
             return before
-        value = fields.dump(after.to_json())
+        value = after.to_bytes()
         try:
             if version < 0:
                 store.create(layout.RETENTION, value)
@@ -305,4 +304,4 @@ def _read(store: Store) -> tuple[Retention, int]:
 
 def decode_retention(where: str, node: Node) -> Retention:
     """Raises :class:`MalformedValue`."""
-    return Retention.from_json(fields.load(node.data, where), where)
+    return Retention.from_bytes(node.data, where)

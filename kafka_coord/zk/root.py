@@ -79,13 +79,10 @@ class ClusterRecord(JsonObject, frozen=True, omit_defaults=True, tag_field="vers
     def from_znode(cls, data: bytes) -> ClusterRecord:
         """Raises :class:`MalformedValue`; :class:`UnknownVersion` if the tree has another format."""
         try:
-            return cls.from_json(fields.load(data, layout.CLUSTER), layout.CLUSTER)
+            return cls.from_bytes(data, layout.CLUSTER)
         except UnknownVersion as error:
             reason = f"the tree has another format ({error.reason}), so nothing was done; use the release that made it"
             raise UnknownVersion(layout.CLUSTER, reason) from None
-
-    def to_bytes(self) -> bytes:
-        return fields.dump(self.to_json())
 
 
 class MirrorTrouble(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
@@ -98,9 +95,6 @@ class MirrorTrouble(JsonObject, frozen=True, omit_defaults=True, tag_field="vers
     held: tuple[str, ...] = ()
     zxid: Number = 0
     of_znode: ClassVar[tuple[str, ...]] = ("zxid",)
-
-    def to_bytes(self) -> bytes:
-        return fields.dump(self.to_json())
 
 
 def read_cluster_record(store: Store) -> ClusterRecord | None:
@@ -251,8 +245,7 @@ def read_mirror_trouble(store: Store) -> MirrorTrouble | None:
     if not isinstance(node, Node):
         return None
     try:
-        value, where = fields.load(node.data, layout.MIRROR_TROUBLE), layout.MIRROR_TROUBLE
-        return MirrorTrouble.from_json(value, where, zxid=node.stat.mzxid)
+        return MirrorTrouble.from_bytes(node.data, layout.MIRROR_TROUBLE, zxid=node.stat.mzxid)
     except MalformedValue as error:
         return MirrorTrouble(str(error), node.stat.mtime_ms)
 

@@ -206,7 +206,7 @@ class Watcher:
     def _look_at_coordinator(self) -> None:
         try:
             node = self._store.get(layout.COORDINATOR)
-            info = CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR)
+            info = CoordinatorInfo.from_bytes(node.data, layout.COORDINATOR)
         except (NoNode, MalformedValue):
             info = None
         at_ms = now_ms()

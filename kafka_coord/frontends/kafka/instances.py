@@ -21,7 +21,6 @@ from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
 from kafka_coord.model import CoordinatorInfo
-from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store, WatchEvent
@@ -98,7 +97,7 @@ def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple
     for name in names:
         path = f"{layout.COORDINATORS}/{name}"
         try:
-            info = CoordinatorInfo.from_json(fields.load(store.get(path, changed).data, path), path)
+            info = CoordinatorInfo.from_bytes(store.get(path, changed).data, path)
             if "kafka" in info.endpoints:
                 addresses[info.broker_id] = host_and_port(info.endpoints["kafka"])
         except NoNode:

@@ -87,7 +87,7 @@ def _coordinator(node: ReadResult) -> Coordinator | None:
     if not isinstance(node, Node):
         return None
     try:
-        info = CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR)
+        info = CoordinatorInfo.from_bytes(node.data, layout.COORDINATOR)
     except MalformedValue as error:
         log.warning("cannot determine which instance is the coordinator: %s", error)
         return None

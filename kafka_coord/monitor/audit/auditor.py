@@ -242,9 +242,7 @@ class Auditor:
         self._was_unreadable(group, consumer)
         member = None
         try:
-            member = Member.from_json(
-                fields.load(node.data, change.path), change.path, consumer=consumer, incarnation=node.czxid
-            )
+            member = Member.from_bytes(node.data, change.path, consumer=consumer, incarnation=node.czxid)
         except MalformedValue as error:
             self._warning(AuditRule.UNREADABLE, znode.group, str(error))
         group.registrations[consumer] = AuditedRegistration(node.czxid, node.session_id, member)
@@ -395,9 +393,7 @@ class Auditor:
             group.target = None
             return
         try:
-            target = Assignment.from_json(
-                fields.load(change.new.data, change.path), change.path, znode_version=change.new.version
-            )
+            target = Assignment.from_bytes(change.new.data, change.path, znode_version=change.new.version)
         except MalformedValue as error:
             self._warning(AuditRule.UNREADABLE, znode.group, str(error))
             group.target = None

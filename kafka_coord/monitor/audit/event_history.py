@@ -261,13 +261,13 @@ class EventHistory:
         if at.change.new is None:
             yield f"{where} is resumed", ""
         elif at.change.new.data:
-            pause = Pause.from_json(fields.load(at.change.new.data, at.change.path), at.change.path)
+            pause = Pause.from_bytes(at.change.new.data, at.change.path)
             yield f"{where} is paused", f"{pause.reason} ({pause.by})" if pause.by else pause.reason
 
     def _request(self, at: Scene) -> Iterator[Told]:
         if at.change.new is None:
             return
-        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.change.path)
+        request = Request.from_bytes(at.change.new.data, at.change.path)
         selection = self._selection
         if selection.group and request.group != selection.group:
             return
@@ -285,7 +285,7 @@ class EventHistory:
 
 
 def _assignment(path: str, node: TreeNode) -> Assignment:
-    return Assignment.from_json(fields.load(node.data, path), path, znode_version=node.version)
+    return Assignment.from_bytes(node.data, path, znode_version=node.version)
 
 
 def _number(node: TreeNode | None) -> int | None:

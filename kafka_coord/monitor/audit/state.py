@@ -486,7 +486,7 @@ def note_request(context: StepContext, znode: Znode, change: Change) -> None:
     Raises :class:`MalformedValue`."""
     if change.new is None:
         return
-    request = Request.from_json(fields.load(change.new.data, change.path), change.path)
+    request = Request.from_bytes(change.new.data, change.path)
     if request.answered:
         context.state.answered.append(znode.name)
         return
@@ -504,7 +504,7 @@ def note_group(context: StepContext, znode: Znode, change: Change) -> None:
     group.settings = None
     where = layout.group(znode.group)
     value = change.new.data
-    settings = GroupSettings.from_json(fields.load(value, where), where) if value else GroupSettings()
+    settings = GroupSettings.from_bytes(value, where) if value else GroupSettings()
     group.settings = settings
     group.shortest_timeout_ms = min(group.shortest_timeout_ms, settings.rebalance_timeout_ms)
 

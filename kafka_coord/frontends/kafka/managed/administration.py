@@ -226,9 +226,7 @@ class Administration:
         now_ms = time.time_ns() // 1_000_000
         request = replace(recording(kind, group, by=by, change=change), timestamp_ms=now_ms)
         try:
-            await asyncio.to_thread(
-                self._store.create, layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True
-            )
+            await asyncio.to_thread(self._store.create, layout.REQUEST_PREFIX, request.to_bytes(), sequence=True)
         except StoreError as error:
             log.warning("cannot record %s of group=%s by %s: %s", kind, group, by, error)
 
@@ -262,7 +260,7 @@ class Administration:
                 changed.clear()
                 node = await asyncio.to_thread(store.get, path, noted)
                 with suppress(MalformedValue):
-                    answered = Request.from_json(fields.load(node.data, path), path)
+                    answered = Request.from_bytes(node.data, path)
                     if answered.answered:
                         return answered
                 with suppress(TimeoutError):
