@@ -86,7 +86,10 @@ class Faults:
             if actor is None:
                 self.skipped += 1
                 return
-            self._run(actor, lambda: self._strike(planned, actor))
+            joins = planned.kind is Kind.JOIN  # it is no fault of the consumer that it is like, which others may use
+            if joins:
+                actor.busy = False
+            self._run(None if joins else actor, lambda: self._strike(planned, actor))
         else:
             self._run(None, lambda: self._operate(planned))
 
@@ -326,7 +329,6 @@ class Faults:
         self.note(Kind.CLOCK, actor.target, seconds=-seconds)
 
     def _join(self, like: Actor, lasts_s: float) -> None:
-        like.busy = False  # the join is no fault of this consumer
         self._joined += 1
         actor = self._testbed.add_consumer(another(like.membership, self._joined))
         self.note(Kind.JOIN, actor.target)
