@@ -68,9 +68,8 @@ class ClientLimits:
     """The limit for any request (``socket.request.max.bytes``). It also applies to requests for the broker, although
     they are never buffered whole."""
     max_group_request_bytes: int = 8 << 20
-    """The limit for JoinGroup and SyncGroup, which contain the members' metadata and are buffered whole."""
-    max_other_request_bytes: int = 1 << 20
-    """The limit for every other request that this instance answers."""
+    """The limit for a request that this instance answers, which is buffered whole. Whatever does not fit in a record of
+    the groups log must fit here: it is answered, as Kafka answers it."""
     max_in_flight: int = 1_000
     """Reading from a connection pauses while this many of its requests are unanswered."""
     max_answer_bytes: int = 1 << 20

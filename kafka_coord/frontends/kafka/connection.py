@@ -37,7 +37,6 @@ from kafka_coord.frontends.kafka.routing import (
     CHANGES_TOPICS,
     FETCH,
     HEARTBEAT,
-    LARGE,
     OFFSET_COMMIT,
     SASL,
     SASL_AUTHENTICATE,
@@ -367,7 +366,7 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def _take_local(self, length: int, api_key: int, version: int) -> bool:
-        most = self._limits.max_group_request_bytes if api_key in LARGE else self._limits.max_other_request_bytes
+        most = self._limits.max_group_request_bytes
         if length > most:
             raise BadMessage(f"a request about groups (API key {api_key}) is {length} bytes long; the limit is {most}")
         if len(self._buffer) < _LENGTH + length:

@@ -45,8 +45,6 @@ LOCAL = {
 }
 """The name and versions of each request that this instance answers, by API key. The broker answers OffsetFetch version
 0, which reads ZooKeeper."""
-LARGE = frozenset({11, 14})
-"""JoinGroup and SyncGroup, which contain the members' metadata and assignments."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
 """The requests for KIP-848, share groups and streams groups. The broker's version ranges for them are not advertised,
 because the broker would then serve such groups itself."""

@@ -192,11 +192,11 @@ def committed(answer: Any) -> set[str]:
     return {Error(part.error_code).name for topic in answer.topics for part in topic.partitions}
 
 
-async def large_commit(side: Side, partitions: int = 10, metadata: str = "m" * 1_000) -> Any:
+async def large_commit(side: Side, partitions: int = 10, metadata: str = "m" * 1_000, times: int = 1) -> Any:
     form = message("OffsetCommitRequest")
     part = form.struct("OffsetCommitRequestPartition")
     parts = tuple(part(partition_index=n, committed_offset=7, committed_metadata=metadata) for n in range(partitions))
-    topic = form.struct("OffsetCommitRequestTopic")(name=FLIGHTS, partitions=parts)
+    topic = form.struct("OffsetCommitRequestTopic")(name=FLIGHTS, partitions=parts * times)
     return await side.ask("OffsetCommit", 7, group_id=side.group, topics=(topic,))
 
 
@@ -253,6 +253,17 @@ def test_only_the_commit_that_is_too_large_hears_of_it(place: Place) -> None:
     with place.set("max.message.bytes", "2000"):
         kafka, ours = play(*place.sides(group), of=together)
     assert ours == kafka == [{"INVALID_COMMIT_OFFSET_SIZE"}, *[{"NONE"}] * len(others), {"INVALID_COMMIT_OFFSET_SIZE"}]
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_a_commit_of_more_than_a_mib_is_answered_as_kafka_answers_it(place: Place) -> None:
+    async def commits(side: Side) -> tuple[set[str], set[str]]:
+        kept = await large_commit(side, partitions=2)
+        return committed(await large_commit(side, times=150, metadata="m" * 4_000)), committed(kept)
+
+    with place.set("max.message.bytes", "3000"):
+        kafka, ours = play(*place.sides(fresh("huge")), of=commits)
+    assert ours == kafka == ({"INVALID_COMMIT_OFFSET_SIZE"}, {"NONE"})
 
 
 @pytest.mark.usefixtures("terms_go_on")
