@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -141,6 +143,13 @@ def test_what_is_exported_of_oddly_named_groups_can_be_imported(tmp_path: Path) 
         planned = run(*every, "--from-file", str(file), "-o", "json", zookeeper="127.0.0.1:1")
         assert {row["group"] for row in planned.json()} == {*names, "delays"}
         assert {row["new_offset"] for row in planned.json() if row["group"] in names} == {5, 7}
+        piped = CliRunner().invoke(cli, [*every, "--from-file", "-", "-o", "json"], input=exported.stdout_bytes)
+        file.write_bytes(codecs.BOM_UTF8 + exported.stdout_bytes)  # as a spreadsheet saves it
+        marked = run(*every, "--from-file", str(file), "-o", "json", zookeeper="127.0.0.1:1")
+        for rows in (json.loads(piped.stdout), marked.json()):
+            assert [(row["group"], row["new_offset"]) for row in rows] == [
+                (row["group"], row["new_offset"]) for row in planned.json()
+            ]
         for name in names:
             one = run(
                 "groups", "reset-offsets", "--from-file", str(file), "-o", "json", "--", name, zookeeper="127.0.0.1:1"

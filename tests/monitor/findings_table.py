@@ -18,7 +18,18 @@ from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.groups.group import OffsetRow, Verdict
 from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
-from kafka_coord.model import Action, Broker, GroupKind, Listener, PartitionSet, Pause, TopicPartition, Unreadable
+from kafka_coord.model import (
+    Action,
+    Broker,
+    GroupKind,
+    GroupSettings,
+    Listener,
+    PartitionSet,
+    Pause,
+    TopicPartition,
+    Unreadable,
+)
+from kafka_coord.model.assignment import CommandType
 from kafka_coord.model.histories import ClusterHistory, Election
 from kafka_coord.model.offsets import Retention
 from kafka_coord.monitor import doctor
@@ -323,12 +334,12 @@ BROKERS = [
 
 
 def member(gateway: int | None = None) -> Any:
-    return of(gateway=gateway, protocol=None)
+    return of(gateway=gateway, protocol=None, rebalance_timeout_ms=0)
 
 
 def group_of(waits: Mapping[str, str] | None = None, lost: Any = None, **given: Any) -> Checked:
     seen = {"unreadable": (), "members": {"c1": member()}, "ledgers": {}, "in_grace": frozenset(), "pause": None}
-    seen |= {"channels": {}} | given.pop("observation", {})
+    seen |= {"channels": {}, "settings": GroupSettings()} | given.pop("observation", {})
     usual = {
         "group": "delays",
         "observation": of(**seen),
@@ -361,9 +372,10 @@ def unowned(since_ms: int | None) -> Checked:
     return group_of(lost=of(partitions="flights[0]", since_ms=since_ms))
 
 
-def command(age_ms: int) -> Checked:
-    waiting = [of(group="delays", consumer="c1", waited_ms=lambda _now: age_ms)]
-    return group_of(waits={"c1": "c1 has not acknowledged"}, waiting=waiting)
+def command(age_ms: int, own_ms: int = 0, kind: CommandType = CommandType.START_FETCHER) -> Checked:
+    waiting = [of(group="delays", consumer="c1", type=kind, waited_ms=lambda _now: age_ms)]
+    members = {"c1": of(gateway=None, protocol=None, rebalance_timeout_ms=own_ms)} if own_ms else {}
+    return group_of(waits={"c1": "c1 has not acknowledged"}, waiting=waiting, observation={"members": members})
 
 
 def paused(since_ms: int) -> Checked:
@@ -389,7 +401,13 @@ GROUPS = [
     Case("dead is gone, but still holds", gone(), gone(in_grace=True)),
     Case("still holds flights[0]", gone(undecided="none"), gone(in_grace=True, undecided="none")),
     Case("NO ONE OWNS flights[0]", unowned(NOW_MS - 9_000), unowned(None)),
-    Case("c1 has not acknowledged", command(5_001), command(5_000)),
+    Case("c1 has not acknowledged", command(30_001), command(30_000)),
+    Case("c1 has not acknowledged", command(150_001, 300_000), command(150_000, 300_000)),
+    Case(
+        "c1 has not acknowledged",
+        command(5_001, 10_000, CommandType.STOP_FETCHER),
+        command(5_000, 10_000, CommandType.STOP_FETCHER),
+    ),
     Case("group delays has been paused by alice", paused(NOW_MS - HOUR_MS - 1), paused(NOW_MS - HOUR_MS)),
     Case(
         "all groups have been paused",

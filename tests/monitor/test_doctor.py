@@ -242,9 +242,11 @@ def test_a_consumer_that_does_not_carry_out_its_commands_is_reported(world: Worl
     waiting = read_waiting(world.store, snapshots).commands
     now_ms = round(world.store.clock.time() * 1000)
     assert [one for one in check_groups(cluster, snapshots, waiting, now_ms) if one.severity is not Severity.OK] == []
-    (found,) = check_groups(cluster, snapshots, waiting, now_ms + 12_000)
-    assert "stuck has not acknowledged its command to start flights[0-3] for 1" in found.what
-    assert "; the coordinator evicts it in 4" in found.what
+    soon = check_groups(cluster, snapshots, waiting, now_ms + 12_000)
+    assert [one for one in soon if one.severity is not Severity.OK] == [], "a slow record, or a micro-batch"
+    (found,) = check_groups(cluster, snapshots, waiting, now_ms + 32_000)
+    assert "stuck has not acknowledged its command to start flights[0-3] for 3" in found.what
+    assert "; the coordinator evicts it in 2" in found.what
     assert found.todo.endswith("kafka-coord groups evict delays stuck")
     (late,) = check_groups(cluster, snapshots, waiting, now_ms + 70_000)
     assert "longer than its rebalance timeout" in late.what

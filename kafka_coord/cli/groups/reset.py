@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -293,10 +294,12 @@ def _rule(given: Mapping[str, bool | int | str | None]) -> ResetRule:
 
 
 def _read_file(name: str, groups: tuple[str, ...]) -> FileOffsets:
+    # a spreadsheet begins its file with a mark (utf-8-sig), and a group's name may contain any line break (newline)
     try:
         if name == "-":
-            return read_csv(sys.stdin, groups, "standard input")
-        with Path(name).open(encoding="utf-8", newline="") as file:  # a group's name may contain any line break
+            piped = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline="")
+            return read_csv(piped, groups, "standard input")
+        with Path(name).open(encoding="utf-8-sig", newline="") as file:
             return read_csv(file, groups, name)
     except OSError as error:
         raise SettingsError(f"--from-file {name!r} cannot be read: {error.strerror}") from None

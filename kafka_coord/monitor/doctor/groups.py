@@ -24,8 +24,9 @@ from kafka_coord.zk import layout
 
 FORGOTTEN_PAUSE_MS = 3_600_000
 OLD_REQUEST_MS = 60_000
-SLOW_COMMAND_MS = 5_000
-"""The age at which a command is reported. A healthy consumer acknowledges a command in milliseconds."""
+_SLOW_PART = 2
+"""A command is reported once this part of the time in which it must be acknowledged has passed: one half. A healthy
+consumer may need seconds, for a slow record or, in Spark, for its micro-batch."""
 LISTING_WARNING_BYTES = 700_000
 """Warn if the group names together exceed this size. ZooKeeper lists children in one response, which jute.maxbuffer
 limits to 1 MB by default."""
@@ -121,8 +122,16 @@ def gone_holders(snapshot: GroupSnapshot) -> list[str]:
 def _check_waiting(
     cluster: Cluster, snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
-    group = snapshot.group
-    late = {one.consumer for one in waiting if one.waited_ms(now_ms) > SLOW_COMMAND_MS}
+    group, seen = snapshot.group, snapshot.observation
+
+    def is_late(one: WaitingCommand) -> bool:
+        member = seen.members.get(one.consumer)
+        limit_ms = (
+            seen.settings.rebalance_timeout_for(member, one.type) if member else seen.settings.rebalance_timeout_ms
+        )
+        return _SLOW_PART * one.waited_ms(now_ms) > limit_ms
+
+    late = {one.consumer for one in waiting if is_late(one)}
     for consumer, text in waits(snapshot, waiting, now_ms, cluster.deciding_since_ms).items():
         if consumer in late:
             todo = (
