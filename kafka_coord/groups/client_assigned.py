@@ -43,7 +43,15 @@ from kafka_coord.groups.requests import Acting, OnProgress, record
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.verbs import Contact, Convertible, GroupOffsets, GroupVerbs, ListedGroups, OnOffsets
 from kafka_coord.kafka.connection import of_group
-from kafka_coord.kafka.coordinators import Ask, committed_offsets, fetch_offsets, refused_offsets, unless_moving
+from kafka_coord.kafka.coordinators import (
+    LISTS_A_PART,
+    Ask,
+    committed_offsets,
+    fetch_offsets,
+    lists_all_groups,
+    refused_offsets,
+    unless_moving,
+)
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.histories import Trail, change_to_group, offsets_change
 from kafka_coord.model.offsets import LogRange
@@ -147,7 +155,7 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
     directory = instances.directory()
     responses, silent = instances.ask_each(directory.addresses, partial(_list, wanted=wanted))
     found: dict[str, ClientGroup] = {}
-    missing = []
+    missing = [LISTS_A_PART] if any(one.is_part for one in responses.values()) else []
     failed: dict[str, str] = {}
     for broker_id, listed in responses.items():
         if listed.error_code:
@@ -198,17 +206,19 @@ def _groups(names: Sequence[str]) -> str:
 
 
 class _Listed(NamedTuple):
-    """An instance's groups. If ``error_code`` is not 0, it may have more. ``failed`` maps the groups that it lists,
-    but does not describe, to the reason."""
+    """An instance's groups. If ``error_code`` is not 0, or ``is_part`` is set, it may have more. ``failed`` maps the
+    groups that it lists, but does not describe, to the reason."""
 
     error_code: int
     groups: Sequence[Any]
     failed: Mapping[str, str]
+    is_part: bool
 
 
 async def _list(ask: Ask, wanted: Sequence[str] | None) -> _Listed:
-    names, error_code = wanted, 0
+    names, error_code, is_part = wanted, 0, False
     if names is None:
+        is_part = not await lists_all_groups(ask)
         listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
         names, error_code = [group.group_id for group in listed.groups], listed.error_code
     groups: list[Any] = []
@@ -222,7 +232,7 @@ async def _list(ask: Ask, wanted: Sequence[str] | None) -> _Listed:
             failed[one.group_id] = named(one.error_code)
     # a group that is dead by now was deleted after it was listed
     described = [one for one in groups if not one.error_code and one.group_state in _STATES]
-    return _Listed(error_code, described, failed)
+    return _Listed(error_code, described, failed, is_part)
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
@@ -490,8 +500,8 @@ class ClientAssignedVerbs(GroupVerbs):
         return Resettable(one.group, there, known, one.committed, one.held, " first", again, write)
 
     def convertible(self, group: str) -> Convertible:
-        found, topics = read_client_group(self.instances, group), read_cluster(self.store).topics
-        gone = PartitionSet.of(tp for tp in found.committed if tp.topic not in topics)
+        found, cluster = read_client_group(self.instances, group), read_cluster(self.store)
+        gone = PartitionSet.of(tp for tp in found.committed if cluster.lacks(tp.topic))
         return Convertible(self.kind, [one.consumer for one in found.members], False, found.committed, gone)
 
     def converted(self, group: str, acting: Acting) -> None:

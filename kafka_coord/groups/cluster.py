@@ -54,6 +54,11 @@ class Cluster:
     def groups(self) -> tuple[str, ...]:
         return self.names.legal
 
+    def lacks(self, topic: str) -> bool:
+        """Returns whether the topic certainly does not exist: one that cannot be read is not gone."""
+        unread = {one.path for one in self.unreadable}
+        return topic not in self.topics and unread.isdisjoint({layout.BROKER_TOPICS, layout.broker_topic(topic)})
+
     @property
     def deciding_since_ms(self) -> int | None:
         """The time when the coordinator was elected, or ``None`` if no instance makes decisions."""

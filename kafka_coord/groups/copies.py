@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from kafka_coord.classic_groups.errors import named
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.offsets import read_all_committed
@@ -21,11 +21,13 @@ from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import (
+    LISTS_A_PART,
     Ask,
     Coordinators,
     by_topic,
     committed_offsets,
     fetch_offsets,
+    lists_all_groups,
     refused_offsets,
     told_by,
     unless_moving,
@@ -67,6 +69,13 @@ class GroupPositions:
     problem: str = ""
 
 
+class Existing(NamedTuple):
+    """The partitions that exist, and the topics of which nothing is known, each with the reason."""
+
+    partitions: AbstractSet[TopicPartition]
+    hidden: Mapping[str, str]
+
+
 class OffsetStore(Protocol):
     """The source or the target of a copy."""
 
@@ -95,8 +104,10 @@ class KafkaOffsetStore:
     def groups(self) -> list[str]:
         async def list_all(cluster: ClusterClient) -> list[str]:
             async def list_at(broker: Any) -> list[str]:
-                request = message("ListGroupsRequest")()
-                response = await cluster.to((broker.host, broker.port)).ask("ListGroups", _LIST, request, _ANSWER_S)
+                ask = cluster.to((broker.host, broker.port)).ask
+                if not await lists_all_groups(ask):
+                    raise BrokerError(f"cannot list all groups: {LISTS_A_PART}; name the groups")
+                response = await ask("ListGroups", _LIST, message("ListGroupsRequest")(), _ANSWER_S)
                 if response.error_code:
                     raise BrokerError(f"cannot list all groups: broker {broker.node_id}: {named(response.error_code)}")
                 return [group.group_id for group in response.groups]
@@ -106,10 +117,16 @@ class KafkaOffsetStore:
 
         return self._run(list_all)
 
-    def partitions(self) -> set[TopicPartition]:
-        """Returns all partitions of all topics."""
-        topics = self._run(ClusterClient.metadata).topics
-        return {TopicPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions}
+    def existing(self, topics: AbstractSet[str]) -> Existing:
+        """Returns what exists of the topics. A topic that is hidden from this client is not gone."""
+        told = self._run(lambda cluster: cluster.metadata(sorted(topics))).topics if topics else ()
+        hidden = dict.fromkeys(topics, "the brokers do not mention it")
+        hidden |= {topic.name: named(topic.error_code) for topic in told}
+        for topic in told:
+            if topic.error_code in {Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION}:
+                del hidden[topic.name]
+        found = {TopicPartition(topic.name, one.partition_index) for topic in told for one in topic.partitions}
+        return Existing(found, hidden)
 
     def addresses(self) -> list[str]:
         """Returns the addresses that the brokers or instances advertise to their clients."""
@@ -306,16 +323,17 @@ def compare(
     source: OffsetStore,
     target: OffsetStore,
     groups: Sequence[str],
-    existing: AbstractSet[TopicPartition],
+    look_up: Callable[[AbstractSet[str]], Existing],
     on_progress: OnProgress,
     *,
     overwrite: bool = False,
 ) -> tuple[GroupCopy, ...]:
-    """Returns the planned copy of each group. With ``overwrite``, the plan also replaces later offsets at the
-    target."""
+    """Returns the planned copy of each group. ``look_up`` says what exists of topics. With ``overwrite``, the plan also
+    replaces later offsets at the target."""
     found: list[GroupCopy] = []
     for part in parts(groups, _AT_ONCE):
         here, there = source.read(part), target.read(part)
+        existing = look_up({tp.topic for one in here.values() for tp in one.positions})
         found += [
             _compare_group(group, source, target, here[group], there[group], existing, overwrite) for group in part
         ]
@@ -330,14 +348,22 @@ def _compare_group(
     target: OffsetStore,
     here: GroupPositions,
     there: GroupPositions,
-    existing: AbstractSet[TopicPartition],
+    existing: Existing,
     overwrite: bool,
 ) -> GroupCopy:
     for place, seen in ((source, here), (target, there)):
         if seen.problem:
             return GroupCopy(group, problem=f"{place.name}: {seen.problem}")
+    if hidden := sorted(existing.hidden.keys() & {tp.topic for tp in here.positions}):
+        why = f"nobody can tell whether topic {some(hidden, 3)} exists ({existing.hidden[hidden[0]]})"
+        return GroupCopy(group, problem=f"the brokers: {why}")
     rows = tuple(
-        Row(tp, position, there.positions.get(tp), _verdict(tp, position, there.positions.get(tp), existing, overwrite))
+        Row(
+            tp,
+            position,
+            there.positions.get(tp),
+            _verdict(tp, position, there.positions.get(tp), existing.partitions, overwrite),
+        )
         for tp, position in sorted(here.positions.items())
     )
     if there.members:

@@ -548,7 +548,7 @@ class ManagedVerbs(GroupVerbs):
             raise RequestRefused(f"{found.unreadable[0].path} cannot be read: {found.unreadable[0].reason}")
         readable = snapshot.observation.members
         rejoin = all(one in readable and readable[one].protocol == "classic" for one in snapshot.registrations)
-        gone = PartitionSet.of(tp for tp in found.offsets if tp.topic not in cluster.topics)
+        gone = PartitionSet.of(tp for tp in found.offsets if cluster.lacks(tp.topic))
         return Convertible(self.kind, [*snapshot.registrations], rejoin, found.offsets, found.of_earlier_topic | gone)
 
     def wait_settled(self, group: str, timeout_s: float) -> None:

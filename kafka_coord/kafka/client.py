@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from kafka_coord.classic_groups.errors import BrokerCode, Error, named
 from kafka_coord.errors import BrokerError, RequestRefused, SettingsError
 from kafka_coord.kafka.authentication import knows_all
-from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.kafka.cluster import RIGHTS_UNKNOWN, ClusterClient
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.offsets import ListedOffsets
 
@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 _READ = 1 << 3
 """The bit of READ among the operations that a client may carry out."""
-_RIGHTS_UNKNOWN = -(1 << 31)
 
 
 class KafkaClient(Protocol):
@@ -146,12 +145,12 @@ class OwnClient:
         refused: dict[str, str | None] = {}
         for name in wanted:
             code = told[name].error_code if name in told else Error.UNKNOWN_SERVER_ERROR
-            rights = told[name].topic_authorized_operations if name in told else _RIGHTS_UNKNOWN
+            rights = told[name].topic_authorized_operations if name in told else RIGHTS_UNKNOWN
             if code == Error.TOPIC_AUTHORIZATION_FAILED:
                 refused[name] = named(code)
             elif code not in {Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION}:
                 refused[name] = None
-            elif code == Error.NONE and rights != _RIGHTS_UNKNOWN and not rights & _READ:
+            elif code == Error.NONE and rights != RIGHTS_UNKNOWN and not rights & _READ:
                 refused[name] = "not authorized to READ the topic"
         return refused
 

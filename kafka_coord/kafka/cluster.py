@@ -39,6 +39,8 @@ _OF_LEADER = frozenset(
 """The errors of a partition whose leader moves."""
 _REASONS: dict[int, str] = {Error.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_PARTITION} | dict.fromkeys(_OF_LEADER, LEADERLESS)
 
+RIGHTS_UNKNOWN = -(1 << 31)
+"""What stands for a client's rights in a response that does not tell them."""
 Address = tuple[str, int]
 T = TypeVar("T")
 _FETCH, _LIST_ONE_OFFSET = 4, 1

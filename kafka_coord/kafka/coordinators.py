@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.errors import BrokerError
-from kafka_coord.kafka.cluster import Address, ClusterClient
-from kafka_coord.kafka.connection import Versions
+from kafka_coord.kafka.cluster import RIGHTS_UNKNOWN, Address, ClusterClient
+from kafka_coord.kafka.connection import NoCommonVersion, Versions
 from kafka_coord.model import TopicPartition
 from kafka_coord.wire.messages import message
 
@@ -22,6 +22,9 @@ _AT_ONCE = 100
 _FIND = 1
 """The version of FindCoordinator. Every broker from 0.11 to 3.9 supports it."""
 
+_METADATA_WITH_RIGHTS = 8
+_DESCRIBE = 1 << 8
+"""The bit of DESCRIBE among the operations that a client may carry out."""
 _FETCH_OF_SEVERAL = 8
 """The first version of OffsetFetch that is about several groups."""
 
@@ -52,6 +55,22 @@ def told_by(cluster: ClusterClient) -> Find:
         return found.node_id, (found.host, found.port)
 
     return find
+
+
+async def lists_all_groups(ask: Ask) -> bool:
+    """Returns whether ListGroups returns all groups to this client. Without DESCRIBE on the cluster, it leaves out
+    those that the client may not describe, and does not say so. A broker before 2.3 does not tell; it counts as one
+    that returns all."""
+    form = message("MetadataRequest")
+    try:
+        told = await ask("Metadata", _METADATA_WITH_RIGHTS, form(topics=(), include_cluster_authorized_operations=True))
+    except NoCommonVersion:
+        return True
+    rights: int = told.cluster_authorized_operations
+    return rights == RIGHTS_UNKNOWN or bool(rights & _DESCRIBE)
+
+
+LISTS_A_PART = "this user may not DESCRIBE the cluster, so groups that it may not DESCRIBE are not listed"
 
 
 class Coordinators:

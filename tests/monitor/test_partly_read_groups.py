@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.copies import CopyPosition, Existing, GroupPositions, compare
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
-from kafka_coord.kafka.coordinators import Ask
+from kafka_coord.kafka.connection import NoCommonVersion
+from kafka_coord.kafka.coordinators import LISTS_A_PART, Ask
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model.offsets import LogRange
 from kafka_coord.wire.messages import message
 from tests.monitor.written import Tree
 
-TP = TopicPartition("flights", 0)
+TP, HIDDEN = TopicPartition("flights", 0), TopicPartition("salaries", 0)
+READ, ALL_RIGHTS = 1 << 3, 0xFFFF
 
 
 class Scripted(AskedInstances):
@@ -53,6 +57,10 @@ class Scripted(AskedInstances):
                 one = response.struct("ListedGroup")
                 error = self.errors.get(("ListGroups", str(broker_id)), 0)
                 return response(error_code=error, groups=tuple(one(group_id=name) for name in self.groups[broker_id]))
+            if request == "Metadata":
+                if ("Metadata", "old") in self.errors:
+                    raise NoCommonVersion("only versions 0 to 7")
+                return response(cluster_authorized_operations=self.errors.get(("Metadata", "rights"), ALL_RIGHTS))
             if request == "DescribeGroups":
                 one = response.struct("DescribedGroup")
                 return response(groups=tuple(self._described(one, name) for name in sent.groups))
@@ -145,3 +153,46 @@ def test_an_instance_that_does_not_list_all_groups_says_why(shown: Callable[...,
         "instance 1 is still loading, so some groups may be missing; try again soon",
         "instance 2 answered COORDINATOR_NOT_AVAILABLE, so some groups may be missing; try again soon",
     )
+
+
+def test_a_user_that_may_not_describe_the_cluster_is_told_that_it_sees_a_part(shown: Callable[..., Any]) -> None:
+    assert shown({1: ["delays"], 2: []}, {("Metadata", "rights"): READ}) == ({"delays": (30, 30)}, (LISTS_A_PART,))
+    for tells in ({("Metadata", "rights"): -(1 << 31)}, {("Metadata", "old"): 0}):
+        assert shown({1: ["delays"], 2: []}, tells) == ({"delays": (30, 30)}, ())
+
+
+class Offsets:
+    """A store of offsets with one group."""
+
+    name = "the instances"
+
+    def __init__(self, *partitions: TopicPartition) -> None:
+        self.found = GroupPositions(positions=dict.fromkeys(partitions, CopyPosition(5)))
+
+    def groups(self) -> list[str]:
+        return ["delays"]
+
+    def read(self, groups: Any) -> dict[str, GroupPositions]:
+        return dict.fromkeys(groups, self.found)
+
+    def write(self, wanted: Any) -> dict[str, str]:
+        raise AssertionError(wanted)
+
+
+def test_a_topic_that_is_hidden_from_the_operator_is_not_gone(tree: Tree) -> None:
+    gone = TopicPartition("dropped", 0)
+    existing = Existing({TP}, {"salaries": "TOPIC_AUTHORIZATION_FAILED"})
+
+    def copied(*partitions: TopicPartition) -> tuple[str, list[str]]:
+        (found,) = compare(Offsets(*partitions), Offsets(), ["delays"], lambda _topics: existing, print)
+        return found.problem, [row.verdict for row in found.rows]
+
+    assert copied(TP, gone) == ("", ["no such partition", "copy"])
+    problem, rows = copied(TP, HIDDEN)
+    assert "whether topic salaries exists (TOPIC_AUTHORIZATION_FAILED)" in problem
+    assert rows == [], "nothing is left out without a word"
+
+    tree.topic("flights", 1)
+    tree.store.create("/brokers/topics/salaries", b"?")
+    cluster = read_cluster(tree.store)
+    assert [cluster.lacks(topic) for topic in ("flights", "salaries", "dropped")] == [False, False, True]

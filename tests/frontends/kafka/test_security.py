@@ -41,6 +41,7 @@ from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.listening import Certificate
 from kafka_coord.groups.lag import Next, probe_with
 from kafka_coord.kafka.authentication import broker_security
+from kafka_coord.kafka.coordinators import LISTS_A_PART
 from kafka_coord.model import StartPoint
 from kafka_coord.model import TopicPartition as Partition
 from kafka_coord.spark import fetching
@@ -175,8 +176,8 @@ def test_operators_commands_use_tls_and_sasl(secured: Secured, tmp_path: Path) -
     with closing(secured.consumer("instance", "looked-at")) as one:
         one.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
 
-    def ask(*command: str, **given: str) -> Ran:
-        properties = {key: value for key, value in secured.settings("instance", **given).items() if "." in key}
+    def ask(*command: str, user: str = "instance", **given: str) -> Ran:
+        properties = {key: value for key, value in secured.settings(user, **given).items() if "." in key}
         del properties["bootstrap.servers"]
         config = tmp_path / "coord.toml"
         config.write_text("[kafka]\n" + "".join(f'"{key}" = "{value}"\n' for key, value in properties.items()))
@@ -184,7 +185,12 @@ def test_operators_commands_use_tls_and_sasl(secured: Secured, tmp_path: Path) -
         return run(*command, "--config", str(config), "-o", "json", zookeeper=secured.zookeeper)
 
     wrong = "not-the-secret"
-    assert "looked-at" in [one["group"] for one in ask("groups", "list").json()]
+    listed = ask("groups", "list")
+    assert "looked-at" in [one["group"] for one in listed.json()]
+    assert LISTS_A_PART not in listed.err
+    part = ask("groups", "list", user="alice")
+    assert "looked-at" not in [one["group"] for one in part.json()]
+    assert LISTS_A_PART in part.err
     described = ask("groups", "describe", "looked-at", mechanism="SCRAM-SHA-256").json()
     assert [(one["committed_offset"], one["end_offset"]) for one in described["offsets"]] == [(5, ANY)]
     assert ask("groups", "history", "looked-at").code == 0  # this command reads the log
