@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from kafka_coord.model import topic_id_from_bytes, topic_id_to_bytes
 from kafka_coord.model.broker import UNKNOWN_ID, UNKNOWN_TOPIC, AnsweredTopic, BrokerAnswer, NamedBroker
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.frames import answer_start
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.messages import Decode, message
 
 _METADATA = 1, 12
 _NO_TOPIC_IDS, _BY_ID, _CREATES, _UNTHROTTLED = 9, 12, 3, 2
@@ -26,6 +27,7 @@ _NO_TOPIC_IDS, _BY_ID, _CREATES, _UNTHROTTLED = 9, 12, 3, 2
 ANSWER_S, TURN_S = 5.0, 1.0
 """How long to wait for an answer, and for that of the broker whose turn it is, in seconds."""
 _NO_ID = bytes(16)
+_ERROR_BYTES = 2
 
 
 def bootstraps(written: str) -> dict[str, list[Address]]:
@@ -59,7 +61,9 @@ class MetadataAsker:
         self._clients: dict[str, ClusterClient] = {}
         self._addresses: dict[str, tuple[Address, ...]] = {}
         self._turn = 0
-        self._last: dict[tuple[BrokerConnection, bool], tuple[bytes, BrokerAnswer]] = {}
+        self._last: dict[BrokerConnection, tuple[bytes, BrokerAnswer]] = {}
+        """The last listing of each broker."""
+        self._topics = _KnownTopics()
 
     def close(self) -> None:
         async def end() -> None:
@@ -98,38 +102,55 @@ class MetadataAsker:
         return await client.with_any(ask)
 
     async def _ask(
-        self, broker: BrokerConnection, listener: str, names: tuple[str, ...] | None, timeout_s: float
+        self,
+        broker: BrokerConnection,
+        listener: str,
+        names: tuple[str, ...] | None,
+        timeout_s: float,
+        ids: Mapping[str, str] | None = None,
     ) -> BrokerAnswer:
+        """Asks for the topics, or for all of them. With ``ids``, which maps them to names, asks for these instead, by
+        id if the broker can."""
         version = await broker.newest_version("Metadata", _METADATA, timeout_s)
         form = message("MetadataRequest")
         topic = form.struct("MetadataRequestTopic")
         topics = None if names is None or version <= _CREATES else tuple(topic(name=name) for name in names)
+        is_by_id = ids is not None and version >= _BY_ID
+        if ids is not None and is_by_id:
+            topics = tuple(topic(topic_id=topic_id_to_bytes(one), name=None) for one in ids)
         request = form(topics=topics, **({} if version <= _CREATES else {"allow_auto_topic_creation": False}))
-        convert = partial(
-            answered, broker=broker, listener=listener, has_ids=version > _NO_TOPIC_IDS, is_whole=names is None
+        is_listing = names is None
+        decode = (
+            partial(self._unless_known, broker, listener) if is_listing else partial(self._decode, broker, listener)
         )
-        found: BrokerAnswer = await broker.ask(
-            "Metadata",
-            version,
-            request,
-            timeout_s,
-            decode=partial(self._unless_known, (broker, names is None), convert),
-        )
-        return found
+        found: BrokerAnswer = await broker.ask("Metadata", version, request, timeout_s, decode=decode)
+        return found if ids is None else _about_ids(found, ids, is_by_id=is_by_id)
 
-    def _unless_known(
-        self, of: tuple[BrokerConnection, bool], convert: Callable[[Any], BrokerAnswer], frame: bytes, version: int
-    ) -> BrokerAnswer:
-        """Decodes a response, unless it is the same as the broker's last one, whose value it returns: with 10,000
-        topics, decoding takes half a second."""
-        form = message("MetadataResponse")
-        start = answer_start(form, version)
+    def _unless_known(self, broker: BrokerConnection, listener: str, frame: bytes, version: int) -> BrokerAnswer:
+        """Decodes a listing, unless it is the same as the broker's last one, whose value it returns."""
         throttle_bytes = 4 if version > _UNTHROTTLED else 0
-        digest = hashlib.blake2b(memoryview(frame)[start + throttle_bytes :], digest_size=16).digest()
-        known = self._last.get(of)
+        start = answer_start(message("MetadataResponse"), version) + throttle_bytes
+        digest = hashlib.blake2b(memoryview(frame)[start:], digest_size=16).digest()
+        known = self._last.get(broker)
         if known is None or known[0] != digest:
-            known = self._last[of] = digest, convert(form.decode(frame, version, start))
+            known = self._last[broker] = digest, self._decode(broker, listener, frame, version, is_whole=True)
         return known[1]
+
+    def _decode(
+        self, broker: BrokerConnection, listener: str, frame: bytes, version: int, *, is_whole: bool = False
+    ) -> BrokerAnswer:
+        answer = self._topics.decode(frame, version, is_whole=is_whole)
+        brokers = {one.node_id: NamedBroker(one.host, one.port, one.rack) for one in answer.brokers}
+        tellers = [one for one, named in brokers.items() if (named.host, named.port) == (broker.host, broker.port)]
+        return BrokerAnswer(
+            tellers[0] if tellers else None,
+            brokers,
+            answer.topics,
+            is_whole,
+            listener=listener,
+            cluster_id=getattr(answer, "cluster_id", None),
+            has_ids=version > _NO_TOPIC_IDS,
+        )
 
     def by_id(
         self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
@@ -143,60 +164,67 @@ class MetadataAsker:
     ) -> list[BrokerAnswer]:
         client = self._clients[answer.listener if answer.listener in self._clients else ""]
         addresses = [(broker.host, broker.port) for broker in answer.brokers.values()]
-        asked = [self._ask_by_id(client.to(address), wanted, witnesses, answer.listener) for address in addresses]
+        ids = {**witnesses, **wanted}
+        names = tuple(dict.fromkeys(ids.values()))
+        asked = [self._ask(client.to(address), answer.listener, names, ANSWER_S, ids) for address in addresses]
         found = await asyncio.gather(*asked, return_exceptions=True)
         return [one for one in found if isinstance(one, BrokerAnswer)]
 
-    async def _ask_by_id(
-        self, broker: BrokerConnection, wanted: Mapping[str, str], witnesses: Mapping[str, str], listener: str
-    ) -> BrokerAnswer:
-        version = await broker.newest_version("Metadata", _METADATA, ANSWER_S)
-        ids = {**witnesses, **wanted}
-        form = message("MetadataRequest")
-        topic = form.struct("MetadataRequestTopic")
-        if version < _BY_ID:
-            if version <= _CREATES:
-                raise BrokerError("a broker before 0.11 would create the topic")
-            topics = tuple(topic(name=name) for name in dict.fromkeys(ids.values()))
-        else:
-            topics = tuple(topic(topic_id=topic_id_to_bytes(one), name=None) for one in ids)
-        request = form(topics=topics, allow_auto_topic_creation=False)
-        found = await broker.ask("Metadata", version, request, ANSWER_S)
-        told = answered(found, broker, listener, has_ids=version > _NO_TOPIC_IDS, is_whole=False)
-        known = {one.topic_id for one in told.topics if not one.error} & ids.keys()
-        if version < _BY_ID:
-            codes = {one.name: one.error for one in told.topics}
-            by_name = {one.name: one.topic_id for one in told.topics if not one.error}
-            unknown = {
-                one for one, name in ids.items() if codes.get(name) == UNKNOWN_TOPIC or by_name.get(name, one) != one
-            }
-        else:
-            unknown = {one.topic_id for one in told.topics if one.error in {UNKNOWN_ID, UNKNOWN_TOPIC}} & ids.keys()
-        return BrokerAnswer(
-            told.teller, told.brokers, told.topics, False, frozenset(known), frozenset(unknown), listener
-        )
+
+def _about_ids(answer: BrokerAnswer, ids: Mapping[str, str], *, is_by_id: bool) -> BrokerAnswer:
+    """Returns the answer with which of the ids it knows. One that was asked by name does not know an id if it has
+    another topic of that name."""
+    told = {one.topic_id for one in answer.topics if not one.error}
+    if is_by_id:
+        unknown = {one.topic_id for one in answer.topics if one.error in {UNKNOWN_ID, UNKNOWN_TOPIC}} & ids.keys()
+    else:
+        has = {one.name: one.topic_id for one in answer.topics if not one.error}
+        missing = {one.name for one in answer.topics if one.error == UNKNOWN_TOPIC}
+        unknown = {one for one, name in ids.items() if name in missing or has.get(name, one) != one}
+    return replace(answer, known=frozenset(told & ids.keys()), unknown=frozenset(unknown))
 
 
-def answered(answer: Any, broker: BrokerConnection, listener: str, *, has_ids: bool, is_whole: bool) -> BrokerAnswer:
-    """Converts a response to Metadata."""
-    brokers = {one.node_id: NamedBroker(one.host, one.port, one.rack) for one in answer.brokers}
-    tellers = [one for one, named in brokers.items() if (named.host, named.port) == (broker.host, broker.port)]
-    topics = tuple(
-        AnsweredTopic(
-            topic.name or "",
-            topic_id_from_bytes(topic.topic_id) if has_ids and topic.topic_id != _NO_ID else "",
-            {part.partition_index: tuple(part.replica_nodes) for part in topic.partitions},
-            {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions},
-            topic.error_code,
-        )
-        for topic in answer.topics
-    )
-    return BrokerAnswer(
-        tellers[0] if tellers else None,
-        brokers,
-        topics,
-        is_whole,
-        listener=listener,
-        cluster_id=getattr(answer, "cluster_id", None),
-        has_ids=has_ids,
+class _KnownTopics:
+    """Decodes responses to Metadata, with :class:`AnsweredTopic` as topics. In a listing, a topic whose bytes have not
+    changed is not decoded again: 10,000 topics would take half a second."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[bytes, AnsweredTopic]] = {}
+        self._seen: dict[bytes, tuple[bytes, AnsweredTopic]] = {}
+        self._decoders: dict[int, Decode] = {}
+
+    def decode(self, frame: bytes, version: int, *, is_whole: bool) -> Any:
+        """Returns the response to a request for all topics, if it ``is_whole``, or for some."""
+        form = message("MetadataResponse")
+        decode = self._decoders.get(version)
+        if decode is None:
+            wrap = partial(self._remembering, has_ids=version > _NO_TOPIC_IDS)
+            decode = self._decoders[version] = form.decoder(version, {"MetadataResponseTopic": wrap})
+        self._seen = {}
+        answer, _ = decode(frame, answer_start(form, version))
+        if is_whole:
+            self._known = self._seen
+        return answer
+
+    def _remembering(self, read: Decode, *, has_ids: bool) -> Decode:
+        def decode(data: bytes, at: int) -> tuple[AnsweredTopic, int]:
+            length = at + _ERROR_BYTES  # of the name, which is the key
+            key = data[length : length + 1 + data[length]]
+            known = self._known.get(key)
+            if known is None or not data.startswith(known[0], at):
+                topic, end = read(data, at)
+                known = data[at:end], _answered(topic, has_ids=has_ids)
+            self._seen[key] = known
+            return known[1], at + len(known[0])
+
+        return decode
+
+
+def _answered(topic: Any, *, has_ids: bool) -> AnsweredTopic:
+    return AnsweredTopic(
+        topic.name or "",
+        topic_id_from_bytes(topic.topic_id) if has_ids and topic.topic_id != _NO_ID else "",
+        {part.partition_index: tuple(part.replica_nodes) for part in topic.partitions},
+        {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions},
+        topic.error_code,
     )

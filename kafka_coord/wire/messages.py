@@ -15,7 +15,7 @@ with U+FFFD.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -128,7 +128,9 @@ class _Functions:
 
 
 class Decoders(_Functions):
-    def message(self) -> Decode:
+    def message(self, each: Mapping[str, Callable[[Decode], Decode]] | None = None) -> Decode:
+        """``each`` wraps the decoders of structures, by name."""
+        self._each = each or {}
         self._scope |= {"uvarint": _uvarint, "bare": object.__new__}
         inner = self._struct(self._definition.struct)
         lines = [
@@ -149,6 +151,8 @@ class Decoders(_Functions):
             return self._made[of.name]
         name = self._made[of.name] = f"read_{of.name}"
         _run([f"def {name}(b, p):", *self._body(of, "o"), "    return o, p"], self._scope)
+        if of.name in self._each:
+            self._scope[name] = self._each[of.name](self._scope[name])
         return name
 
     def _body(self, of: Struct, o: str) -> list[str]:
@@ -434,6 +438,11 @@ class Message:
         if decode is None:
             decode = self._decoders[version] = Decoders(self._definition, self._classes, version).message()
         return decode(data, at)
+
+    def decoder(self, version: int, each: Mapping[str, Callable[[Decode], Decode]]) -> Decode:
+        """Returns a decoder of its own in which ``each`` wraps the decoders of structures that contain others, by name.
+        A wrapper may return anything in place of the structure."""
+        return Decoders(self._definition, self._classes, version).message(each)
 
     def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
         """Appends the message to ``out`` and returns ``out``. Raises :class:`~kafka_coord.wire.messages.BadMessage`."""
