@@ -70,6 +70,12 @@ OLD = {
         _of("com.github.luben", "zstd-jni:1.4.9-1"),
     ),
 }
+_LOG4J = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %-5p [%t] %c{1}: %m%n
+"""
 RELEASES = (*OLD, "3.9", "4.3")
 
 
@@ -80,7 +86,10 @@ class OldBroker(KafkaBroker):
 
     def _prepare(self) -> JvmProgram:
         program = super()._prepare()
-        return JvmProgram(program.flags, cached_jars(self.release), program.main_class, program.arguments)
+        log4j = self.directory / "log4j.properties"  # of log4j 1
+        log4j.write_text(_LOG4J, "ascii")
+        flags = (*program.flags, f"-Dlog4j.configuration=file:{log4j}")
+        return JvmProgram(flags, cached_jars(self.release), program.main_class, program.arguments)
 
 
 @contextmanager

@@ -78,6 +78,7 @@ def bench() -> None:
     kafka-coord bench spark
     kafka-coord bench groups
     kafka-coord bench rolling
+    kafka-coord bench metadata
     kafka-coord bench quiet
     kafka-coord bench healthy
     """
@@ -437,6 +438,27 @@ def groups(only: tuple[str, ...], compare: str | None, **given: Any) -> None:
 
     given |= {"parts": tuple(Part(part) for part in only), "compare": compare is not None}
     _measure(run_kafka_groups_bench, KafkaGroupsOptions(), SMOKE, **given)
+
+
+@bench.command()
+@click.option("--topics", type=click.IntRange(1, 100_000), metavar="N", help="Number of topics. [default: 10,000]")
+@click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Partitions of each. [default: 10]")
+@click.option("--groups", type=click.IntRange(1, 100_000), metavar="N", help="Groups at the change. [default: 1,000]")
+@click.option("--seconds", type=click.FloatRange(1), metavar="S", help="How long each cost is measured. [default: 60]")
+@_bench_options
+def metadata(**given: Any) -> None:
+    """Measure the mirror of a cluster's metadata: a change of source, new partitions, and the mirror's cost.
+
+    ZooKeeper and the instance are real. The broker is a process that only answers requests for metadata, because a real
+    one with 100,000 partitions would need a larger machine.
+
+    \b
+    kafka-coord bench metadata
+    kafka-coord bench metadata --topics 1000 --seconds 20 -o json
+    """
+    from kafka_coord.dev.bench.metadata import SMOKE, MetadataOptions, run_metadata_bench
+
+    _measure(run_metadata_bench, MetadataOptions(), SMOKE, **given)
 
 
 @bench.command()

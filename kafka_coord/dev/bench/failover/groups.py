@@ -21,10 +21,10 @@ class ManyGroups:
     group at a time. They acknowledge commands by deleting them, but do not read or commit anything.
     """
 
-    def __init__(self, store: Store, topic: str, groups: int, each: int) -> None:
+    def __init__(self, store: Store, topic: str, groups: int, each: int, prefix: str = "g") -> None:
         self._store = store
         self._topic = topic
-        self.names = [f"g{number:05}" for number in range(groups)]
+        self.names = [f"{prefix}{number:05}" for number in range(groups)]
         self._consumers = [f"c{number:03}" for number in range(each)]
 
     def register(self, on_progress: OnProgress) -> None:
