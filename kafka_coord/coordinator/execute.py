@@ -130,6 +130,7 @@ class TermThread:
 
     def __init__(self, name: str, step: Callable[[], float], on_end: Callable[[], None] = lambda: None) -> None:
         self._step, self._on_end = step, on_end
+        self.name = name
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._awake = threading.Event()
         self.closed = False
@@ -141,6 +142,9 @@ class TermThread:
         """Makes the next step begin now. Any thread may call this method."""
         self._awake.set()
 
+    def is_awake(self) -> bool:
+        return self._awake.is_set()
+
     def close(self) -> None:
         """Begins no further step. Does not wait for the current one."""
         self.closed = True
@@ -148,16 +152,20 @@ class TermThread:
         if self._thread.ident is None:
             self._on_end()
 
+    def turn(self) -> float:
+        """Runs ``step``, and returns how many seconds to wait. Raises what it raises."""
+        self._awake.clear()
+        return self._step()
+
     def _run(self) -> None:
         while not self.closed:
-            self._awake.clear()
             pause_s = EVERY_S
             try:
-                pause_s = self._step()
+                pause_s = self.turn()
             except Fenced:
                 break
             except Exception:
-                log.exception("%s failed (this is a bug); trying again", self._thread.name)
+                log.exception("%s failed (this is a bug); trying again", self.name)
             if not self.closed:
                 self._awake.wait(pause_s)
         self._on_end()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -13,35 +12,21 @@ import pytest
 from kafka_coord.coordinator import mirror as rules
 from kafka_coord.coordinator.mirror import Mirror, MirroredTopic
 from kafka_coord.errors import BrokerError
-from kafka_coord.model.broker import AnsweredTopic, BrokerAnswer, NamedBroker
+from kafka_coord.model.broker import AnsweredTopic, BrokerAnswer
 from tests.coordinator.electing import Elected
 from tests.coordinator.mirrored import topic_id
+from tests.simulation.brokers import SimulatedBrokers, Truth
+from tests.simulation.scheduler import VirtualClock
 
 SEEDS = range(30)
-BROKERS = {number: NamedBroker(f"b{number}", 9092) for number in (1, 2, 3)}
-Truth = dict[str, AnsweredTopic]
 ALWAYS: Truth = {"log": AnsweredTopic("log", topic_id(10_000), {0: (1, 2)})}
 
 
 @dataclass
-class World:
-    """Kafka as it is, and what each broker has heard of it, ``lag`` seconds late. The brokers answer the mirror."""
+class World(SimulatedBrokers):
+    """Brokers of a cluster whose topics change."""
 
-    chance: Random
-    protocol: str = "PLAINTEXT"
-    history: list[tuple[float, Truth]] = field(default_factory=list)
-    now: float = 1_000.0
     made: int = 0
-    lags: dict[int, float] = field(default_factory=lambda: dict.fromkeys(BROKERS, 0.0))
-    forgetful: set[int] = field(default_factory=set)
-    """Brokers that have lost their metadata: they know no topic."""
-    silent: set[int] = field(default_factory=set)
-    hidden: set[str] = field(default_factory=set)
-    turn: int = 0
-
-    @property
-    def truth(self) -> Truth:
-        return self.history[-1][1] if self.history else dict(ALWAYS)
 
     def change(self) -> None:
         truth, name = dict(self.truth), f"t{self.chance.randrange(5)}"
@@ -53,69 +38,25 @@ class World:
         else:
             before = truth[name]
             truth[name] = AnsweredTopic(name, before.topic_id, {**before.replicas, len(before.replicas): (2, 3)})
-        self.history.append((self.now, truth))
-
-    def turmoil(self) -> None:
-        broker = self.chance.choice(list(BROKERS))
-        for one in (self.forgetful, self.silent):
-            one.discard(broker)
-        kind = self.chance.randrange(5)
-        if kind == 0:  # two brokers that lag by more than ten seconds could deceive any rule
-            self.lags = dict.fromkeys(BROKERS, 0.0) | {broker: self.chance.uniform(0, 30)}
-        if kind == 1:
-            self.forgetful.add(broker)
-        elif kind == 2:
-            self.silent.add(broker)
-        self.hidden = {f"t{self.chance.randrange(5)}"} if kind == 3 else set()
-
-    def seen_by(self, broker: int) -> Truth:
-        if broker in self.forgetful:
-            return {}
-        until = self.now - self.lags[broker]
-        return next((truth for at, truth in reversed(self.history) if at <= until), ALWAYS)
-
-    def listing(
-        self, _listener: str, _addresses: Sequence[tuple[str, int]], names: Collection[str] | None
-    ) -> BrokerAnswer:
-        self.turn += 1
-        broker = list(BROKERS)[self.turn % 3]
-        if broker in self.silent:
-            raise BrokerError(f"broker {broker} does not answer")
-        seen = self.seen_by(broker)
-        shown = tuple(topic for name, topic in seen.items() if name not in self.hidden)
-        return BrokerAnswer(broker, BROKERS, shown, is_whole=names is None)
-
-    def by_id(self, wanted: Mapping[str, str], others: Mapping[str, str], _to: BrokerAnswer) -> list[BrokerAnswer]:
-        answers = []
-        for broker in BROKERS.keys() - self.silent:
-            ids = {one.topic_id: name for name, one in self.seen_by(broker).items()}
-            asked = {one for one in (*wanted, *others) if ids.get(one) not in self.hidden}
-            known, unknown = frozenset(asked & ids.keys()), frozenset(asked - ids.keys())
-            answers.append(BrokerAnswer(broker, BROKERS, known=known, unknown=unknown))
-        return answers
-
-    def close(self) -> None:
-        return
+        self.becomes(truth)
 
 
 def run(seed: int, steps: int = 250) -> None:
     """Raises :class:`AssertionError` if a topic that exists goes, if an id returns, if a count falls, or if the mirror
     is not right in the end."""
-    world = World(Random(seed))
+    world = World(Random(seed), VirtualClock(), ALWAYS)
     elected = Elected(world)
+    world.clock = elected.clock
     left: set[str] = set()
     was: dict[str, int] = {}
     for number in range(steps):
-        world.now = elected.clock.now
         is_calm = number > steps - 60
         if not is_calm and world.chance.random() < 0.15:
             world.change()
         if not is_calm and world.chance.random() < 0.1:
             world.turmoil()
         if is_calm:
-            world.lags, world.hidden = dict.fromkeys(BROKERS, 0.0), set()
-            world.forgetful.clear()
-            world.silent.clear()
+            world.calm()
         if world.chance.random() < 0.03:
             elected.begin()  # another instance is elected
         with suppress(BrokerError):

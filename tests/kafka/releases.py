@@ -37,6 +37,7 @@ OLD = {
         (),
         *(_ZKCLIENT, _SLF4J, _of("net.sf.jopt-simple", "jopt-simple:5.0.3"), _of("net.jpountz.lz4", "lz4:1.3.0")),
         _of("org.scala-lang", "scala-library:2.12.2"),
+        _of("javax.xml.bind", "jaxb-api:2.3.1"),  # Java had it up to 10
         _of("org.scala-lang.modules", "scala-parser-combinators_2.12:1.0.4"),
         _of("org.xerial.snappy", "snappy-java:1.1.2.6"),
     ),
