@@ -172,6 +172,8 @@ class MetadataMirror:
         """Asks once, and writes what has changed. Returns how many seconds to wait until the next step. Raises
         :class:`Fenced` once another instance is elected."""
         self._watches.step()
+        if self.thread.closed:
+            return EVERY_S
         if not self._watches.told_all():
             raise StoreUnavailable("could not read where the metadata comes from", layout.CLUSTER)
         began = self._store.clock.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec import structs
 
 from kafka_coord.coordinator.mirroring import EVERY_S, LOOKS_AFTER_S, OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.errors import BrokerError, Fenced
+from kafka_coord.errors import BrokerError, Fenced, StoreUnavailable
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
@@ -24,7 +25,7 @@ from kafka_coord.zk.root import (
     read_mirror_trouble,
     tell_changed,
 )
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.store import Create, Op, Store
 from tests.coordinator.electing import TREE, Elected
 from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
 from tests.simulation.scheduler import VirtualClock
@@ -405,3 +406,82 @@ def test_trouble_of_an_earlier_term_is_removed_once_it_is_over() -> None:
     elected.answers.listing_now = whole(topic("a", 1))
     elected.step()
     assert read_mirror_trouble(elected.store) is None
+
+
+@pytest.mark.parametrize("lasts", range(6))
+def test_the_next_instance_ends_a_change_of_source_in_which_the_elected_one_died(
+    lasts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies at each of its requests that write, and nobody reads the mirror before it is full."""
+    elected = Elected(Answers(whole(topic("a", 1), topic("b", 9))))
+    kafkas_own(elected.store)
+    before = elected.decoded("a")
+    elected.store.create(layout.MIGRATION)
+    written = 0
+    multi = SimulatedStore.multi
+
+    def dies(self: SimulatedStore, ops: Sequence[Op]) -> object:
+        nonlocal written
+        if written == lasts:
+            raise StoreUnavailable("the instance died")
+        written += 1
+        return multi(self, ops)
+
+    with monkeypatch.context() as patch, suppress(StoreUnavailable):
+        patch.setattr(SimulatedStore, "multi", dies)
+        elected.step()
+    assert lasts > 0 or elected.source() is Source.ZOOKEEPER
+    if elected.source() is Source.ZOOKEEPER:
+        assert elected.decoded("a") == before
+    elected.begin()
+    elected.step(2)
+    assert elected.source() is Source.BROKERS
+    assert elected.decoded("a") == before
+    assert elected.store.children(layout.BROKER_TOPICS) == ("a", "b")
+
+
+def test_the_next_instance_keeps_the_mirror_although_it_sees_no_sign() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    elected.store.create(layout.MIGRATION)
+    elected.step()
+    elected.store.delete(layout.MIGRATION)  # as after a migration that was rolled back
+    elected.store.delete(layout.CONTROLLER)  # no controller is active
+    elected.options = replace(elected.options, setting="zookeeper")
+    elected.begin()
+    elected.answers.listing_now = whole(topic("a", 1, 2))
+    elected.step(3)
+    assert elected.source() is Source.BROKERS
+    assert elected.decoded("a").partitions == {0, 1}
+
+
+def test_a_controller_that_is_away_is_no_sign() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+    elected.store.delete(layout.CONTROLLER)
+    elected.step(3)
+    assert elected.source() is Source.ZOOKEEPER
+
+
+def test_what_kafkas_own_znodes_say_for_years_after_a_migration_means_nothing() -> None:
+    elected = Elected(Answers(whole(topic("a", 1, 3), topic("b", 9))))
+    kafkas_own(elected.store, controller='{"version":2,"kraftControllerEpoch":3}')
+    elected.step(2)
+    for name, number in (("long-gone", 50), ("b", 51)):  # b was made anew since
+        value = fields.dump({"version": 3, "topic_id": topic_id(number), "partitions": {"0": [1]}})
+        elected.store.server.write((Create(f"/brokers/topics/{name}", value),), 0, 1)
+    elected.begin()
+    elected.step(20)
+    assert elected.store.children(layout.BROKER_TOPICS) == ("a", "b")
+    assert elected.decoded("b").identity == topic_id(9)
+    assert elected.decoded("a").partitions == {0, 1, 2}
+
+
+def test_a_tree_that_begins_beside_what_is_left_of_kafkas_own_znodes_lets_go_of_what_brokers_do_not_know() -> None:
+    elected = Elected(Answers(whole(topic("b", 9))))
+    kafkas_own(elected.store, controller='{"version":2,"kraftControllerEpoch":3}')
+    elected.answers.by_id_now = [unknown(1, 1), unknown(2, 1)]
+    elected.step(2)
+    assert elected.store.children(layout.BROKER_TOPICS) == ("a", "b")
+    elected.step(12)
+    assert elected.store.children(layout.BROKER_TOPICS) == ("b",)

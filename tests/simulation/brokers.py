@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
+from kafka_coord.coordinator.mirror import Mirror, MirroredTopic
+from kafka_coord.coordinator.mirroring import MetadataMirror
 from kafka_coord.errors import BrokerError
 from kafka_coord.model.broker import AnsweredTopic, BrokerAnswer, NamedBroker
+from kafka_coord.zk.root import RootFollower
 from tests.simulation.scheduler import VirtualClock
 
 BROKERS = {number: NamedBroker(f"b{number}", 9092) for number in (1, 2, 3)}
@@ -43,9 +47,9 @@ class SimulatedBrokers:
         broker = self.chance.choice(list(BROKERS))
         for one in (self.forgetful, self.silent):
             one.discard(broker)
-        kind = self.chance.randrange(5)
-        if kind == 0:  # two brokers that lag by more than ten seconds could deceive any rule
-            self.lags = dict.fromkeys(BROKERS, 0.0) | {broker: self.chance.uniform(0, 30)}
+        kind = self.chance.randrange(6)
+        if kind in {0, 4}:  # two brokers that lag by more than ten seconds could deceive any rule
+            self.lags = dict.fromkeys(BROKERS, 0.0) | {broker: self.chance.choice((4, 10, 30)) * self.chance.random()}
         if kind == 1:
             self.forgetful.add(broker)
         elif kind == 2:
@@ -86,3 +90,43 @@ class SimulatedBrokers:
 
     def close(self) -> None:
         return
+
+
+def _hear_only_what_is_listed() -> tuple[Any, str, Any]:
+    original = Mirror.hear
+
+    def hear(self: Mirror, answer: BrokerAnswer, now: float) -> None:
+        original(self, answer, now)
+        for name in list(self.hidden) if answer.is_whole else ():
+            del self.topics[name]
+            self.touch()
+
+    return Mirror, "hear", hear
+
+
+def _take_the_newest_count() -> tuple[Any, str, Any]:
+    def with_answer(self: MirroredTopic, answered: AnsweredTopic, **_: Any) -> MirroredTopic:
+        return replace(self, replicas=dict(answered.replicas))
+
+    return MirroredTopic, "with_answer", with_answer
+
+
+def _begin_without_kafkas_own() -> tuple[Any, str, Any]:
+    return MetadataMirror, "_read_kafkas_own", lambda _self: Mirror()
+
+
+def _watches_stay_where_they_were() -> tuple[Any, str, Any]:
+    def changed(self: RootFollower, _event: Any) -> None:
+        self._changes += 1
+        self._root, self._watchers = None, {}
+
+    return RootFollower, "_changed", changed
+
+
+POLLED_MUTATIONS: dict[str, Any] = {
+    "a topic that a broker does not list is gone": _hear_only_what_is_listed,
+    "a late answer takes partitions away": _take_the_newest_count,
+    "a change of source forgets what Kafka's own znodes say": _begin_without_kafkas_own,
+    "watches stay at Kafka's own znodes after a change of source": _watches_stay_where_they_were,
+}
+"""Deliberate defects of the mirror, and of who follows its root."""

@@ -16,10 +16,13 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import Mode, PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.model.broker import AnsweredTopic
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import ClusterRecord, Source
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
+from tests.simulation.brokers import SimulatedBrokers
 from tests.simulation.faults import (
     CLASSIC,
     CUT_LOG,
@@ -32,6 +35,7 @@ from tests.simulation.faults import (
     MOVE,
     NO_LEADER,
     OF_SOME_HISTORIES,
+    POLLS,
     RETENTION,
     SEEK,
     SILENCE,
@@ -81,7 +85,7 @@ class SimulatedCluster:
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
         # A history has only some kinds, because other faults may hide a defect ("swarm testing").
-        kinds = sorted(faults - OF_SOME_HISTORIES - {CLASSIC})
+        kinds = sorted(faults - OF_SOME_HISTORIES - {CLASSIC, POLLS})
         self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
@@ -120,11 +124,20 @@ class SimulatedCluster:
             for _ in range(of_seeks.choice((0, 0, 3, 9)) if SEEK in faults and turmoil else 0)
         ]
         """The steps at which an application goes back, in which partition, and by how many offsets."""
+        of_polls = random.Random(f"polls {seed}")
+        self.brokers: SimulatedBrokers | None = None
+        """The brokers of a cluster that migrates to KRaft."""
+        if POLLS in faults and turmoil and of_polls.random() < 0.4:
+            self.brokers = SimulatedBrokers(of_polls, self.clock)
+            self.kinds = [one for one in self.kinds if one != "topic"]  # tests/coordinator/test_mirror_world.py
+        self.is_final = False
+        """Whether the migration is finalised: Kafka's own znodes stay as they are."""
         self.leaderless_to_the_end = of_partitions.random() < 0.5
         """Whether the last partition without a leader gets one only after the group has come to rest."""
         self.marks = apart if MARKERS in faults and apart.random() < 0.5 else None
         late = random.Random(f"late {seed}")
-        self.waits_s = late.choice((0.7, 3.0, 12.0)) if LATE in faults and late.random() < 0.2 else 0.0
+        may_wait = self.brokers is None
+        self.waits_s = late.choice((0.7, 3.0, 12.0)) if LATE in faults and late.random() < 0.2 and may_wait else 0.0
         """How long the group waits for its topic."""
         self.partitions: dict[str, int] = {}
         partitions = self.rng.randint(2, 6)
@@ -170,6 +183,7 @@ class SimulatedCluster:
         if UNREADABLE in faults:
             self.injector.vandal.make_bystander()
         self.checker.ends = self.log.ends
+        self.checker.counts = self.partitions
         self.checker.now = lambda: self.clock.now
         self.checker.lists_promptly = faults <= HARMLESS
         if self.kind.mode is Mode.EAGER:
@@ -184,6 +198,8 @@ class SimulatedCluster:
             create()
         if self.rng.random() < 0.3:
             self.injector.create_topic(OTHER_TOPIC, self.rng.randint(1, 4))
+        if self.brokers is not None:
+            self._plan_migration(self.brokers)
         for broker_id in range(1, self.rng.randint(2, 3) + 1):
             self.launcher.start(f"serve-{broker_id}")
         for number in range(1, self.rng.randint(2, 4) + 1):
@@ -330,6 +346,27 @@ class SimulatedCluster:
             clock.now = max(clock.now, self._next_moment())
         if self.checker.broken is not None:
             raise self.checker.broken
+
+    def _plan_migration(self, brokers: SimulatedBrokers) -> None:
+        """The cluster migrates within half a minute. Topics grow and brokers get into trouble meanwhile."""
+        self.occurred[POLLS] += 1
+        at = brokers.chance.uniform
+        self.later(at(0, 8), partial(self.write, Create(layout.MIGRATION)))
+        for what, most in ((brokers.turmoil, 20), (self.injector.grow, 8)):
+            for _ in range(brokers.chance.randrange(most)):
+                self.later(at(0, 25), what)
+        self.later(at(8, 25), self._finalise)
+        self.later(26, brokers.calm)
+
+    def _finalise(self) -> None:
+        """Operators wait until the metadata comes from the brokers."""
+        node = self.server.tree.nodes.get(layout.CLUSTER)
+        if node is None or ClusterRecord.from_znode(node.data).source is not Source.BROKERS:
+            self.later(1.0, self._finalise)
+            return
+        self.occurred["finalised"] += 1
+        self.say("the migration is finalised")
+        self.is_final = True
 
     def _trouble(self, kind: str, which: float, for_s: float) -> None:
         topics = sorted(self.partitions)
@@ -534,6 +571,19 @@ class SimulatedCluster:
 
     def write(self, *ops: Create | SetData | Delete) -> None:
         self.server.write(ops, 0, self.ms())
+
+    def write_topic(self, op: type[Create] | type[SetData], topic: str) -> None:
+        """Creates or changes a topic, as :attr:`partitions` has it."""
+        if not self.is_final:
+            self.write(op(layout.broker_topic(topic), self.topic_value(topic)))
+        if self.brokers is not None:
+            counts = self.partitions.items()
+            self.brokers.becomes(
+                {
+                    name: AnsweredTopic(name, self.topic_ids[name], dict.fromkeys(range(count), (1,)))
+                    for name, count in counts
+                }
+            )
 
     def topic_value(self, topic: str) -> bytes:
         return topic_value(self.partitions[topic], topic_id=self.topic_ids.get(topic))

@@ -43,6 +43,9 @@ HARMLESS = frozenset({MARKERS, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, SEEK, "
 """Kinds that keep no process from doing its work in time."""
 LATE = "late"
 """Not a fault. With it, some groups wait for their topic, which is created after their members have joined."""
+POLLS = "polls"
+"""A kind of fault: the cluster migrates to KRaft. From some moment on, the metadata comes from brokers that are asked,
+some of which lag, know nothing or do not answer; later, Kafka's own znodes stay as they are."""
 OF_SOME_HISTORIES = frozenset({SILENCE, MARKERS, LATE, NO_LEADER, FORBIDDEN, RETENTION, CUT_LOG, SEEK, DEAD_MEMBER})
 """Some histories have them, whatever else they have. They are drawn apart, so that they starve no other kind."""
 
@@ -199,7 +202,7 @@ class FaultInjector:
             return
         topic = self.cluster.rng.choice(tuple(self.cluster.partitions))
         self.cluster.partitions[topic] += 1
-        self.cluster.write(SetData(layout.broker_topic(topic), self.cluster.topic_value(topic)))
+        self.cluster.write_topic(SetData, topic)
 
     def _pause(self, for_s: float) -> None:
         nodes = self.cluster.server.tree.nodes
@@ -233,10 +236,10 @@ class FaultInjector:
     def create_topic(self, topic: str, partitions: int) -> None:
         self.cluster.occurred["topic created"] += 1
         self.cluster.partitions[topic] = partitions
-        if self.cluster.kind.kafka != "none":
+        if self.cluster.kind.kafka != "none" or self.cluster.brokers is not None:
             made = f"{topic} {self.cluster.occurred['topic created']}".encode().ljust(16)
             self.cluster.topic_ids[topic] = base64.urlsafe_b64encode(made).decode().rstrip("=")
-        self.cluster.write(Create(layout.broker_topic(topic), self.cluster.topic_value(topic)))
+        self.cluster.write_topic(Create, topic)
         czxid = self.cluster.server.tree.nodes[layout.broker_topic(topic)].czxid
         self.cluster.log.topics[topic] = czxid
         self.cluster.checker.czxids[self.cluster.topic_ids.get(topic, str(czxid))] = czxid

@@ -28,6 +28,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.layout import Root
 from kafka_coord.zk.store import ANY_VERSION, Check, Create, Delete, WatchType
 from tests.coordinator.plan.invariants import violations, violations_of_ledgers
 from tests.simulation.garbage import GARBAGE
@@ -154,6 +155,8 @@ class InvariantChecker:
         """The end of each partition in ``_first_starts`` when the group must have listed it."""
         self.from_the_end: set[str] = set()
         self._counted: dict[tuple[str, str, int], int] = {}
+        self.counts: Mapping[str, int] = {}
+        """How many partitions each topic has."""
         """The partitions that a topic (by its czxid) had when a group started the first of them. None, if the group
         remembered a subscription to the topic before it was created."""
         self._covered: dict[str, Coverage] = {}
@@ -203,6 +206,7 @@ class InvariantChecker:
             if change.path == _TERM and change.kind is WatchType.CHANGED:
                 self._term_of, self._heard = self._process_of(transaction.session), {}
             self._comes_later(change)
+            self._mirrored(change)
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:
                 if match[1] == BYSTANDER and match[2] != "settled" and transaction.session:
@@ -341,6 +345,29 @@ class InvariantChecker:
                 if coverage.covers(topic):
                     self._counted.setdefault((group, topic, czxid), 0)
 
+    def _mirrored(self, change: Change) -> None:
+        """Checks that no topic or partition that exists goes from the mirror, whatever brokers answer, and that none is
+        missing once everybody reads it."""
+        if change.path == layout.CLUSTER and change.kind is WatchType.CHANGED:
+            there = {path.rpartition("/")[2] for path in self._tree.nodes if path.startswith(layout.MIRRORED_TOPICS)}
+            is_full = self.counts.keys() <= there
+            self._check(is_full or b'"brokers"' not in change.data, "the mirror is read before it is full")
+        parent, _, topic = change.path.rpartition("/")
+        if parent != layout.MIRRORED_TOPICS:
+            return
+        self._check(change.kind is not WatchType.DELETED or topic not in self.counts, f"{topic} exists, and is gone")
+        if change.kind is WatchType.CHANGED and change.before is not None:
+            before, after = (
+                len(fields.load_object(data, "")["partitions"]) for data in (change.before.data, change.data)
+            )
+            self._check(after >= before, f"{topic} had {before} partitions, and has {after}")
+
+    def _partitions_of(self, topic: str) -> int:
+        """Returns how many partitions the coordinator may have seen, in Kafka's own znode or in the mirror."""
+        nodes = [self._tree.nodes.get(root.at(layout.broker_topic(topic))) for root in Root]
+        values = [fields.load_object(one.data, "") for one in nodes if one is not None and one.data not in GARBAGE]
+        return max((len(one["partitions"]) for one in values), default=0)
+
     def _check_later(
         self, group: str, path: str, topic: str, known: int, starts: Mapping[TopicPartition, StartPoint]
     ) -> None:
@@ -349,7 +376,7 @@ class InvariantChecker:
         node = self._tree.nodes.get(layout.broker_topic(topic))
         if node is None or node.data in GARBAGE:
             return
-        count = max(known, len(fields.load_object(node.data, path)["partitions"]))
+        count = max(known, self._partitions_of(topic))
         first = self._counted.setdefault((group, topic, node.czxid), count)
         for partition, point in starts.items():
             if partition.topic == topic and point.offset < 0 and partition.partition >= first:

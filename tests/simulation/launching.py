@@ -16,10 +16,11 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.decision_writer import DecisionWriter, PreparedPlan
+from kafka_coord.coordinator.execute import EVERY_S, TermThread
 from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.mirroring import MetadataOptions
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.coordinator.start_offsets import EVERY_S
 from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
@@ -84,6 +85,7 @@ class Launcher:
             self.cluster.options,
             _assignors(),
             lister=self.cluster.log.listed,
+            metadata=self._metadata(),
             tree=OwnTree(process.store, lambda _store: TREE),
         )
 
@@ -94,7 +96,8 @@ class Launcher:
                 if service.coordinator is not None and service.coordinator is not known:
                     known = service.coordinator
                     self.cluster.spawn(process, "handler", partial(self._handle, known))
-                    self.cluster.spawn(process, "first ends", partial(self._list_ends, known))
+                    for thread in known.threads:
+                        self.cluster.spawn(process, thread.name, partial(self._repeat, thread, known))
                 self.cluster.scheduler.sleep(self.cluster.clock.now + wait_s, service.awake.is_set)
 
         self.cluster.spawn(process, "service", body)
@@ -104,6 +107,10 @@ class Launcher:
             self.cluster.spawn(process, "gateway", partial(self._serve, gateway))
         if self.cluster.kind.kafka != "none":
             self._start_listener(process, broker_id)
+
+    def _metadata(self) -> MetadataOptions | None:
+        brokers = self.cluster.brokers
+        return None if brokers is None else MetadataOptions(lambda: brokers, bootstrap={"": [("b1", 9092)]})
 
     def _start_listener(self, process: Process, broker_id: int) -> None:
         cluster = self.cluster
@@ -162,11 +169,12 @@ class Launcher:
         if handler.deposed:
             self.cluster.occurred["deposed between read and write"] += 1
 
-    def _list_ends(self, coordinator: ConsumerCoordinator) -> None:
+    def _repeat(self, thread: TermThread, coordinator: ConsumerCoordinator) -> None:
         while not (coordinator.handler.closed or coordinator.handler.deposed):
+            pause_s = EVERY_S
             with suppress(StoreUnavailable, Fenced):
-                coordinator.first_ends.step()
-            self.cluster.scheduler.sleep(self.cluster.clock.now + EVERY_S)
+                pause_s = thread.turn()
+            self.cluster.scheduler.sleep(self.cluster.clock.now + pause_s, thread.is_awake)
 
     def _check_plans(self, writer: DecisionWriter) -> None:
         """Checks every plan against the observation it was made from, even if it is never written."""

@@ -38,6 +38,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.brokers import POLLED_MUTATIONS
 from tests.simulation.faults import (
     CUT_LOG,
     DEAD_MEMBER,
@@ -45,6 +46,7 @@ from tests.simulation.faults import (
     LATE,
     MARKERS,
     NO_LEADER,
+    POLLS,
     RETENTION,
     SEEK,
     SILENCE,
@@ -409,7 +411,7 @@ def _start_waits_for_every_position() -> Patch:
 
 
 def _no_instance_lists_ends() -> Patch:
-    return FirstEnds, "step", lambda _self: None
+    return FirstEnds, "step", lambda _self: 1.0
 
 
 def _offsets_expire_at_once() -> Patch:
@@ -475,10 +477,12 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a subscription is remembered only with a start": _remembered_only_with_a_start,
     "a stored offset is not committed again while another commit is under way": _stored_is_not_committed_again,
     **KAFKA_MUTATIONS,
+    **POLLED_MUTATIONS,
 }
 
 
 TELLING = {
+    **dict.fromkeys(POLLED_MUTATIONS, frozenset({POLLS, "grow"})),
     "a start waits until every partition has a position": frozenset({NO_LEADER, "grow"}),
     "no instance lists the ends that members cannot": frozenset({FORBIDDEN, "grow"}),
     "a later partition counts as a first start": frozenset({"grow", "kill"}),

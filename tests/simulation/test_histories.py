@@ -8,7 +8,7 @@ import pytest
 
 from kafka_coord.consumer.connector import Connector
 from tests.simulation.cluster import SimulatedCluster, run_history
-from tests.simulation.faults import CLASSIC_FAULTS, FAULTS, KAFKA_FAULTS, MOVE, SILENCE, SUBSCRIBE, UNREADABLE
+from tests.simulation.faults import CLASSIC_FAULTS, FAULTS, KAFKA_FAULTS, MOVE, POLLS, SILENCE, SUBSCRIBE, UNREADABLE
 from tests.simulation.unreadable import KINDS
 
 SEEDS = 60
@@ -78,6 +78,19 @@ def test_invariants_hold_with_classic_clients_among_the_members() -> None:
         kinds.add((cluster.kind.classic, cluster.kind.static))
     assert len(kinds) == 6
     assert CLASSIC_MOMENTS - occurred.keys() == set()
+
+
+def test_invariants_hold_while_the_source_of_the_metadata_changes_and_brokers_answer_wrongly() -> None:
+    occurred: Counter[str] = Counter()
+    for faults in (FAULTS | {POLLS}, KAFKA_FAULTS | {POLLS}, frozenset({POLLS, "grow", "kill"})):
+        for seed in range(30):
+            cluster = SimulatedCluster(seed, faults)
+            broken = cluster.verdict()
+            assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
+            assert cluster.audit() == "", f"seed {seed}"
+            occurred += cluster.occurred
+    assert occurred[POLLS] > 20
+    assert occurred["finalised"] > 10
 
 
 def test_a_history_without_faults_comes_to_rest() -> None:
