@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kafka_coord.dev.cluster.kraft import KraftBroker
+
 from kafka_coord.dev.cluster.jars import KAFKA, Artifact, Release, cached_jars
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
-from kafka_coord.dev.cluster.kraft import KraftBroker
 from kafka_coord.dev.cluster.server import JvmProgram
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kafka_coord.dev.cluster.kraft import KraftBroker
 
 from kafka_coord.dev.cluster.kafka import KafkaBroker
-from kafka_coord.dev.cluster.kraft import KraftBroker
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
 from kafka_coord.frontends.kafka import access, broker_settings, group_requests, instances
