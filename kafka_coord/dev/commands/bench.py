@@ -74,6 +74,7 @@ def bench() -> None:
     kafka-coord bench dashboard
     kafka-coord bench planner
     kafka-coord bench offsets
+    kafka-coord bench backup
     kafka-coord bench consume
     kafka-coord bench spark
     kafka-coord bench groups
@@ -286,6 +287,22 @@ def offsets(**given: Any) -> None:
     from kafka_coord.dev.bench.offsets import SMOKE, OffsetsOptions, run_offsets_bench
 
     _measure(run_offsets_bench, OffsetsOptions(), SMOKE, **given)
+
+
+@bench.command()
+@click.option("--groups", type=click.IntRange(1, 100_000), metavar="N", help="Number of groups. [default: 10,000]")
+@click.option("--offsets", type=click.IntRange(0, 10_000), metavar="N", help="Offsets per group. [default: 10]")
+@_bench_options
+def backup(**given: Any) -> None:
+    """Measure how long `kafka-coord backup` and `restore` take for many groups, from one ZooKeeper to another.
+
+    \b
+    kafka-coord bench backup
+    kafka-coord bench backup --groups 1000 --offsets 100 -o json
+    """
+    from kafka_coord.dev.bench.backup import SMOKE, BackupOptions, run_backup_bench
+
+    _measure(run_backup_bench, BackupOptions(), SMOKE, **given)
 
 
 @bench.command()
