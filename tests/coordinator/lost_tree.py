@@ -24,6 +24,7 @@ from kafka_coord.model import Member, StartFetcher, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, SetData
+from tests.simulation.audited import violations
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import Quiet, SimulatedStore
@@ -195,6 +196,12 @@ class LostTreeWorld:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
+    def audit(self) -> None:
+        """Asks the audit about the log of the present ensemble."""
+        found = violations(self.server.log, round(SESSION_S * 1000))
+        if found:
+            raise RuleBroken(f"audit: {found[0].rule}: {found[0].what}")
+
     def happen(self) -> None:
         self.clock.now += self.rng.choice((0.05, 0.3, 1.0))
         self.expire()
@@ -238,6 +245,7 @@ class LostTreeWorld:
             self.start()
             return
         self.say(f"the tree is lost; its backup is still: {backup.header.is_still}")
+        self.audit()
         self.losses += 1
         self.lost += self.readers
         self.readers, self.backup = [], None
@@ -278,6 +286,7 @@ class LostTreeWorld:
             for reader in self.readers:
                 self.act(reader)
         self.at_rest()
+        self.audit()
 
     def at_rest(self) -> None:
         owned = {tp for one in self.readers if one.reads(self.clock.now) for tp in one.positions}

@@ -105,6 +105,9 @@ class Auditor:
             self.state.clock_set_back = step.zxid
         self._time_ms = step.time_ms
         context = self._context = StepContext.of(step, self.state)
+        if not self.state.is_made and layout.CLUSTER in context.checked:
+            self.learn(step.changes)  # a restore writes what is to be there at the beginning
+            return
         znodes = [(self.znodes.of(change.path), change) for change in step.changes]
         for znode, change in znodes:
             if znode.kind is Kind.REGISTRATION and change.new is None:

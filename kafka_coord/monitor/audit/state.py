@@ -199,6 +199,8 @@ class ZooKeeperState:
     other_topics: dict[str, TopicInfo] = field(default_factory=dict)
     """The topics at the place that is not read now"""
     root: Root = Root.KAFKA
+    is_made: bool = True
+    """False while a command still makes the tree. Nobody serves it until then."""
     topics_since: dict[str, Instant] = field(default_factory=dict)
     """topic → the time when the current topic with this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
@@ -477,8 +479,11 @@ def note_topic(context: StepContext, znode: Znode, change: Change) -> None:
 
 
 def note_cluster(context: StepContext, _znode: Znode, change: Change) -> None:
-    """Records where topics are read from now on. Raises :class:`MalformedValue`."""
-    context.state.set_root(ClusterRecord.from_znode(change.new.data).root if change.new is not None else Root.KAFKA)
+    """Records where topics are read from now on, and whether the tree is being made. Raises
+    :class:`MalformedValue`."""
+    record = ClusterRecord.from_znode(change.new.data) if change.new is not None else None
+    context.state.set_root(record.root if record is not None else Root.KAFKA)
+    context.state.is_made = record is None or not record.making
 
 
 def note_request(context: StepContext, znode: Znode, change: Change) -> None:
