@@ -41,8 +41,8 @@ def backup(file: Path) -> None:
     command from a timer, and keep several files:
 
     \b
-    kafka-coord backup /var/backups/kafka-coord-$(date +%a).backup
-    kafka-coord restore /var/backups/kafka-coord-Mon.backup        # what would be restored, and how old it is
+    kafka-coord backup /var/backups/kafka-coord-mon.backup
+    kafka-coord restore /var/backups/kafka-coord-mon.backup
 
     To move the tree to other servers without reading anything twice, see docs/operations.md, Backup and restore.
     """
