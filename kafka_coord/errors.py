@@ -147,7 +147,12 @@ class RequestRefused(KafkaCoordError):
 
 
 class TreeRefused(RequestRefused):
-    """There is no coordination tree that this process may serve: it is missing, another one, or superseded."""
+    """There is no coordination tree that this process may serve: it is missing, another one, or superseded, by the tree
+    ``newer`` if that is known."""
+
+    def __init__(self, message: str, newer: str = "") -> None:
+        super().__init__(message)
+        self.newer = newer
 
 
 class TreeUnfinished(RequestRefused):

@@ -105,6 +105,7 @@ def _list_rules(output: Format, group_log: bool) -> None:
 
 def _audit_groups_log(output: Format) -> None:
     from kafka_coord.cli.opening import note_left_out
+    from kafka_coord.grouplog.trees import stored_term
     from kafka_coord.kafka.brokers import bootstrap_servers
     from kafka_coord.kafka.cluster import ClusterClient
     from kafka_coord.monitor.log_audit import audit_groups_log
@@ -114,14 +115,15 @@ def _audit_groups_log(output: Format) -> None:
     properties = settings.kafka.properties
     with open_store(settings) as store:
 
-        def znode_version(partition: int) -> int:
+        def newest_term(partition: int) -> int:
             try:
-                return store.get(layout.log_partition(partition)).stat.version
+                path = layout.log_partition(partition)
+                return stored_term(path, store.get(path))
             except NoNode:
                 return -1
 
         cluster = ClusterClient.of(bootstrap_servers(store, properties, note_left_out), properties)
-        report = audit_groups_log(cluster, znode_version)
+        report = audit_groups_log(cluster, newest_term)
     checked = "{records} records of {partitions} partitions, {terms} terms, {commits} commits"
     _show(output, report, _LOG_FINDINGS, checked)
 

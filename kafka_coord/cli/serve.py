@@ -21,7 +21,7 @@ import click
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.settings import listed
-from kafka_coord.errors import SettingsError, StoreUnavailable
+from kafka_coord.errors import BrokerError, SettingsError, StoreUnavailable, TreeUnfinished
 from kafka_coord.model import Process
 from kafka_coord.model.names import group_pattern
 from kafka_coord.monitor.metrics import state
@@ -29,6 +29,7 @@ from kafka_coord.renewed import Renewed
 from kafka_coord.settings import KafkaSettings, ServeSettings, Settings
 from kafka_coord.version import __version__
 from kafka_coord.zk import connect_with
+from kafka_coord.zk.root import OwnTree
 
 if TYPE_CHECKING:
     from kafka_coord.coordinator.deadlines import CoordinatorOptions
@@ -257,13 +258,16 @@ def run_service(settings: Settings, broker_id: int) -> None:
             return
         with contextlib.ExitStack() as parts:  # closed in reverse order: the service resigns first
             parts.callback(store.close)
+            tree = _join_patiently(settings, store, stopping)
+            if tree is None:
+                return
             leadership_view = LeadershipView()
             # The last stable offsets: a consumer that reads uncommitted records may begin some records early, but one
             # that reads committed records skips none of a transaction that is open now.
             lister = BrokerLog(store, settings.kafka.properties, read_committed=True, timeout_s=ANSWER_S)
             renewed = _Renewed.of(settings, store)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
-            kafka = _kafka_listener(settings, broker_id, store, renewed)
+            kafka = _kafka_listener(settings, broker_id, store, renewed, tree)
             published = endpoints(settings.serve, gateway)
             process = Process(socket.gethostname(), os.getpid(), __version__, round(time.time() * 1000))
             service = CoordinatorService(
@@ -275,6 +279,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 observer=tracing.observer(store.clock) if tracing is not None else None,
                 lister=lister.ends,
                 metadata=_metadata(settings),
+                tree=tree,
             )
             parts.callback(lister.close)
             leadership_view.service = service
@@ -296,8 +301,9 @@ def run_service(settings: Settings, broker_id: int) -> None:
             parts.enter_context(renewed.looked_at_on_sighup())
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
                 renewed.look_if_asked()
-                if gateway is not None:
-                    gateway.raise_failure()
+                for part in (gateway, kafka):
+                    if part is not None:
+                        part.raise_failure()
                 status.look()
         log.info("stopped broker_id=%d", broker_id, extra={"event": "stopped"})
 
@@ -492,7 +498,9 @@ def _gateway(
     return server
 
 
-def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _Renewed) -> KafkaListener | None:
+def _kafka_listener(
+    settings: Settings, broker_id: int, store: Store, renewed: _Renewed, tree: OwnTree
+) -> KafkaListener | None:
     serve_settings = settings.serve
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
@@ -522,6 +530,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store, renewed: _
         group_limits={name: value / 1000 for name, value in own_ms.items() if value is not None},
         holds=serve_settings.kafka_hold_heartbeats,
         managed_groups=serve_settings.managed_groups,
+        tree=tree,
     )
     log.info("serving Kafka clients address=%s", listener.address)
     return listener
@@ -537,6 +546,24 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
         except StoreUnavailable as error:
             log.warning("waiting for ZooKeeper: %s", error, extra={"event": "waiting_for_zookeeper"})
             stopping.wait(_RETRY_S)
+    return None
+
+
+def _join_patiently(settings: Settings, store: Store, stopping: threading.Event) -> OwnTree | None:
+    """Waits while the tree is being made, or while the brokers must be asked whether it may be made and do not answer.
+    Returns ``None`` after a stop signal. Raises :class:`TreeRefused`."""
+    from kafka_coord.cli.init import begin_where_allowed
+
+    tree = OwnTree(store, partial(begin_where_allowed, settings))
+    while not stopping.is_set():
+        try:
+            tree.join()
+        except (StoreUnavailable, TreeUnfinished, BrokerError) as error:
+            log.warning("waiting for the coordination tree: %s", error, extra={"event": "waiting_for_tree"})
+            stopping.wait(_RETRY_S)
+        else:
+            log.info("serving %s", tree.record.name, extra={"event": "joined_tree"})
+            return tree
     return None
 
 

@@ -29,7 +29,16 @@ from kafka_coord.grouplog.records import (
     offset_records,
     read_record,
 )
-from kafka_coord.grouplog.term import PARTITIONS, TOPIC, AppendRefused, LogTerm, NotProven, TermEnded, is_reserved
+from kafka_coord.grouplog.term import (
+    PARTITIONS,
+    TOPIC,
+    AppendRefused,
+    Claimed,
+    LogLoad,
+    LogTerm,
+    NotProven,
+    TermEnded,
+)
 from kafka_coord.grouplog.topics import LogTopics, all_subscribed_topics
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing
 from kafka_coord.model import CommittedOffset, is_gone_long_enough
@@ -37,6 +46,7 @@ from kafka_coord.model.offsets import Retention
 from kafka_coord.model.sequences import parts
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.messages import BadMessage
+from kafka_coord.zk.root import ClusterRecord
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +62,11 @@ Offsets = dict[tuple[str, int], CommittedOffset]
 """Committed offsets by topic and partition."""
 
 
-class Claimed(NamedTuple):
-    """A term as ZooKeeper knows it: the version of the partition's znode after the claim, and the znode's czxid."""
-
-    term: int
-    czxid: int
-
-
-Claiming = Callable[[int], Awaitable[Claimed]]
-"""Sets the znode of a partition by compare-and-set."""
+Joining = Callable[[], Awaitable[ClusterRecord]]
+"""Reads which tree this instance serves. Raises :class:`~kafka_coord.errors.TreeRefused` if it may serve none, and
+:class:`~kafka_coord.errors.StoreError`."""
+Claiming = Callable[[int, int], Awaitable[Claimed]]
+"""Sets the znode of a partition by compare-and-set. The second argument is the newest term that is known, or -1."""
 Checking = Callable[[int, Claimed], Awaitable[bool]]
 """Checks, ordered with all writes to ZooKeeper, whether the znode of a partition is still as it was claimed. Raises
 :class:`~kafka_coord.errors.StoreError` if that cannot be found out."""
@@ -91,6 +97,7 @@ class GroupMetadataManager:
     def __init__(
         self,
         connect: Callable[[], BrokerConnection],
+        joining: Joining,
         claiming: Claiming,
         checking: Checking,
         instance: str,
@@ -99,7 +106,7 @@ class GroupMetadataManager:
         now_ms: Callable[[], int] = _now_ms,
         topics: LogTopics | None = None,
     ) -> None:
-        self._connect, self._claiming, self._checking = connect, claiming, checking
+        self._connect, self._joining, self._claiming, self._checking = connect, joining, claiming, checking
         self._instance, self.limits = instance, limits
         self._on_term_end = on_term_end
         self.now_ms, self.topics = now_ms, topics or LogTopics()
@@ -155,8 +162,9 @@ class GroupMetadataManager:
         return next((one for one in errors if one is Error.COORDINATOR_NOT_AVAILABLE), Error.NONE)
 
     async def load_groups_for_partition(self, partition: int) -> None:
-        """Claims the partition, reads it and starts serving its groups. Raises :class:`BrokerError`, :class:`TermEnded`
-        and whatever ``claiming`` raises; the partition's groups are then not served."""
+        """Reads the partition, claims it and starts serving its groups. Raises :class:`BrokerError`,
+        :class:`TermEnded`, :class:`TreeRefused` if the partition belongs to another tree, and whatever ``joining`` and
+        ``claiming`` raise; the partition's groups are then not served."""
         if partition in self.terms or partition in self.loading:
             return
         loading = self.loading[partition] = asyncio.get_running_loop().create_future()
@@ -177,20 +185,22 @@ class GroupMetadataManager:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            claimed = await self._claiming(partition)
-            while is_reserved(claimed.term):
-                claimed = await self._claiming(partition)
+            tree = await self._joining()
+            load, state = LogLoad(broker, partition), PartitionState(self.limits)
+            await _load(load, None, state)
+            load.check(tree)
+            claimed = await self._claiming(partition, load.newest)
             on_end = partial(self._term_ended, partition, broker)
             check = partial(self._checking, partition, claimed)
             term = LogTerm(
-                *(broker, partition, claimed.term, self._instance, self.now_ms, on_end, check),
+                *(broker, partition, claimed, self._instance, tree, self.now_ms, on_end, check),
                 on_outcome=self.note_outcome,
                 most_bytes=lambda: self.limits.append_bytes,
             )
-            claimed_at = await term.claim()
+            claimed_at = await term.claim(load.newest)
             answered_at = clock()
-            state = PartitionState(self.limits)
-            await _load(term, claimed_at, state)
+            await _load(load, claimed_at, state)
+            load.check(tree, term.term)
             await term.outlast(answered_at)
         except BaseException:
             broker.close()
@@ -632,8 +642,8 @@ class PartitionState:
                 member.expires_at, member.is_heard = now + left_s, False
 
 
-async def _load(term: LogTerm, claimed_at: int, state: PartitionState) -> None:
-    async for of_term, records in term.load(claimed_at):
+async def _load(load: LogLoad, end: int | None, state: PartitionState) -> None:
+    async for of_term, records in load.up_to(end):
         if records:
             state.sessions.passed(of_term, records[-1].timestamp_ms)
         for record in records:
@@ -642,7 +652,7 @@ async def _load(term: LogTerm, claimed_at: int, state: PartitionState) -> None:
                 state.replay(read_record(record))
             except BadMessage as error:
                 log.warning(
-                    "ignored an unreadable record in the groups log partition=%d reason=%s", term.partition, error
+                    "ignored an unreadable record in the groups log partition=%d reason=%s", load.partition, error
                 )
             if state.records % _READ_AT_ONCE == 0:
                 await asyncio.sleep(0)  # lets other tasks run

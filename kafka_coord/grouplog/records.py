@@ -33,6 +33,8 @@ OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY, HEARD_KEY, GONE_KEY = 1, 2, 10
 OFFSET_VALUE, TAGGED_OFFSET_VALUE, GROUP_VALUE, TAGGED_GROUP_VALUE = 3, 4, 3, 4
 """The versions of the values. Only values with tags, such as topic ids, get the newer versions."""
 _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_GENERATION = struct.Struct(">q")
+_CLAIM_KEY = _VERSION.pack(CLAIM_KEY)
 _OFFSET_VALUE_START = struct.Struct(">hqih")
 """The version, the offset, the leader epoch, and the length of the metadata."""
 _WRITTEN = _VERSION.pack(OFFSET_VALUE)
@@ -70,11 +72,20 @@ class GroupEntry:
 
 
 class Claim(JsonObject, frozen=True, tag_field="version", tag=1):
-    """The record that begins a term. ``term`` is the version of the partition's znode."""
+    """The record that begins a term: which instance of which tree claims it, and the newest ``epoch`` of a coordinator
+    that it knows. Its version is the format of the log. It has a key for each generation, so that compaction keeps the
+    newest claim of each."""
 
     term: Number
     instance: str
     nonce: str
+    tree: str
+    generation: Number
+    epoch: Number = 0
+
+    @property
+    def of_tree(self) -> str:
+        return f"tree {self.tree}, generation {self.generation}"
 
 
 class GoneEntry(JsonObject, frozen=True, tag_field="version", tag=1):
@@ -189,7 +200,16 @@ def group_removal(group_id: str) -> LogRecord:
 
 
 def claim_record(claim: Claim) -> LogRecord:
-    return LogRecord(_VERSION.pack(CLAIM_KEY), claim.to_bytes())
+    return LogRecord(_CLAIM_KEY + _GENERATION.pack(claim.generation), claim.to_bytes())
+
+
+def is_claim(record: LogRecord) -> bool:
+    return record.key is not None and record.key.startswith(_CLAIM_KEY) and record.value is not None
+
+
+def read_claim(record: LogRecord) -> Claim:
+    """Decodes a record for which :func:`is_claim` returns true. Raises :class:`MalformedValue`."""
+    return Claim.from_bytes(record.value or b"", "the claim")
 
 
 def heard_records(heard: Heard, most_bytes: int = _NOTE_BYTES) -> list[LogRecord]:
@@ -245,8 +265,8 @@ def read_record(record: LogRecord) -> Entry:
         group = message("GroupMetadataKey").decode(key, kind, _VERSION.size).group
         return GroupEntry(group, _read_group(group, value))
     try:
-        if kind == CLAIM_KEY and value is not None:
-            return Claim.from_bytes(value, "the claim")
+        if is_claim(record):
+            return read_claim(record)
         if kind == HEARD_KEY and value is not None:
             return Heard.from_json(fields.load(value, "the note of heard members"), "the note of heard members")
         if kind == GONE_KEY:

@@ -1,15 +1,15 @@
 """Claims, loads and writes one partition of the groups log for a single term, which the brokers fence.
 
-The term's number is the version that the znode ``/consumers/kafka/<n>`` gets when the instance sets it. The number
-determines the term's producer id and epoch; the ids are higher than any that transaction coordinators issue. Every
-leader of the partition rejects a write whose epoch is older than the newest one it knows for the producer id. So, once
-a newer claim is in the log:
+The term's number is greater than every number in the log (:class:`LogLoad`) and in the partition's znode
+(:mod:`kafka_coord.grouplog.trees`). It determines the term's producer id and epoch; the ids are higher than any that
+transaction coordinators issue. Every leader of the partition rejects a write whose epoch is older than the newest one
+it knows for the producer id. So, once a newer claim is in the log:
 
 - every acknowledged write from an older term precedes that claim, so the newer term loads it;
 - the broker rejects every later write from an older term.
 
-A producer id lasts for 2^15 - 1 terms. Its last epoch is reserved: every term under the next id first writes a batch
-with the previous id and that epoch, so that the brokers also reject the terms under the previous id.
+A producer id lasts for 2^15 - 1 terms. Its last epoch is reserved: every term under a later id first writes a batch
+with that epoch for each id from that of the newest term in the log on, so that the brokers also reject these.
 
 An append has one of three outcomes besides success: it was not sent (:class:`~kafka_coord.kafka.connection.NotSent`),
 it was refused (:class:`AppendRefused`), or nobody knows (:class:`TermEnded`: the term ends, because the log may hold
@@ -35,17 +35,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.sessions import AttentiveClock
-from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError
-from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
+from kafka_coord.errors import BrokerError, KafkaCoordError, MalformedValue, StoreError, TreeRefused, UnknownVersion
+from kafka_coord.grouplog.records import Claim, claim_record, is_claim, keep_alive_record, read_claim, read_record
 from kafka_coord.kafka.cluster import PartitionReader
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, LeadsNoMore, NotSent, RightMissing, failure, only
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
 from kafka_coord.wire.messages import BadMessage, message
+from kafka_coord.zk.root import ClusterRecord
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,9 @@ _FIRST_PRODUCER_ID = 1 << 62
 _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15
 _LAST_EPOCH = (1 << _EPOCH_BITS) - 1
+_MOST_TERMS = _IDS_A_PARTITION << _EPOCH_BITS
+_MOST_FENCED = 1_000
+"""How many producer ids a claim fences at most."""
 _PRODUCE = 3
 """The version of the Produce request. Every broker from 0.11 to 3.9 supports it."""
 _BATCH_BYTES = 512 << 10
@@ -127,12 +131,96 @@ def is_reserved(term: int) -> bool:
     return term & _LAST_EPOCH == _LAST_EPOCH
 
 
+def next_term(newest: int) -> int:
+    """Returns the number of the term after ``newest``. Raises :class:`BrokerError` if there is none."""
+    term = newest + 1 + is_reserved(newest + 1)
+    if term >= _MOST_TERMS:
+        raise BrokerError(f"there is no term after {newest}: no producer id is left for it")
+    return term
+
+
 def term_of(partition: int, batch: Batch) -> int | None:
     """Returns the term that wrote a batch, or ``None`` if the batch was not written by a term."""
     number = batch.producer_id - _FIRST_PRODUCER_ID - partition * _IDS_A_PARTITION
     if not 0 <= number < _IDS_A_PARTITION or batch.producer_epoch < 0:
         return None
     return number << _EPOCH_BITS | batch.producer_epoch
+
+
+class Claimed(NamedTuple):
+    """A term as ZooKeeper knows it: its number, the version of the partition's znode after the claim, the znode's
+    czxid, and the newest epoch of the coordinator."""
+
+    term: int
+    version: int
+    czxid: int
+    epoch: int = 0
+
+
+class LogLoad:
+    """Reads a partition in parts: first what is in it, which tells the number of the next term and whether this tree
+    may claim it, and after the claim what lies between. ``newest`` is the newest term that was found, or -1, and
+    ``claim`` a claim of the newest generation, if there is one."""
+
+    def __init__(self, broker: BrokerConnection, partition: int, topic: str = TOPIC) -> None:
+        self.partition = partition
+        self._reader = PartitionReader(broker, partition, topic)
+        self._next: int | None = None
+        self.newest = -1
+        self.claim: Claim | None = None
+
+    async def up_to(self, end: int | None = None) -> AsyncIterator[tuple[int, Sequence[LogRecord]]]:
+        """Yields the records that were not read yet and lie before ``end`` (by default, the log's present end), batch
+        by batch, each with the term that wrote it, except those that an older term wrote after a newer claim. Raises
+        :class:`BrokerError`, and :class:`TreeRefused` for a claim in another format."""
+        first = await self._reader.first_offset() if self._next is None else self._next
+        end = self._next = await self._reader.end_offset() if end is None else end
+        async for batch in self._reader.batches(first, end):
+            term = term_of(self.partition, batch)
+            if batch.is_control or term is None or self.passes_over(term):
+                continue
+            records = [record for record in batch.records if first <= record.offset < end]
+            if records and is_claim(records[0]):
+                self._note(records[0])
+            yield term, records
+
+    def passes_over(self, term: int) -> bool:
+        """Notes a batch's term. Returns whether an older term wrote it after a newer claim, so that it does not
+        count."""
+        if term < self.newest:
+            return True
+        self.newest = term
+        return False
+
+    def _note(self, record: LogRecord) -> None:
+        try:
+            claim = read_claim(record)
+        except UnknownVersion as error:
+            raise TreeRefused(
+                f"partition {self.partition} of {TOPIC} has another format ({error.reason}), so nothing was done;"
+                " use the release that wrote it"
+            ) from None
+        except MalformedValue as error:
+            log.warning("ignored an unreadable claim partition=%d reason=%s", self.partition, error)
+            return
+        if self.claim is None or claim.generation >= self.claim.generation:
+            self.claim = claim
+
+    def check(self, own: ClusterRecord, term: int | None = None) -> None:
+        """Raises :class:`TreeRefused` unless the tree ``own`` may claim the partition, and :class:`TermEnded` if the
+        log contains a newer term than its ``term``."""
+        if term is not None and self.newest > term:
+            raise TermEnded(f"partition {self.partition}: the log contains term {self.newest}, newer than {term}")
+        found = self.claim
+        if found is None or found.generation < own.generation:
+            return
+        if (found.tree, found.generation) != (own.tree, own.generation):
+            raise TreeRefused(
+                f"the groups log belongs to {found.of_tree}; this instance has {own.name}, which may not claim it: give"
+                " it the --zookeeper of that tree, or, if that tree is lost, run kafka-coord init --replace"
+                f" {found.tree} here",
+                newer=found.of_tree if found.generation > own.generation else "",
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -173,8 +261,9 @@ class LogTerm:
         self,
         broker: BrokerConnection,
         partition: int,
-        term: int,
+        claimed: Claimed,
         instance: str,
+        tree: ClusterRecord,
         now_ms: Callable[[], int],
         on_end: Callable[[str, bool], None],
         check: Checking,
@@ -182,9 +271,12 @@ class LogTerm:
         topic: str = TOPIC,
         most_bytes: Callable[[], int] = lambda: GroupLimits().append_bytes,
     ) -> None:
-        """``on_outcome`` is called with the code of each append that succeeded (0) or was refused. ``most_bytes``
-        returns the maximum size of one append."""
-        self.partition, self.term, self._topic = partition, term, topic
+        """``claimed`` is what ZooKeeper knows of the term, in this ``tree``. ``on_outcome`` is called with the code of
+        each append that succeeded (0) or was refused. ``most_bytes`` returns the maximum size of one append."""
+        self.partition, self.term, self._topic = partition, claimed.term, topic
+        self.znode_version = claimed.version
+        """The version of the partition's znode, which fences this term's writes in ZooKeeper."""
+        self._claimed, self._tree = claimed, tree
         self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
         self._check, self._on_outcome, self._most_bytes = check, on_outcome, most_bytes
@@ -210,42 +302,38 @@ class LogTerm:
         self.ended = ""
         self.figures = TermFigures()
 
-    async def claim(self) -> int:
-        """Writes the claim and returns its offset. Raises :class:`BrokerError` if the broker does not lead the
-        partition, refuses the claim (:class:`RightMissing` if it denies the right to write) or does not respond, and
-        :class:`TermEnded` if another instance has claimed this term."""
+    async def claim(self, newest: int = -1) -> int:
+        """Writes the claim and returns its offset. ``newest`` is the newest term that is known to be in the log. Raises
+        :class:`BrokerError` if the broker does not lead the partition, refuses the claim (:class:`RightMissing` if it
+        denies the right to write) or does not respond, and :class:`TermEnded` if another instance has claimed this
+        term."""
         try:
-            return await self._claim()
+            return await self._claim(newest)
         except AppendRefused as error:
             if error.lacks_right:
                 raise RightMissing(f"partition {self.partition}: cannot write the claim", error.code) from None
             raise BrokerError(str(error)) from None
 
-    async def _claim(self) -> int:
-        producer_id, _ = producer_of(self.partition, self.term)
-        if producer_id > producer_of(self.partition, 0)[0]:
-            await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
-        claim = Claim(self.term, self._instance, secrets.token_hex(8))
+    async def _claim(self, newest: int) -> int:
+        own = self.term >> _EPOCH_BITS
+        first = max(0, own - 1 if newest < 0 else min(newest >> _EPOCH_BITS, own - 1))
+        if own - first > _MOST_FENCED:
+            raise BrokerError(
+                f"partition {self.partition}: term {self.term} is too far from term {newest}, the newest in the log:"
+                f" {own - first} producer ids would have to be fenced. Correct its znode, whose number or version it is"
+            )
+        for skipped in range(first, own):
+            last = skipped << _EPOCH_BITS | _LAST_EPOCH
+            await self._produce([keep_alive_record()], producer_of(self.partition, last), 0)
+        tree = self._tree
+        nonce = secrets.token_hex(8)
+        claim = Claim(self.term, self._instance, nonce, tree.tree, tree.generation, self._claimed.epoch)
         offset = await self._produce_next([claim_record(claim)])
         async for batch in self._reader.batches(offset, offset + 1):
             if [read_record(record) for record in batch.records] == [claim]:
                 self._next_offset = offset + 1
                 return offset
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")
-
-    async def load(self, claimed_at: int) -> AsyncIterator[tuple[int, Sequence[LogRecord]]]:
-        """Yields all records before the claim, batch by batch, each with the term that wrote it, except those that an
-        older term wrote after a newer claim. Raises :class:`TermEnded` if the log contains a newer term, which means
-        that the znode was lost."""
-        newest = -1
-        async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
-            term = term_of(self.partition, batch)
-            if batch.is_control or term is None or term < newest:
-                continue
-            newest = term
-            if newest > self.term:
-                raise TermEnded(f"partition {self.partition}: the log contains term {newest}, newer than {self.term}")
-            yield term, [record for record in batch.records if record.offset < claimed_at]
 
     async def outlast(self, claim_answered_at: float) -> None:
         """Waits until no older term may still serve reads from memory, because such reads would miss this term's
@@ -459,9 +547,8 @@ class LogTerm:
         result = only(only(answer.responses, "topics").partition_responses, "partitions")
         if result.error_code == _FENCED:
             raise BrokerError(
-                f"partition {self.partition}: the log contains a newer term than {self.term}: either another instance "
-                "has claimed the partition, or its znode was recreated (then each claim raises the term by 1, until it "
-                "catches up)"
+                f"partition {self.partition}: the log contains a newer term than {self.term}: another instance has"
+                " claimed the partition"
             )
         if result.error_code:
             what, code = f"partition {self.partition}: the broker refused the write", result.error_code

@@ -99,7 +99,7 @@ def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bo
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
     claim = _VERSION.pack(CLAIM_KEY)
-    return lambda record: record.key is not None and (record.key.startswith(starts) or record.key == claim)
+    return lambda record: record.key is not None and record.key.startswith((*starts, claim))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,10 @@ class LogRule(Rule):
         "A batch's sequence number does not match its position in its term: there is a gap, or another "
         "writer's batch, before it.",
     )
-    UNCLAIMED_TERM = "unclaimed-term", "A term is newer than the partition's znode, so no one can have claimed it."
+    UNCLAIMED_TERM = (
+        "unclaimed-term",
+        "A term is newer than the partition's znode knows, so no one has claimed it.",
+    )
     GENERATION_BACK = "generation-back", "A group's generation went back."
     COMMIT_BACK = "commit-back", "An older commit replaced a newer one, so both the offset and the time went back."
     LIVE_GROUP_REMOVED = "live-group-removed", "A group was removed while it had members."
@@ -144,11 +147,11 @@ class PartitionJudge:
         for record, entry in entries:
             self._judge(record, entry)
 
-    def end(self, znode_version: int | None) -> None:
-        """Compares the log with the version of the partition's znode, which was read after the log (``None`` if it was
-        not read)."""
-        if znode_version is not None and self._term > znode_version:
-            what = f"term {self._term} is in the log, but the partition's znode is at version {znode_version}"
+    def end(self, newest_term: int | None) -> None:
+        """Compares the log with the newest term that the partition's znode knows, which was read after the log
+        (``None``: it was not)."""
+        if newest_term is not None and self._term > newest_term:
+            what = f"term {self._term} is in the log, but the partition's znode knows none after {newest_term}"
             self._report.violation(LogFinding(LogRule.UNCLAIMED_TERM, what, self.partition))
 
     # --- terms -------------------------------------------------------------------------------------------------------
@@ -255,17 +258,15 @@ class PartitionJudge:
         return LogFinding(rule, what, self.partition, offset, group, first.timestamp_ms if first else 0)
 
 
-def audit_groups_log(
-    cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str = TOPIC
-) -> LogReport:
-    """Checks every partition up to its current end and returns the report. Calls ``znode_version`` for each partition
+def audit_groups_log(cluster: ClusterClient, newest_term: Callable[[int], int | None], topic: str = TOPIC) -> LogReport:
+    """Checks every partition up to its current end and returns the report. Calls ``newest_term`` for each partition
     after reading its log. Closes ``cluster``. Raises :class:`BrokerError` if a broker does not answer, and
     :class:`NotFound` if the topic does not exist.
     """
-    return run_with(cluster, lambda connected: _audit(connected, znode_version, topic))
+    return run_with(cluster, lambda connected: _audit(connected, newest_term, topic))
 
 
-async def _audit(cluster: ClusterClient, znode_version: Callable[[int], int | None], topic: str) -> LogReport:
+async def _audit(cluster: ClusterClient, newest_term: Callable[[int], int | None], topic: str) -> LogReport:
     report = LogReport()
     places = asyncio.Semaphore(_AT_ONCE)
 
@@ -275,7 +276,7 @@ async def _audit(cluster: ClusterClient, znode_version: Callable[[int], int | No
             reader = PartitionReader(cluster.to(leader), partition, topic)
             async for batch in reader.batches(await reader.first_offset(), await reader.end_offset()):
                 judge.take(batch)
-            judge.end(await asyncio.to_thread(znode_version, partition))
+            judge.end(await asyncio.to_thread(newest_term, partition))
 
     leaders = await cluster.leaders(topic)
     report.count("partitions", len(leaders))

@@ -103,6 +103,16 @@ def read_cluster_record(store: Store) -> ClusterRecord | None:
     return ClusterRecord.from_znode(node.data) if isinstance(node, Node) else None
 
 
+def check_format(record: Node) -> None:
+    """Raises :class:`UnknownVersion` if the tree has another format. Ignores a record that cannot be read at all."""
+    try:
+        ClusterRecord.from_znode(record.data)
+    except UnknownVersion:
+        raise
+    except MalformedValue:
+        return
+
+
 def read_kafka_id(store: Store) -> str | None:
     """Returns the id of Kafka's cluster in Kafka's own znode, or ``None`` if there is none. Raises
     :class:`StoreError`."""

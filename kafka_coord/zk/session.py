@@ -22,11 +22,10 @@ from kafka_coord.zk import bulk, kazoo_private, layout
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
-from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.kazoo_private import KazooHandler, translated
 from kafka_coord.zk.kazoo_session import KazooSession, PersistentWatches
 from kafka_coord.zk.options import ConnectString, ZkOptions, parse_connect_string, renewed_credentials, to_kazoo
-from kafka_coord.zk.root import RootFollower
+from kafka_coord.zk.root import RootFollower, check_format
 from kafka_coord.zk.store import (
     ANY_VERSION,
     HEADER,
@@ -46,6 +45,7 @@ from kafka_coord.zk.store import (
     SetData,
     Stat,
     Store,
+    SystemClock,
     Watcher,
     WatchEvent,
     WatchType,
@@ -95,7 +95,8 @@ def connect(
     ``call_timeout_s`` limits every call (default: two thirds of the session timeout, but at least 2 s).
 
     Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` if no server
-    accepts the connection within ``connect_timeout_s``, and :class:`NoNode` for a missing chroot.
+    accepts the connection within ``connect_timeout_s``, :class:`NoNode` for a missing chroot, and
+    :class:`UnknownVersion` if the tree there has another format.
     """
     where = parse_connect_string(hosts)
     store = KazooStore(
@@ -107,7 +108,7 @@ def connect(
     )
     try:
         store.open(connect_timeout_s)
-        store.check_chroot()
+        store.check_tree()
     except BaseException:
         store.close()
         raise
@@ -183,11 +184,12 @@ class KazooStore(Store):
             "credentials, SASL and TLS settings on both sides"
         )
 
-    def check_chroot(self) -> None:
-        """Makes sure that the chroot exists. Raises :class:`NoNode` if it does not."""
+    def check_tree(self) -> None:
+        """Makes sure that the chroot exists, and that the tree in it, if there is one, has a known format. Raises
+        :class:`NoNode` and :class:`UnknownVersion`."""
         # an old server may drop the connection on a multi-read, and it is better to find out now than later
         try:
-            (root,) = self.read_many([GetData("/")])
+            root, record = self.read_many([GetData("/"), GetData(layout.CLUSTER)])
         except NoAuth as error:
             if self._session.state is not SessionState.CONNECTED:  # kazoo connects before it sends credentials
                 raise self._refused() from error
@@ -198,6 +200,8 @@ class KazooStore(Store):
                 "check its spelling, or create it",
                 self._where.chroot,
             )
+        if isinstance(record, Node):
+            check_format(record)
 
     def close(self) -> None:
         with self._closing:

@@ -126,6 +126,7 @@ def test_serve_measures_the_lag_for_the_metrics_only_if_it_is_configured(world: 
 
 def test_a_second_serve_with_the_same_broker_id_ends_with_the_reason(tree: Tree, zk_hosts: str) -> None:
     arguments = ("serve", "--broker-id", "1", "--session-timeout-ms", "6000", "-z", zk_hosts)
+    tree.store.ensure_path(layout.BROKER_IDS)
     with started(*arguments) as first:
         eventually(lambda: read_cluster(tree.store).instances)
         with started(*arguments) as second:

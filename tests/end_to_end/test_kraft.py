@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ from kafka_coord.dev.cluster.kafka import KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.errors import DevClusterError
+from kafka_coord.errors import DevClusterError, StoreError
+from kafka_coord.grouplog.trees import EPOCH_MARGIN
 from kafka_coord.zk import layout
 from kafka_coord.zk.root import ClusterRecord, Source
 from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import Store
+from tests.cli.running import run as cli
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -89,14 +93,14 @@ def test_members_of_every_kind_read_beside_kafka_4(kraft: KraftBroker, channel: 
     values = [f"v{number}" for number in range(20)]
     earliest = {"auto.offset.reset": "earliest", "bootstrap.servers": kraft.instance_address}
     own = Consumer(kraft.zookeeper, group="own", topics=["flights"], auto_offset_reset="earliest")
-    socket = Consumer(bootstrap=channel, group="socket", topics=["flights"], auto_offset_reset="earliest")
+    by_socket = Consumer(bootstrap=channel, group="socket", topics=["flights"], auto_offset_reset="earliest")
     classic = KafkaConsumer(earliest | {"group.id": "classic"})
     modern = KafkaConsumer(earliest | {"group.id": "modern", "group.protocol": "consumer"})
     classic.subscribe(["flights"])
     modern.subscribe(["flights"])
-    with own, socket:
+    with own, by_socket:
         produce(kraft.address, "flights", values)
-        for consumer in (own, socket):
+        for consumer in (own, by_socket):
             found: list[str] = []
             for record_read in consumer:
                 found.append((record_read.value or b"").decode())
@@ -115,3 +119,70 @@ def test_members_of_every_kind_read_beside_kafka_4(kraft: KraftBroker, channel: 
         assert read_all(modern, 1) == ["new"]
     classic.close()
     modern.close()
+
+
+def test_a_lost_tree_is_replaced_only_by_name_and_the_groups_log_goes_on(
+    kraft: KraftBroker, tmp_path: Path, channel: str
+) -> None:
+    """Last in this module: it ends the instance that the others use."""
+    settings = {"bootstrap.servers": kraft.instance_address, "group.id": "outlives", "auto.offset.reset": "earliest"}
+    TopicAdmin(kraft.address).create("kept", 1, replication=1)
+    produce(kraft.address, "kept", ["a", "b"])
+    before = KafkaConsumer(settings)
+    before.subscribe(["kept"])
+    assert read_all(before, 2) == ["a", "b"]
+    before.close()
+    where = "-z", kraft.zookeeper, "--bootstrap", kraft.address
+    with closing(connect(kraft.zookeeper)) as store:
+        lost = ClusterRecord.from_znode(store.get(layout.CLUSTER).data)
+        assert (lost.generation, bool(lost.kafka)) == (1, True)
+        done = cli("init", *where)
+        assert (done.code, f"there is {lost.name} already" in done.err) == (0, True)
+        store.create("/elsewhere")
+        elsewhere = "-z", f"{kraft.zookeeper}/elsewhere", "--bootstrap", kraft.address
+        refused = cli("init", *elsewhere)
+        assert (refused.code, f"the groups log belongs to {lost.name}" in refused.err) == (6, True)
+        assert cli("init", *elsewhere, "--replace", "t9").code == 6
+        delete_all(store, layout.CONSUMERS)
+
+    instance = Coordinator(tmp_path, kraft)
+    eventually(lambda: not listens(channel), within_s=30)  # it ends, because its tree is gone
+    refused = cli("serve", "--broker-id", "1", *where)
+    assert (refused.code, f"kafka-coord init --replace {lost.tree}" in refused.err) == (6, True), refused.err
+    made = cli("init", *where, "--replace", lost.tree)
+    assert made.code == 0, made.err
+    assert "generation 2" in made.out
+    assert "claimed 50 partitions" in made.out
+    instance.start()
+    with closing(connect(kraft.zookeeper)) as store:
+        assert int(store.get(layout.COORDINATOR_EPOCH).data) > EPOCH_MARGIN
+    produce(kraft.address, "kept", ["c"])
+    after = KafkaConsumer(settings)
+    after.subscribe(["kept"])
+    assert read_all(after, 1) == ["c"], "the offsets in the groups log outlive the tree"
+    after.close()
+    audited = cli("audit", "--group-log", "-z", kraft.zookeeper)
+    assert audited.code == 0, audited.out
+    instance.stop()
+
+
+def delete_all(store: Store, path: str) -> None:
+    """Deletes the znode and what is below it, also what running instances create meanwhile."""
+
+    def gone() -> bool:
+        with suppress(StoreError):
+            for name in store.children(path):
+                delete_all(store, f"{path}/{name}")
+            store.delete(path)
+        return store.exists(path) is None
+
+    eventually(gone)
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1.0):
+            return True
+    except OSError:
+        return False

@@ -130,7 +130,7 @@ class _Front:
         self.handshakes, self.patches = None, Patches()
         self.broker_access = BrokerAccess()
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1, dict)
-        manager = GroupMetadataManager(instances._connect, _never, _never, "fuzz", GroupLimits())
+        manager = GroupMetadataManager(instances._connect, _never, _never, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
         self.coordinator = GroupCoordinator(manager, instances, NoManagedGroups(), statistics=self.clients.statistics)
 

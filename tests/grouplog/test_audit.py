@@ -41,7 +41,7 @@ class Log:
         self.batches.append(Batch(base, self.end, *producer_of(partition, term), first, False, placed))
 
     def claim(self, term: int, named: int | None = None) -> None:
-        self.append(term, claim_record(Claim(term if named is None else named, "1@host", "00")))
+        self.append(term, claim_record(Claim(term if named is None else named, "1@host", "00", "t1", 1)))
 
     def report(self, znode: int | None = None) -> LogReport:
         report: LogReport = LogReport()

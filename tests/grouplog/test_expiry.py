@@ -58,7 +58,7 @@ def left(
 
     async def run() -> tuple[str, ...] | None:
         manager = GroupMetadataManager(
-            _nowhere, _never, _unasked, "test", GroupLimits(), now_ms=lambda: now_ms, topics=topics
+            _nowhere, _never, _never, _unasked, "test", GroupLimits(), now_ms=lambda: now_ms, topics=topics
         )
         state = manager.states[partition_of(GROUP)] = PartitionState(manager.limits)
         manager.terms[partition_of(GROUP)] = MemoryTerm([] if log is None else log)  # type: ignore[assignment]
@@ -76,7 +76,7 @@ def _nowhere() -> Any:
     raise AssertionError("nothing is read from a broker")
 
 
-async def _never(_partition: int) -> int:
+async def _never(*_numbers: int) -> Any:
     raise AssertionError("nothing is claimed")
 
 

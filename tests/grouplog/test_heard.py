@@ -14,10 +14,11 @@ from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, Mem
 from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.grouplog import manager as manager_module
-from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager, partition_of
+from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import group_record, heard_records, read_record
-from kafka_coord.grouplog.term import AppendRefused, TermFigures
+from kafka_coord.grouplog.term import AppendRefused, Claimed, TermFigures
 from kafka_coord.wire.batches import LogRecord
+from kafka_coord.zk.root import ClusterRecord, Source
 
 GROUP, SESSION_S, NOTED_AFTER_S = "delays", 120.0, 0.05
 PARTITION = partition_of(GROUP)
@@ -45,12 +46,8 @@ class MemoryTerm:
     def __init__(self, _broker: Any, partition: int, *_: Any, **__: Any) -> None:
         self.partition, self.term, self.figures = partition, MemoryTerm.number, TermFigures()
 
-    async def claim(self) -> int:
+    async def claim(self, _newest: int) -> int:
         return 0
-
-    async def load(self, _claimed_at: int) -> AsyncIterator[tuple[int, Sequence[LogRecord]]]:
-        for term, at_s, record in self.log.records:
-            yield term, [record._replace(timestamp_ms=round(at_s * 1000))]
 
     async def outlast(self, _answered_at: float) -> None:
         return
@@ -71,11 +68,26 @@ class MemoryTerm:
         return [done]
 
 
+class MemoryLoad:
+    """Reads the whole log before the claim."""
+
+    newest = -1
+
+    def __init__(self, _broker: Any, _partition: int) -> None: ...
+
+    async def up_to(self, end: int | None) -> AsyncIterator[tuple[int, Sequence[LogRecord]]]:
+        for term, at_s, record in MemoryTerm.log.records if end is None else ():
+            yield term, [record._replace(timestamp_ms=round(at_s * 1000))]
+
+    def check(self, _tree: ClusterRecord, _term: int = 0) -> None: ...
+
+
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made = Log()
     monkeypatch.setattr(MemoryTerm, "log", made, raising=False)
     monkeypatch.setattr(manager_module, "LogTerm", MemoryTerm)
+    monkeypatch.setattr(manager_module, "LogLoad", MemoryLoad)
     found = GroupMetadata(GROUP, ClassicState.STABLE, generation_id=3, protocol_name="range", protocol_type="consumer")
     for name in ("a", "b"):
         member = MemberMetadata(name, None, "c", "/h", SESSION_S, 60.0, (Protocol("range", b""),))
@@ -87,8 +99,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def in_a_term(number: int, act: Callable[[GroupMetadataManager], Awaitable[None]]) -> None:
     """Loads the log in a new term."""
 
-    async def claims(_partition: int) -> Claimed:
-        return Claimed(number, 1)
+    async def joins() -> ClusterRecord:
+        return ClusterRecord("t1", 1, Source.ZOOKEEPER, 0)
+
+    async def claims(_partition: int, _newest: int) -> Claimed:
+        return Claimed(number, number, 1)
 
     async def checks(_partition: int, _claimed: Claimed) -> bool:
         raise KafkaCoordError("nothing is checked")
@@ -97,7 +112,7 @@ def in_a_term(number: int, act: Callable[[GroupMetadataManager], Awaitable[None]
         MemoryTerm.number = number
         limits = GroupLimits(noted_after_s=NOTED_AFTER_S)
         broker: Any = type("Broker", (), {"close": lambda _self: None})
-        manager = GroupMetadataManager(broker, claims, checks, "test", limits)
+        manager = GroupMetadataManager(broker, joins, claims, checks, "test", limits)
         await manager.load_groups_for_partition(PARTITION)
         await act(manager)
         for term in list(manager.terms.values()):

@@ -69,7 +69,7 @@ def after_the_last_member_has_left(does: Does, refused: int) -> tuple[list[str],
         log: list[LogRecord] = []
         clock = itertools.count(1_000)
         manager = GroupMetadataManager(
-            *(_unused, _unused, _unused, "test", GroupLimits()), now_ms=lambda: 1_000 * next(clock)
+            *(_unused, _unused, _unused, _unused, "test", GroupLimits()), now_ms=lambda: 1_000 * next(clock)
         )
         term = RefusingTerm(log, partition_of(GROUP))
         manager.terms[term.partition] = term  # type: ignore[assignment]

@@ -61,7 +61,7 @@ def test_the_next_instance_loads_what_this_one_has_in_memory(changes: list[tuple
         log: list[LogRecord] = []
         term = RefusingTerm(log, 7)
         manager = GroupMetadataManager(
-            *(unused, unused, unused, "test", GroupLimits()), now_ms=lambda: 1_000, topics=LogTopics()
+            *(unused, unused, unused, unused, "test", GroupLimits()), now_ms=lambda: 1_000, topics=LogTopics()
         )
         manager.terms[7], state = term, PartitionState(manager.limits)  # type: ignore[assignment]
         manager.states[7] = state
@@ -88,7 +88,7 @@ def test_the_check_for_expired_offsets_survives_the_end_of_a_term_during_a_write
     async def run() -> None:
         topics = LogTopics()
         topics.note("flights", None)
-        manager = GroupMetadataManager(*(unused, unused, unused, "test", GroupLimits()), topics=topics)
+        manager = GroupMetadataManager(*(unused, unused, unused, unused, "test", GroupLimits()), topics=topics)
         for partition in (7, 8):
             manager.terms[partition] = RefusingTerm([], partition)  # type: ignore[assignment]
             state = manager.states[partition] = PartitionState(manager.limits)

@@ -14,11 +14,11 @@ import pytest
 from kafka_coord.classic_groups.sessions import LONGEST_STEP_S
 from kafka_coord.errors import BrokerError, StoreUnavailable
 from kafka_coord.grouplog import term
-from kafka_coord.grouplog.term import REFUSALS, AppendRefused, LogTerm, NotProven, TermEnded
+from kafka_coord.grouplog.term import REFUSALS, AppendRefused, Claimed, LogTerm, NotProven, TermEnded
 from kafka_coord.kafka.connection import NotSent
 from kafka_coord.wire import batches
 from kafka_coord.wire.batches import Batch, LogRecord
-from tests.simulation.groups.instances import sent
+from tests.simulation.groups.instances import FIRST_TREE, sent
 from tests.simulation.groups.log import Sent
 
 TOO_LARGE, LIST_TOO_LARGE, REPLICAS, DENIED = 10, 18, 19, 29
@@ -88,7 +88,8 @@ class Played:
 
     async def begin(self) -> LogTerm:
         told = self._ended, self._check
-        made = LogTerm(self.broker, 0, 5, "one", lambda: 0, *told, on_outcome=self.outcomes.append)  # type: ignore[arg-type]
+        of = 0, Claimed(5, 5, 1), "one", FIRST_TREE
+        made = LogTerm(self.broker, *of, lambda: 0, *told, on_outcome=self.outcomes.append)  # type: ignore[arg-type]
         await made.claim()
         made.serve()
         self.broker.sent.clear()

@@ -13,8 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from msgspec import structs
+
 from kafka_coord.errors import BrokerError, MalformedValue, NoAuth, NoNode, StoreUnavailable
+from kafka_coord.grouplog.records import Claim
 from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.grouplog.trees import LogTree
 from kafka_coord.groups.group import OffsetRow, Verdict
 from kafka_coord.groups.instances import InstanceDirectory
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
@@ -270,6 +274,30 @@ def elections(count: int, age_ms: int = 1_000) -> Checked:
 ONE = Broker(1, (PLAIN, SECURE))
 LIVE = registered(of(live=(ONE,), unreadable=()))
 MIRRORED = ClusterRecord("t1", 1, Source.BROKERS, NOW_MS, "a KRaft controller is active")
+TREE = ClusterRecord("t1", 1, Source.ZOOKEEPER, 0, kafka="k1")
+
+
+def tree(**given: Any) -> Checked:
+    found = LogTree(Claim(7, "1@h", "n", "t1", 1), kafka="k1")
+    return lambda: instances.tree_findings(**{"record": TREE, "found": found, "of_zookeeper": "k1"} | given)
+
+
+TREES = [
+    Case("/consumers/cluster does not exist", tree(record=None), tree()),
+    Case("tree t1, generation 1, is still being made", tree(record=structs.replace(TREE, making="init")), tree()),
+    Case(
+        "the groups log belongs to tree t2, generation 2",
+        tree(found=LogTree(Claim(7, "1@h", "n", "t2", 2))),
+        tree(record=structs.replace(TREE, generation=3)),
+    ),
+    Case(
+        "the groups log belongs to tree t9, generation 2",
+        tree(record=structs.replace(TREE, superseded_by="tree t9, generation 2"), found=None),
+        tree(found=None),
+    ),
+    Case("but Kafka's znodes belong to cluster k2", tree(of_zookeeper="k2"), tree(of_zookeeper=None)),
+    Case("but the brokers belong to cluster k2", tree(found=LogTree(kafka="k2")), tree(found=LogTree(kafka=None))),
+]
 BROKERS = [
     Case("/brokers/ids does not exist", registered(None), LIVE),
     Case(
@@ -676,4 +704,4 @@ EXAMINATION = [
     Case("could not be checked: KeyError", made(failing(KeyError("x"))), made(lambda: iter(()))),
 ]
 
-CASES = [*ZOOKEEPER, *ACCESS, *BROKERS, *GROUPS, *LAG, *CHANNEL, *KAFKA_CLIENTS, *GROUPS_LOG, *EXAMINATION]
+CASES = [*ZOOKEEPER, *ACCESS, *TREES, *BROKERS, *GROUPS, *LAG, *CHANNEL, *KAFKA_CLIENTS, *GROUPS_LOG, *EXAMINATION]

@@ -47,7 +47,7 @@ def written(
 
 
 def claimed(term: int) -> LogEntry:
-    return entry_of(claim_record(Claim(term, "1@host", "nonce")))
+    return entry_of(claim_record(Claim(term, "1@host", "nonce", "t1", 1)))
 
 
 def test_each_generation_has_its_cause_moves_and_term() -> None:
@@ -109,7 +109,7 @@ def test_a_removed_group_starts_again_and_other_groups_are_left_out() -> None:
 def test_records_are_distinguished_by_their_keys() -> None:
     wanted = about_group("delays")
     records = [
-        claim_record(Claim(1, "1@host", "nonce")),
+        claim_record(Claim(1, "1@host", "nonce", "t1", 1)),
         keep_alive_record(),
         group_removal("delays"),
         group_removal("delays2"),

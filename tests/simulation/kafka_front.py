@@ -17,11 +17,12 @@ from greenlet import GreenletExit
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.sessions import Sessions
-from kafka_coord.errors import StoreError
-from kafka_coord.frontends.kafka.claims import claim_term
+from kafka_coord.errors import StoreError, TreeRefused
 from kafka_coord.frontends.kafka.managed.member import MemberRequest
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.trees import claim_term
+from kafka_coord.zk.root import OwnTree
 from kafka_coord.zk.store import Store
 from tests.simulation.group_kind import GROUP
 from tests.simulation.scheduler import Scheduler
@@ -139,11 +140,17 @@ class _Peer:
 class SimulatedListener:
     """Takes requests, lets the terms answer them, and sends the answers in the order of the requests."""
 
-    def __init__(self, store: Store, broker_id: int, terms: Callable[[Callable[[int, str], None]], SimulatedTerms]):
+    def __init__(
+        self,
+        store: Store,
+        broker_id: int,
+        tree: OwnTree,
+        terms: Callable[[Callable[[int, str], None]], SimulatedTerms],
+    ) -> None:
         """``terms`` creates the terms. Its argument is called for a lost membership."""
         self.serves = False
         self.terms = terms(self._lost)
-        self._store, self._broker_id = store, broker_id
+        self._store, self._broker_id, self._tree = store, broker_id, tree
         self._loop = _Loop()
         self._peers: list[_Peer] = []
         self._numbers = itertools.count(1)
@@ -155,8 +162,8 @@ class SimulatedListener:
         """Claims the term if the instance's broker leads the partition. Otherwise, gives the term up."""
         if leads and not self.serves:
             try:
-                number = claim_term(self._store, PARTITION, self._broker_id).term
-            except StoreError:
+                number = claim_term(self._store, PARTITION, self._broker_id, self._tree).version
+            except (StoreError, TreeRefused):
                 return
             self.serves = True
             self.terms.begin(PARTITION, number, Sessions())

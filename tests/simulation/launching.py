@@ -78,6 +78,7 @@ class Launcher:
     def _start_service(self, process: Process) -> None:
         broker_id = int(process.name.rpartition("-")[2])
         leadership_view = LeadershipView()
+        tree = OwnTree(process.store, lambda _store: TREE)
         service = process.service = leadership_view.service = CoordinatorService(
             process.store,
             broker_id,
@@ -86,7 +87,7 @@ class Launcher:
             _assignors(),
             lister=self.cluster.log.listed,
             metadata=self._metadata(),
-            tree=OwnTree(process.store, lambda _store: TREE),
+            tree=tree,
         )
 
         def body() -> None:
@@ -106,13 +107,13 @@ class Launcher:
             gateway = process.gateway = SimulatedGateway(process.store, broker_id, leadership_view, nonce)
             self.cluster.spawn(process, "gateway", partial(self._serve, gateway))
         if self.cluster.kind.kafka != "none":
-            self._start_listener(process, broker_id)
+            self._start_listener(process, broker_id, tree)
 
     def _metadata(self) -> MetadataOptions | None:
         brokers = self.cluster.brokers
         return None if brokers is None else MetadataOptions(lambda: brokers, bootstrap={"": [("b1", 9092)]})
 
-    def _start_listener(self, process: Process, broker_id: int) -> None:
+    def _start_listener(self, process: Process, broker_id: int, tree: OwnTree) -> None:
         cluster = self.cluster
 
         def failed(error: Exception) -> None:
@@ -125,7 +126,7 @@ class Launcher:
             timeout_s = cluster.kind.kafka_session_ms / 1000
             return SimulatedTerms(process.store, lost, cluster.scheduler, timeout_s, failed, heard)
 
-        listener = process.listener = SimulatedListener(process.store, broker_id, terms)
+        listener = process.listener = SimulatedListener(process.store, broker_id, tree, terms)
 
         def listen() -> None:
             while True:

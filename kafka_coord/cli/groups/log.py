@@ -111,8 +111,8 @@ def _value(entry: LogEntry) -> dict[str, Any]:
             return {"topic": topic, "partition": partition} | (_offset(value) if value else {})
         case GroupEntry(_, GroupMetadata() as group):
             return _group(group)
-        case Claim(term, instance, nonce):
-            return {"term": term, "instance": instance, "nonce": nonce}
+        case Claim() as claim:
+            return {name: value for name, value in claim.to_json().items() if name != "version"}
         case Heard(term, left_ms):
             members = [{"group": group, "member": one, "left_ms": left} for (group, one), left in left_ms.items()]
             return {"term": term, "members": members}
@@ -170,8 +170,8 @@ def _what(entry: LogEntry) -> str:
             members = "; ".join(f"{name} {owned[name]}" if name in owned else name for name in names)
             named = f", {group.protocol_name}: {members}" if members else ""
             return f"generation {group.generation_id}, {group.state}{named}"
-        case Claim(term, instance, _):
-            return f"term {term}, claimed by instance {instance}"
+        case Claim(term, instance) as claim:
+            return f"term {term}, claimed by instance {instance} for {claim.of_tree}"
         case Heard(term, left_ms):
             others = [(group, one, left) for (group, one), left in left_ms.items() if left is not None]
             heard = f"term {term} has heard {counted(len(left_ms) - len(others), 'member')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,15 @@ class Coordinator:
     def running(self) -> bool:
         return self.process.running
 
+    def _init(self, bootstrap: str) -> None:
+        """Begins the coordination tree, unless there is one: where Kafka does not use ZooKeeper, ``serve`` does not."""
+        where = "--zookeeper", self.broker.zookeeper, "--bootstrap", bootstrap
+        ran = subprocess.run(
+            [sys.executable, "-m", "kafka_coord.cli.main", "init", *where], capture_output=True, text=True, check=False
+        )
+        if ran.returncode:
+            raise DevClusterError(f"kafka-coord init failed: {ran.stderr.strip()}")
+
     def command(self) -> tuple[str, ...]:
         """Returns the command line of the process."""
         dashboard = self.dashboard_port and ("--listen-http", f"{LOOPBACK}:{self.dashboard_port}")
@@ -83,6 +93,8 @@ class Coordinator:
         registration = layout.instance(self.broker.broker_id)
         if not await_no_ephemeral(self.broker.zookeeper, registration, _REGISTRATION_TIMEOUT_S):
             raise DevClusterError(f"{self.name}: another process holds {registration}; stop that process first")
+        if self.broker.bootstrap:
+            self._init(self.broker.bootstrap)
         self.process.command = self.command()
         self.process.start()
 

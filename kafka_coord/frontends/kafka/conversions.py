@@ -98,7 +98,9 @@ class Conversions:
         term = self._manager.terms.get(partition_of(asked.group))
         outcome = None if term is None else await self.converted(asked)
         if term is not None and outcome is not None:
-            await self._managed.administration.answer_conversion(asked, term.term, outcome.result, outcome.message)
+            await self._managed.administration.answer_conversion(
+                asked, term.znode_version, outcome.result, outcome.message
+            )
 
     async def converted(self, asked: Request) -> Converted | None:
         """Converts the group to the kind ``asked.to``. Returns ``None`` if this instance no longer coordinates the

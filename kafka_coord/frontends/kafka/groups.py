@@ -185,7 +185,7 @@ class Groups:
                 TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0]) and one.offset >= 0
             }
             reason = f"taken over with the offsets of the client-assigned group: {why}"
-            error = await self._managed.administration.adopt(name, offsets, reason, term.term)
+            error = await self._managed.administration.adopt(name, offsets, reason, term.znode_version)
             log.info(
                 "tried to convert a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
                 *(name, len(offsets), error.name, why),

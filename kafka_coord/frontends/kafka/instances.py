@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from typing import Any
 
 from kafka_coord.classic_groups.errors import named
-from kafka_coord.errors import BrokerError, MalformedValue, NoNode, StoreUnavailable
+from kafka_coord.errors import BrokerError, MalformedValue, NodeExists, NoNode, StoreError, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.grouplog.trees import read_claimant
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
 from kafka_coord.model import CoordinatorInfo
@@ -158,6 +159,8 @@ class Instances:
         self._leaders_at = -_FRESH_FOR_S
         self._asking = asyncio.Lock()
         """Held while clients wait for the leaders, so that they share one request."""
+        self.cluster_id: str | None = None
+        """The id of the broker's cluster, once it has told it."""
         self.lagging_replicas = 0
         """The number of replicas of the log that are not in sync with their leader."""
         self._partitions: dict[str, tuple[float, int]] = {}
@@ -171,7 +174,7 @@ class Instances:
     async def _metadata(self, topics: Iterable[str]) -> Any:
         answer = await self.ask("Metadata", _METADATA, metadata_request(topics, _METADATA))
         self._advertised = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
-        self.is_known = self.broker_id in self._advertised
+        self.is_known, self.cluster_id = self.broker_id in self._advertised, answer.cluster_id
         now = time.monotonic()
         for topic in answer.topics:
             self._partitions[topic.name] = now, len(topic.partitions) if not topic.error_code else 0
@@ -311,3 +314,88 @@ class Instances:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+# --- what ZooKeeper says of claims, and readiness --------------------------------------------------------------------
+
+_FRESH_CLAIM_S = 0.05
+CLAIMANT_WITHIN_S = 1.0
+"""How long to wait for ZooKeeper, in seconds."""
+WITHOUT_BROKER_S = 30.0
+"""How long the listener waits for its broker before it counts as ready without it, in seconds."""
+
+
+class Claimants:
+    """Reads the claims of partitions, for all clients together. Use only on the event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reads: dict[int, tuple[float, asyncio.Task[int | None]]] = {}
+        """The last read of each partition, and when it began."""
+
+    async def last(self, partition: int) -> int | None:
+        """Returns the broker id of the instance that claimed the partition last, or ``None`` if nobody has, or if that
+        cannot be found out soon. The answer is at most :data:`_FRESH_CLAIM_S` older than the call."""
+        now = asyncio.get_running_loop().time()
+        began, task = self._reads.get(partition, (now, None))
+        if task is None or now - began > _FRESH_CLAIM_S:
+            task = asyncio.create_task(self._read(partition))
+            self._reads[partition] = now, task
+        await asyncio.wait([task], timeout=CLAIMANT_WITHIN_S)
+        return task.result() if task.done() and not task.cancelled() else None
+
+    async def _read(self, partition: int) -> int | None:
+        try:
+            return await asyncio.to_thread(read_claimant, self._store, partition)
+        except (StoreError, MalformedValue) as error:
+            log.debug("cannot read who claimed a partition partition=%d: %s", partition, error)
+            return None
+
+
+def report_right(store: Store, broker_id: int, error: str) -> None:
+    """Writes the broker's ``error`` to the instance's znode, or deletes the znode if there is none. The znode is
+    ephemeral, so it does not outlive the instance. Safe to repeat. Raises :class:`StoreUnavailable`."""
+    path = layout.missing_right(broker_id)
+    if not error:
+        with contextlib.suppress(NoNode):
+            store.delete(path, -1)
+        return
+    store.ensure_path(layout.MISSING_RIGHTS)
+    with contextlib.suppress(NodeExists):
+        store.create(path, fields.dump({"version": fields.VERSION, "error": error}), ephemeral=True)
+
+
+class Readiness:
+    """The listener is ready once it serves every partition of the groups log that its broker leads at that moment, even
+    if that is none, or once its broker could not be reached for :data:`WITHOUT_BROKER_S` seconds. It then stays ready:
+    a partition that moves here later is loaded while its clients wait, as in Kafka.
+
+    ``clock`` returns seconds. May be read on any thread.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._without_broker_since: float | None = clock()
+        self._is_ready = False
+        self.reason = "its broker, which has not answered yet"
+        """What the listener waits for, or what was wrong when it became ready; empty if nothing was."""
+
+    @property
+    def is_ready(self) -> bool:
+        since = self._without_broker_since
+        if not self._is_ready and since is not None and self._clock() - since >= WITHOUT_BROKER_S:
+            self._is_ready = True
+        return self._is_ready
+
+    def broker_failed(self, why: str) -> None:
+        """Called when the broker could not be asked which partitions it leads."""
+        if self._without_broker_since is None:
+            self._without_broker_since = self._clock()
+        self.reason = f"its broker, which cannot be reached: {why}"
+
+    def loaded(self, served: Set[int], led: Set[int]) -> None:
+        """Called when the broker has answered: it leads the partitions ``led``, and ``served`` are loaded."""
+        self._without_broker_since = None
+        self._is_ready = self._is_ready or led <= served
+        missing = len(led - served)
+        self.reason = f"{missing} of {len(led)} partitions of the groups log to be loaded" if missing else ""

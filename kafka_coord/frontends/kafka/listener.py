@@ -20,21 +20,23 @@ from kafka_coord.errors import (
     SettingsError,
     StoreError,
     StoreUnavailable,
+    TreeRefused,
 )
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
-from kafka_coord.frontends.kafka.claims import Claimants, Readiness, claim_term, is_current_term, report_right
 from kafka_coord.frontends.kafka.clients import ClientLimits, Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
-from kafka_coord.frontends.kafka.instances import Instances, RegisteredInstances
+from kafka_coord.frontends.kafka.instances import Claimants, Instances, Readiness, RegisteredInstances, report_right
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.routing import Patches
 from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.frontends.listening import Handshakes
-from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.term import Claimed
+from kafka_coord.grouplog.trees import claim_term, is_current_term
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, NotSent, RightMissing, connect
 from kafka_coord.model.names import group_pattern
@@ -42,7 +44,7 @@ from kafka_coord.model.offsets import Retention
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.instance import share_retention
-from kafka_coord.zk.root import tell_changed
+from kafka_coord.zk.root import ClusterRecord, OwnTree, tell_changed
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,9 @@ class KafkaListener:
     Raises :class:`SettingsError` if it cannot listen on ``address``, and :class:`InvalidPattern`.
     """
 
+    _refused: TreeRefused | None = None
+    """Why this instance may serve nothing any more."""
+
     def __init__(
         self,
         address: str,
@@ -110,11 +115,14 @@ class KafkaListener:
         group_limits: Mapping[str, float] | None = None,
         holds: bool = True,
         managed_groups: str | None = None,
+        tree: OwnTree | None = None,
     ) -> None:
+        """``tree`` is the tree that this instance serves. By default, it joins one."""
         self._host, self._port = host_and_port(address)
         self._broker_host, self._broker_port = host_and_port(broker_listener)
         self._security = security
         self._store, self._broker_id, self._managed_groups = store, broker_id, managed_groups
+        self._tree = tree or OwnTree(store)
         self._settings = BrokerSettings(group_limits or {})
         self._limits = self._settings.limits
         self._retention: Retention | None = None
@@ -129,6 +137,7 @@ class KafkaListener:
         self.patches = Patches(self.instances.addresses, rewrites=rewrite)
         self.manager = GroupMetadataManager(
             to_broker,
+            self._join,
             self._claim,
             self._check,
             f"{broker_id}@{address}",
@@ -209,6 +218,11 @@ class KafkaListener:
         if self._unheard or self.managed.has_unheard():
             return "members that have not been heard since their groups moved here"
         return ""
+
+    def raise_failure(self) -> None:
+        """Raises :class:`TreeRefused` once this instance may serve nothing any more. May be called on any thread."""
+        if self._refused is not None:
+            raise self._refused
 
     def close(self) -> None:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
@@ -462,7 +476,9 @@ class KafkaListener:
             }
             self.coordinator.client_assigned.begin_partition(partition)
             sessions = self.manager.states[partition].sessions
-            self.managed.begin(partition, self.manager.terms[partition].term, sessions)
+            self.managed.begin(partition, self.manager.terms[partition].znode_version, sessions)
+        except TreeRefused as error:
+            await self._refuse(error)
         except RightMissing as error:
             log.info("cannot coordinate a partition of the groups log partition=%d: %s; retrying", partition, error)
             await asyncio.sleep(RIGHT_CHECK_S)
@@ -498,8 +514,28 @@ class KafkaListener:
     def _watch_topic(self, topic: str, changed: Callable[[], None]) -> None:
         self.managed.watch_topic(topic, changed)
 
-    async def _claim(self, partition: int) -> Claimed:
-        return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id, self._managed_groups)
+    async def _join(self) -> ClusterRecord:
+        await asyncio.to_thread(self._tree.join)
+        await asyncio.to_thread(self._tree.read)
+        record, found = self._tree.record, self.instances.cluster_id
+        if record.kafka is not None and found is not None and record.kafka != found:
+            raise TreeRefused(
+                f"the broker beside this instance belongs to Kafka cluster {found}, but {record.name}, to cluster"
+                f" {record.kafka}: correct --broker-listener or --zookeeper"
+            )
+        return record
+
+    async def _refuse(self, error: TreeRefused) -> None:
+        """Ends this instance, and if a newer tree is known, all instances of this one."""
+        log.critical("this instance must serve nothing any more: %s", error, extra={"event": "tree_refused"})
+        if error.newer and self._tree.record.kafka in {None, self.instances.cluster_id}:
+            with contextlib.suppress(StoreError, MalformedValue):
+                await asyncio.to_thread(self._tree.superseded, error.newer)
+        self._refused = error
+
+    async def _claim(self, partition: int, newest: int) -> Claimed:
+        claim = partial(claim_term, self._store, partition, self._broker_id, self._tree, newest=newest)
+        return await asyncio.to_thread(claim, managed_groups=self._managed_groups)
 
     async def _check(self, partition: int, claimed: Claimed) -> bool:
         return await asyncio.to_thread(is_current_term, self._store, partition, claimed)

@@ -75,8 +75,9 @@ def examine(
     yield from _made("acls", access_findings or (lambda: zookeeper.check_access(store)))
     of_brokers = list(_made("brokers", lambda: instances.check_brokers(store)))
     yield from of_brokers
-    if any(one.severity is Severity.ERROR for one in of_brokers):
-        lag = None  # the brokers would not answer requests for offsets
+    answer = not any(one.severity is Severity.ERROR for one in of_brokers)
+    lag = lag if answer else None  # the brokers would not answer requests for offsets
+    yield from _made("tree", lambda: instances.check_tree(store, (kafka or {}) if answer and of_brokers else None))
     cluster = read_cluster(store, earlier)
     yield from _made("coordinator", lambda: instances.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))

@@ -12,22 +12,30 @@ import ssl
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from kafka_coord.channel.frames import BadFrame
 from kafka_coord.channel.link import ask_cluster_metadata
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.tolerant_reads import what_to_do
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import BrokerError, MalformedValue
+from kafka_coord.grouplog.trees import LogTree, read_log_tree
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import ago, duration
 from kafka_coord.groups.instances import read_page
 from kafka_coord.groups.state import GroupSnapshot
+from kafka_coord.kafka.authentication import knows_all
+from kafka_coord.kafka.brokers import bootstrap_servers
+from kafka_coord.kafka.client import run_with
+from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.model import Listener
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.wire.messages import BadMessage
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Brokers, Migration, read_brokers, read_migration
 from kafka_coord.zk.election import highest_epoch_written
@@ -36,6 +44,7 @@ from kafka_coord.zk.root import (
     Source,
     read_asked_listeners,
     read_cluster_record,
+    read_kafka_id,
     read_mirror_trouble,
 )
 from kafka_coord.zk.store import Store
@@ -258,6 +267,44 @@ def check_brokers(store: Store) -> Iterator[Finding]:
             yield info(check, what) if reachable else error(check, what, todo)
     if listeners and not any(problems):
         yield ok(check, f"{counted(len(brokers), 'broker')} registered; all listeners accept connections")
+
+
+def check_tree(store: Store, properties: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Checks which tree this is, and whether the groups log belongs to it. ``properties`` are those of connections to
+    the brokers, ``None`` if they do not answer."""
+    record, found = read_cluster_record(store), None
+    if properties is not None and knows_all(properties):
+        with suppress(BrokerError, BadMessage):  # other findings tell of brokers that do not answer
+            cluster = ClusterClient.of(bootstrap_servers(store, properties, lambda _: None), properties)
+            found = run_with(cluster, partial(read_log_tree, partitions={0}))  # each partition tells its generation
+    yield from tree_findings(record, found, read_kafka_id(store))
+
+
+def tree_findings(record: ClusterRecord | None, found: LogTree | None, of_zookeeper: str | None) -> Iterator[Finding]:
+    """``found`` is what the groups log tells, and ``of_zookeeper`` the id of Kafka's cluster in Kafka's own znode."""
+    check, claim = "tree", found.claim if found is not None else None
+    if record is None:
+        todo = "correct --zookeeper; or run kafka-coord restore if a tree was lost, or kafka-coord init for a new one"
+        yield warning(check, f"{layout.CLUSTER} does not exist, so there is no coordination tree here", todo)
+        return
+    is_good = True
+    if record.making:
+        is_good = False
+        todo = f"if kafka-coord {record.making} no longer runs, run it again"
+        yield error(check, f"{record.name}, is still being made, so no instance serves it", todo)
+    newer = claim.of_tree if claim is not None and found is not None and found.refuses(record) else record.superseded_by
+    if newer:
+        is_good = False
+        todo = "give instances and consumers that tree's --zookeeper; if it is lost, kafka-coord init --replace its id"
+        yield error(check, f"the groups log belongs to {newer}, so {record.name}, must not be served", todo)
+    ids = {"Kafka's znodes": of_zookeeper, "the brokers": found.kafka if found is not None else None}
+    for whose, cluster_id in ids.items():
+        if None not in {record.kafka, cluster_id} and cluster_id != record.kafka:
+            is_good = False
+            what = f"{record.name}, belongs to cluster {record.kafka}, but {whose} belong to cluster {cluster_id}"
+            yield error(check, what, "its offsets are of another cluster: correct --zookeeper or their addresses")
+    if is_good:
+        yield ok(check, f"{record.name}, of Kafka cluster {record.kafka or '(unknown)'}")
 
 
 def _check_migration(phase: Migration, mirrored: ClusterRecord | None, *, any_broker: bool) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_coord.frontends.kafka.claims import WITHOUT_BROKER_S, Readiness
+from kafka_coord.frontends.kafka.instances import WITHOUT_BROKER_S, Readiness
 
 
 @dataclass

@@ -3,92 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from kafka_coord.dev.cluster.kafka import KafkaBroker
-from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.records import (
-    CommittedOffset,
-    OffsetEntry,
     keep_alive_record,
-    read_record,
 )
-from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, TermEnded, producer_of
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC, TermEnded, producer_of
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.monitor.log_audit import LogRule, audit_groups_log
-from kafka_coord.wire.batches import LogRecord
 from tests.cli.running import run as cli
 from tests.frontends.kafka.conftest import Front
-from tests.grouplog.offset_record import offset_record
-from tests.waiting import answered
+from tests.frontends.kafka.terms import Claimant, Log, committed, one_partition_log, record, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
-_numbers = itertools.count(1)
-
-
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(coroutine)
-
-
-async def checked() -> bool:
-    """ZooKeeper knows of no newer term."""
-    return True
-
-
-class Claimant:
-    """An instance that claims the partition with a term number."""
-
-    def __init__(self, log: Log, name: str) -> None:
-        self.log, self.name = log, name
-        self.connection = BrokerConnection("127.0.0.1", log.leader.listener_port)
-        self.ended: list[tuple[str, bool]] = []
-
-    async def claim(self, number: int) -> LogTerm:
-        now_ms = lambda: time.time_ns() // 10**6  # noqa: E731
-        ended = lambda *how: self.ended.append(how)  # noqa: E731
-        term = LogTerm(self.connection, 0, number, self.name, now_ms, ended, checked, topic=self.log.topic)
-        self.claimed_at = await term.claim()
-        return term
-
-    async def loaded(self, term: LogTerm) -> list[LogRecord]:
-        return [record async for _, records in term.load(self.claimed_at) for record in records]
-
-
-@dataclass(frozen=True)
-class Log:
-    """A log with one partition, for this test only."""
-
-    topic: str
-    leader: KafkaBroker
-    other: KafkaBroker
 
 
 @pytest.fixture
 def log(front: Front) -> Log:
-    topic = f"terms-{next(_numbers)}"
-    TopicAdmin(front.cluster.bootstrap_servers).create(topic, 1, replication=3)
-    producer = Producer({"bootstrap.servers": front.cluster.bootstrap_servers})
-    leader = answered(producer, topic).partitions[0].leader
-    other = next(broker for broker in front.cluster.brokers if broker.broker_id != leader)
-    return Log(topic, front.cluster.broker(leader), other)
-
-
-def record(number: int, group: str = "terms") -> LogRecord:
-    return offset_record(OffsetEntry(group, "t", number, CommittedOffset(number)))
-
-
-def committed(records: list[LogRecord]) -> list[int]:
-    entries = [read_record(one) for one in records]
-    return [one.value.offset for one in entries if isinstance(one, OffsetEntry) and one.value]
+    return one_partition_log(front)
 
 
 def test_a_newer_term_loads_the_older_terms_acknowledged_writes_and_the_older_term_is_refused(log: Log) -> None:

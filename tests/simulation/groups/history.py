@@ -20,7 +20,7 @@ from kafka_coord.wire import batches
 from kafka_coord.wire.frames import RequestHeader
 from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
-from tests.simulation.groups.instances import REGISTRY_READ_S, Instance, Network, Registry, Znode, sent
+from tests.simulation.groups.instances import FIRST_TREE, REGISTRY_READ_S, Instance, Network, Registry, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
 from tests.simulation.groups.line import Line
 from tests.simulation.groups.log import STORAGE, TIMED_OUT, SimulatedPartition
@@ -92,7 +92,7 @@ class GroupHistory:
         self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
         self.topic = SimulatedTopic(self.world, seed)
         self.judge = Judge(self.log, self.topic, "forget" in kinds)
-        self.znode = Znode(rng.choice([0, 0, 0, 32_767 - rng.randint(1, 6)]))
+        self.znode = Znode(rng.choice([0, 0, 0, 32_767 - rng.randint(1, 6)]), FIRST_TREE)
         self.registry = Registry(self.world)
         self.instances = {broker: self._instance(broker) for broker in BROKERS}
         for instance in self.instances.values():

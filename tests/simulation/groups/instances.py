@@ -9,27 +9,27 @@ from typing import Any
 
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
-from kafka_coord.frontends.kafka.claims import WITHIN_S as CLAIMANT_WITHIN_S
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
-from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.grouplog.manager import Claimed, GroupMetadataManager
+from kafka_coord.frontends.kafka.instances import CLAIMANT_WITHIN_S, Instances
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.term import Claimed, next_term
 from kafka_coord.kafka.connection import BrokerConnection, NotSent
 from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
+from kafka_coord.zk.root import ClusterRecord, Source
 from tests.frontends.kafka.callers import NoManagedGroups
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
 
 LOOK_S = 0.5
-MOST_BEHIND = 12
-"""How many terms a znode that was made anew is behind the log at most."""
 _NOTICED_AFTER_S = 0.002
 """How long it takes until a process knows that the broker has closed its connection."""
 REGISTRY_READ_S = 0.1
 RETENTION_MS = 20_000
 EXPIRY_CHECK_S = 4.0
 WALL_START_MS = 1_700_000_000_000
+FIRST_TREE = ClusterRecord("t1", 1, Source.ZOOKEEPER, 0)
 LIMITS = GroupLimits(min_session_timeout_s=1.0, initial_rebalance_delay_s=0, noted_after_s=0.5, least_session_s=1.5)
 
 
@@ -139,7 +139,7 @@ class Connection:
         if name == "Produce":
             log.produce(broker, value.topic_data[0].partition_data[0].records, reply)
         elif name == "ListOffsets":
-            reply(log.first_offset(broker))
+            reply(log.offset(broker, value.topics[0].partitions[0].timestamp))
         else:
             reply(log.fetch(broker, value.topics[0].partitions[0].fetch_offset))
 
@@ -155,29 +155,29 @@ class Connection:
 
 
 class Znode:
-    """The znode whose version is the term. ``czxid`` tells it from one that was deleted."""
+    """The znode of the partition, in the tree that ``record`` describes. ``czxid`` tells it from one that was deleted,
+    and ``term`` is the number that it holds."""
 
-    def __init__(self, version: int) -> None:
-        self.version, self.czxid = version, 1
+    def __init__(self, version: int, record: ClusterRecord, term: int = 0) -> None:
+        self.version, self.czxid, self.term, self.record = version, 1, term, record
         self.claimant: int | None = None
         """The broker of the instance that claimed it last."""
         self.claim_began = -math.inf
         """When that instance sent its claim."""
-        self._highest = version
 
-    def claimed(self, version: int, broker: int, began: float) -> None:
-        self.version, self.claimant, self.claim_began = version, broker, began
-        self._highest = max(self._highest, version)
+    def claim(self, broker: int | None, began: float, newest: int) -> Claimed:
+        self.term = next_term(max(self.term, self.version, newest))
+        self.version, self.claimant, self.claim_began = self.version + 1, broker, began
+        return Claimed(self.term, self.version, self.czxid)
 
     def make_anew(self, version: int) -> None:
-        """Deletes it and creates it again, with so many changes since. Each claim catches up with the log by one term,
-        so that a version which is far behind would outlast the calm period."""
-        self.version = max(version, self._highest - MOST_BEHIND)
+        """Deletes it and creates it again, with so many changes since."""
+        self.version, self.term = version, 0
         self.czxid += 1
         self.claimant = None
 
     def is_as(self, claimed: Claimed) -> bool:
-        return (self.version, self.czxid) == claimed
+        return (self.version, self.czxid) == (claimed.version, claimed.czxid)
 
 
 class Registry:
@@ -257,6 +257,7 @@ class Instance:
         numbers = iter(range(1 << 30))
         self.manager = GroupMetadataManager(
             lambda: Connection(self),  # type: ignore[arg-type, return-value]
+            self._join,
             self._claim,
             self._check,
             str(broker),
@@ -289,7 +290,7 @@ class Instance:
         return is_current
 
     async def _claimant(self, _partition: int) -> int | None:
-        """Reads who claimed the znode last, as :class:`~kafka_coord.frontends.kafka.claims.Claimants` does."""
+        """Reads who claimed the znode last, as :class:`~kafka_coord.frontends.kafka.instances.Claimants` does."""
         try:
             async with asyncio.timeout(CLAIMANT_WITHIN_S):
                 return await self._read_claimant()
@@ -304,7 +305,13 @@ class Instance:
         await asyncio.sleep(self.net.takes_s())
         return claimant
 
-    async def _claim(self, partition: int) -> Claimed:
+    async def _join(self) -> ClusterRecord:
+        await asyncio.sleep(self.net.takes_s())
+        if self.net.loses() or self.net.without_zookeeper:
+            raise StoreUnavailable("the request was lost")
+        return self.znode.record
+
+    async def _claim(self, _partition: int, newest: int) -> Claimed:
         """Compares and sets in two requests, whose answers may be lost."""
         began = self.world.now
         await asyncio.sleep(self.net.takes_s())
@@ -316,8 +323,7 @@ class Instance:
             raise StoreUnavailable("the request was lost")
         if self.znode.version != seen:
             raise StoreUnavailable("somebody was faster")
-        self.znode.claimed(seen + 1, self.broker, began)
-        won = Claimed(self.znode.version, self.znode.czxid)
+        won = self.znode.claim(self.broker, began, newest)
         await asyncio.sleep(self.net.takes_s())
         if self.net.loses():
             raise StoreUnavailable("the answer was lost")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kafka_coord.grouplog.term import term_of
+from kafka_coord.model.offsets import EARLIEST
 from kafka_coord.wire.batches import Batch, LogRecord
 from tests.simulation.groups.loop import World
 
@@ -136,9 +137,9 @@ class SimulatedPartition:
         for _, reply in ready:
             reply(None)
 
-    def first_offset(self, broker: int) -> Any:
+    def offset(self, broker: int, timestamp: int) -> Any:
         error = 0 if broker == self.leader else NOT_LEADER
-        part = SimpleNamespace(error_code=error, offset=self.first)
+        part = SimpleNamespace(error_code=error, offset=self.first if timestamp == EARLIEST else self.high_watermark)
         return SimpleNamespace(topics=[SimpleNamespace(partitions=[part])])
 
     def fetch(self, broker: int, offset: int) -> Any:

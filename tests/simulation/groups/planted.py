@@ -19,7 +19,7 @@ from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.grouplog import manager, term
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
-from kafka_coord.grouplog.term import PROOF_S, REFUSALS, AppendRefused, LogTerm, producer_of
+from kafka_coord.grouplog.term import PROOF_S, REFUSALS, AppendRefused, LogLoad, LogTerm, producer_of
 from kafka_coord.grouplog.topics import LogTopics
 from tests.simulation.groups.log import NOT_ENOUGH_AFTER_APPEND, TIMED_OUT
 
@@ -27,8 +27,8 @@ Patch = tuple[Any, str, Any]
 
 
 def _nonce_not_compared() -> Patch:
-    async def claim(self: Any) -> int:
-        offset: int = await self._produce_next([claim_record(Claim(self.term, self._instance, "same"))])
+    async def claim(self: Any, _newest: int) -> int:
+        offset: int = await self._produce_next([claim_record(Claim(self.term, self._instance, "same", "t1", 1))])
         self._next_offset = offset + 1
         return offset
 
@@ -60,11 +60,11 @@ def _error_answered_by_trying_again() -> Patch:
 
 
 def _older_terms_loaded() -> Patch:
-    async def load(self: Any, claimed_at: int) -> Any:
-        async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
-            yield term.term_of(self.partition, batch), [one for one in batch.records if one.offset < claimed_at]
+    def passed(self: Any, of_term: int) -> bool:
+        self.newest = max(self.newest, of_term)
+        return False
 
-    return LogTerm, "load", load
+    return LogLoad, "passes_over", passed
 
 
 def _answered_before_it_is_written() -> Patch:
@@ -174,8 +174,9 @@ def _told_before_it_is_stored() -> Patch:
 
 
 def _nothing_loaded() -> Patch:
-    async def load(_term: Any, _claimed_at: int, _state: Any) -> None:
-        return
+    async def load(load: Any, end: int | None, _state: Any) -> None:
+        async for _ in load.up_to(end):
+            pass
 
     return manager, "_load", load
 
