@@ -98,7 +98,7 @@ KAFKA_COORD_KAFKA_<PROPERTY>. A flag takes precedence over a variable, and a var
 
 _COMMANDS = {
     "serve": ("kafka_coord.cli.serve:serve", "Run one coordinator instance beside a broker."),
-    "init": ("kafka_coord.cli.init:init", "Begin a coordination tree, once, in an empty place."),
+    "init": ("kafka_coord.cli.tree:init", "Begin a coordination tree, once, in an empty place."),
     "dev": ("kafka_coord.dev.commands.dev:dev", "Run ZooKeeper and Kafka brokers on this machine, to try things out."),
     "demo": ("kafka_coord.dev.commands.demo:demo", "Watch a group rebalance through failures, and verify its records."),
     "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),

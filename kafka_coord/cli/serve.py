@@ -552,7 +552,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 def _join_patiently(settings: Settings, store: Store, stopping: threading.Event) -> OwnTree | None:
     """Waits while the tree is being made, or while the brokers must be asked whether it may be made and do not answer.
     Returns ``None`` after a stop signal. Raises :class:`TreeRefused`."""
-    from kafka_coord.cli.init import begin_where_allowed
+    from kafka_coord.cli.tree import begin_where_allowed
 
     tree = OwnTree(store, partial(begin_where_allowed, settings))
     while not stopping.is_set():

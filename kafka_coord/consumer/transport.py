@@ -21,8 +21,9 @@ from kafka_coord.errors import MalformedValue, SettingsError, StoreUnavailable
 from kafka_coord.kafka.brokers import BrokerDirectory, choose
 from kafka_coord.model import Broker
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
+from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.options import ZkOptions
-from kafka_coord.zk.store import SessionState, Store, SystemClock
+from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
 

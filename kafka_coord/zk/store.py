@@ -11,7 +11,6 @@ Every call has a deadline. A refusal (:class:`~kafka_coord.errors.NoNode`, ``Bad
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -30,22 +29,6 @@ class Clock(Protocol):
 
     def time(self) -> float:
         """Returns the seconds since 1970 (wall clock), for timestamps shown to humans."""
-
-
-class SystemClock:
-    """The system's clock. Tests use other clocks, so that they do not have to wait."""
-
-    def monotonic(self) -> float:
-        """Returns the seconds since boot, including suspended time if the system reports it. On Linux,
-        ``time.monotonic()`` stops while a laptop is suspended, so when it wakes up, a session deadline on that clock
-        would still look valid although the server ended the session long ago."""
-        try:
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-        except (AttributeError, OSError):  # not Linux
-            return time.monotonic()
-
-    def time(self) -> float:
-        return time.time()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
 from kafka_coord.errors import MembershipLost, StoreUnavailable
 from kafka_coord.model import CommandType, PartitionSet, StopFetcher, TopicPartition
 from kafka_coord.zk import connect, kazoo_private, layout
+from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.session import KazooStore
-from kafka_coord.zk.store import SessionState, SystemClock, WatchEvent, WatchType
+from kafka_coord.zk.store import SessionState, WatchEvent, WatchType
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper

@@ -22,6 +22,7 @@ from kafka_coord.grouplog.trees import read_claimant
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
 from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store, WatchEvent

@@ -30,8 +30,8 @@ from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.journal import Line, What
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import NO_OFFSET, CommandId, PartitionSet, StartPoint, TopicPartition
+from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.session import connect
-from kafka_coord.zk.store import SystemClock
 
 Note = Callable[[What, Iterable[TopicPartition]], None]
 
