@@ -27,16 +27,18 @@ from contextlib import suppress
 from typing import TypeVar
 
 from kafka_coord.channel.frames import AnsweredRequest, BadFrame, Decoder, Frame, Rpc, encode
-from kafka_coord.channel.instructions import (
+from kafka_coord.channel.membership import (
     ChannelChanged,
     HangUp,
     Instruction,
+    Membership,
     MetadataReceived,
+    NameTaken,
+    NotYet,
     Send,
     SessionChanged,
     WakeWaiters,
 )
-from kafka_coord.channel.membership import Membership, NameTaken, NotYet
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType, MetadataQuestion
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.search import CONNECT_S, LONGEST_PAUSE_S, SILENCE, Ask, CoordinatorSearch, Wait, longest_wait

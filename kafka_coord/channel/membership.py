@@ -16,15 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_coord.channel.frames import AnsweredRequest, Asked, BadFrame, Fault, Frame, RefusedRequest, Rpc
-from kafka_coord.channel.instructions import (
-    ChannelChanged,
-    HangUp,
-    Instruction,
-    MetadataReceived,
-    Send,
-    SessionChanged,
-    WakeWaiters,
-)
 from kafka_coord.channel.messages import (
     ClusterMetadata,
     Code,
@@ -53,6 +44,46 @@ SAFETY = 0.1
 _LONGEST_RETRY_S = 60.0
 _RETRIABLE = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
 """Refusals after which the consumer may retry, with the same instance or another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame. If this fails, call :meth:`Membership.send_failed`."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """End the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """Notify the session's listeners."""
+
+    state: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelChanged:
+    """Notify the watchers of the registration and the commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeWaiters:
+    """Wake the waiting threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataReceived:
+    """Pass on the cluster metadata that the coordinator has sent."""
+
+    metadata: ClusterMetadata
+
+
+Instruction = Send | HangUp | SessionChanged | ChannelChanged | WakeWaiters | MetadataReceived
+"""What a :class:`Membership` tells its caller to do."""
 
 
 class NotYet(StoreUnavailable):

@@ -83,7 +83,8 @@ def live_documents(settings: Settings, lag_service: LagService | None = None) ->
 
 
 def _open_sources(settings: Settings, lag_service: LagService | None, wake: Callable[[], None]) -> Sources:
-    from kafka_coord.groups.lag import LagService, next_records_of
+    from kafka_coord.groups.lag import LagService
+    from kafka_coord.groups.next_records import next_records_of
     from kafka_coord.monitor.dashboard.sources import Sources
 
     zookeeper = settings.zookeeper

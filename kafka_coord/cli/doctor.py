@@ -10,7 +10,8 @@ from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
-from kafka_coord.groups.lag import LagService, next_records_of
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.next_records import next_records_of
 from kafka_coord.monitor.doctor import LagSight, Severity, examine
 from kafka_coord.monitor.doctor.findings import FindingDocument
 

@@ -10,7 +10,8 @@ from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.cli.output import note
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.instances import AskedInstances
-from kafka_coord.groups.lag import LagService, next_records_of
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.next_records import next_records_of
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import Unreadable
 

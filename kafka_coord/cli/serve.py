@@ -246,7 +246,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
     from kafka_coord.coordinator.service import CoordinatorService, collecting_rarely
     from kafka_coord.coordinator.start_offsets import ANSWER_S
     from kafka_coord.frontends.socket.gateway import LeadershipView
-    from kafka_coord.groups.lag import LagService, next_records_of
+    from kafka_coord.groups.lag import LagService
+    from kafka_coord.groups.next_records import next_records_of
     from kafka_coord.kafka.offsets import BrokerLog
 
     tracing = _tracing(settings.serve, broker_id)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.instructions import ChannelChanged, HangUp, Send, SessionChanged, WakeWaiters
-from kafka_coord.channel.membership import Membership, NotYet
+from kafka_coord.channel.membership import ChannelChanged, HangUp, Membership, NotYet, Send, SessionChanged, WakeWaiters
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Subscription, TopicPartition

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from kafka_coord.groups.group import NOT_SUBSCRIBED, AgeBy, LagTotal, OffsetRow, Time, Verdict
-from kafka_coord.groups.lag import STILL_MS, LagService, Next, NextRecords
+from kafka_coord.groups.lag import LagService
 from kafka_coord.groups.lag_trend import WINDOW_MS
+from kafka_coord.groups.next_records import STILL_MS, Next, NextRecords
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.monitor.doctor.groups import Lags, check_lag

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.groups.lag import Next, probe_with
+from kafka_coord.groups.next_records import Next, probe_with
 from kafka_coord.model import TopicPartition
 from tests.waiting import eventually
 

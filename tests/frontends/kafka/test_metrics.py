@@ -21,7 +21,8 @@ from kafka_coord.frontends.listening import Certificate
 from kafka_coord.frontends.socket.gateway import LeadershipView
 from kafka_coord.frontends.socket.server import GatewayServer
 from kafka_coord.groups.group import AgeBy
-from kafka_coord.groups.lag import LagService, NextRecords, probe_with
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.next_records import NextRecords, probe_with
 from kafka_coord.model import Cause, GroupKind
 from kafka_coord.monitor.lag_metrics import LagSampler
 from kafka_coord.monitor.metrics import MetricsServer

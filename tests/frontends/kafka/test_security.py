@@ -39,7 +39,7 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.frontends.listening import Certificate
-from kafka_coord.groups.lag import Next, probe_with
+from kafka_coord.groups.next_records import Next, probe_with
 from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.kafka.coordinators import LISTS_A_PART
 from kafka_coord.model import StartPoint

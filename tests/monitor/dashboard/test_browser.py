@@ -19,7 +19,8 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
-from kafka_coord.groups.lag import LagService, next_records_of
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.next_records import next_records_of
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.zk import layout
 from tests.cli.running import run

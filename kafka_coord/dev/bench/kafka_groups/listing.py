@@ -18,7 +18,8 @@ from kafka_coord.dev.bench.usage import cpu_meter
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import BrokerError
 from kafka_coord.groups.group import AgeBy
-from kafka_coord.groups.lag import LagService, next_records_of
+from kafka_coord.groups.lag import LagService
+from kafka_coord.groups.next_records import next_records_of
 from kafka_coord.kafka.librdkafka import produce
 from kafka_coord.monitor.lag_metrics import measure_lags
 from kafka_coord.settings import ServeSettings
