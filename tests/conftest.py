@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import fcntl
 import gc
 import itertools
@@ -33,6 +34,7 @@ from kafka_coord.dev.cluster.server import JvmServer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
 from tests import spark_jvm
+from tests.migrating import mirrored
 
 # Allows sessions of 400 ms and more, so that tests of expiry are short; clients still choose their own timeout. Several
 # tests fill a server with values of 1 MB; with a heap of 64 MB, it would stop answering.
@@ -54,6 +56,7 @@ os.environ.setdefault("PYSPARK_PYTHON", str(Path(__file__).with_name("spark_pyth
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)
 _shared_servers: list[JvmServer] = []
+_kraft = False
 
 
 _SPARK = "spark"
@@ -131,6 +134,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run also the tests marked long (ADR 37)")
     parser.addoption("--rewrite", action="store_true", help="write what happens into the stories (tests/stories.py)")
+    parser.addoption("--kraft", action="store_true", help="the brokers that tests share are Kafka 4.3 in KRaft mode")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _kraft  # noqa: PLW0603 - an option of the run
+    _kraft = config.option.kraft
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -217,16 +226,26 @@ def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
 @contextlib.contextmanager
 def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
     """Brokers for several tests, with a ZooKeeper of their own."""
-    settings = KafkaSettings(replication=1)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
-        KafkaCluster(directory, server.connect_string, brokers=brokers, settings=settings) as cluster,
+        tested_cluster(directory, server.connect_string, brokers, KafkaSettings(replication=1)) as cluster,
     ):
         _shared_servers.extend(cluster.brokers)
         try:
             yield cluster
         finally:
             _shared_servers[:] = [one for one in _shared_servers if one not in cluster.brokers]
+
+
+@contextlib.contextmanager
+def tested_cluster(directory: Path, zookeeper: str, brokers: int, settings: KafkaSettings) -> Iterator[KafkaCluster]:
+    """Brokers of Kafka 3.9 with their metadata in ZooKeeper or, with ``--kraft``, of Kafka 4.3."""
+    settings = dataclasses.replace(settings, kraft=_kraft)
+    with (
+        KafkaCluster(directory, zookeeper, brokers=brokers, settings=settings) as cluster,
+        mirrored(cluster) if _kraft else contextlib.nullcontext(),
+    ):
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ DO_NOT_FINALISE = (
     " kafka-coord doctor says that the metadata comes from the brokers"
 )
 _MAX_ID = 2**31 - 1
+_WRITTEN_WITHIN_MS = 10_000
+"""A KRaft controller that still writes Kafka's znodes has written a change within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,38 @@ def read_migration(store: Store) -> Migration:
     except NoAuth:
         return Migration.NONE
     return Migration.of(controller, migration)
+
+
+def read_left_behind(store: Store) -> tuple[tuple[int, ...], str]:
+    """Returns which brokers are still registered in Kafka's own znodes, and a topic that the mirror has shown for a
+    while with partitions that Kafka's own znodes lack, or "". If there is one, Kafka has ceased to write them. Raises
+    :class:`StoreUnavailable`."""
+    own = layout.kafkas_own(layout.BROKER_TOPICS)
+    ids, names = store.read_many([GetChildren(layout.kafkas_own(layout.BROKER_IDS)), GetChildren(layout.BROKER_TOPICS)])
+    topics = sorted(names) if isinstance(names, tuple) else []
+    before_ms = round(store.clock.time() * 1000) - _WRITTEN_WITHIN_MS
+    with_own = zip(
+        topics,
+        store.read_many([GetData(layout.broker_topic(name)) for name in topics]),
+        store.read_many([GetData(f"{own}/{name}") for name in topics]),
+        strict=True,
+    )
+    lacks = (
+        name
+        for name, node, there in with_own
+        if isinstance(node, Node)
+        and node.stat.mtime_ms < before_ms
+        and _partition_count(node) > _partition_count(there)
+    )
+    return numbers(ids), next(lacks, "")
+
+
+def _partition_count(node: ReadResult) -> int:
+    try:
+        found = fields.load_object(node.data, "").get("partitions") if isinstance(node, Node) else None
+    except MalformedValue:
+        return 0
+    return len(found) if isinstance(found, dict) else 0
 
 
 def topic_identity(value: fields.Json, node: Node) -> tuple[str, str]:

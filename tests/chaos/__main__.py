@@ -1,4 +1,4 @@
-"""``python -m tests.chaos run``, ``judge`` and ``lag``."""
+"""``python -m tests.chaos run``, ``migrate``, ``judge`` and ``lag``."""
 
 from __future__ import annotations
 
@@ -87,6 +87,32 @@ def run(
     ChaosRun(
         Options(directory, minutes, seed, per_s, spark, kinds, clients), lambda line: click.echo(line, err=True)
     ).run()
+    _judge(directory)
+
+
+@chaos.command()
+@click.option("--seed", type=int, default=1, show_default=True, help="Chooses the order of the brokers and the kills.")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="An empty or new directory. [default: a temporary one]"
+)
+@click.option(
+    "--per-s", type=click.FloatRange(1.0), default=200.0, show_default=True, help="Records produced per second."
+)
+@click.option("--kills", is_flag=True, help="Kill the elected instance in each phase.")
+def migrate(seed: int, directory: Path | None, per_s: float, kills: bool) -> None:
+    """Migrate three brokers from ZooKeeper to KRaft and on to Kafka 4 under members of every kind, and judge the result
+    like a run of faults.
+
+    \b
+    python -m tests.chaos migrate --seed 7 --kills
+    """
+    from tests.chaos.migration import MigrationRun
+    from tests.chaos.run import Options
+
+    directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-migration-{seed}-"))
+    click.echo(f"seed {seed}, everything is written to {directory}", err=True)
+    options = Options(directory, seed=seed, per_s=per_s, clients="mixed")
+    MigrationRun(options, lambda line: click.echo(line, err=True), kills=kills).run()
     _judge(directory)
 
 

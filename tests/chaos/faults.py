@@ -494,7 +494,11 @@ class Faults:
         """Runs ``kafka-coord …`` as an operator does, and appends its output to ``logs/operators.log``."""
         ran = subprocess.run(
             [sys.executable, "-m", "kafka_coord.cli.main", *arguments],
-            env={**os.environ, **as_variables(OPERATOR), "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts},
+            env={
+                **os.environ,
+                **as_variables(self._testbed.user(OPERATOR)),
+                "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts,
+            },
             capture_output=True,
             text=True,
             timeout=_CLI_S * 2,

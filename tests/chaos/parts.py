@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tests.chaos.journal import Group, Participant
 from tests.chaos.journal.consumers import CONFLUENT, JAVA
-from tests.chaos.logins import MEMBER
+from tests.chaos.logins import MEMBER, login
 
 STOCK = frozenset({CONFLUENT, JAVA})
 """The kinds that are stock Kafka clients. Their bootstrap servers are the instances, and they do not use ZooKeeper."""
-MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark", CONFLUENT: "clients.confluent"}
+PLAIN = "plain"
+"""The kind that reads every partition without a group."""
+MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark", PLAIN: "clients.plain"} | {
+    CONFLUENT: "clients.confluent"
+}
 """Maps each kind of consumer to the module that runs it."""
 
 PREFIX = "chaos-"
@@ -62,10 +67,17 @@ class Part:
     """A stock client's ``group.protocol``. The instances set the session timeout of a KIP-848 member."""
     user: str = MEMBER
     """As whom it logs in at the brokers."""
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Further properties of librdkafka."""
 
     @property
     def stock(self) -> bool:
         return self.kind in STOCK
+
+    @property
+    def security(self) -> dict[str, str]:
+        """The properties with which its client connects to the brokers."""
+        return login(self.user) | dict(self.properties)
 
     @property
     def cooperative(self) -> bool:

@@ -31,13 +31,14 @@ _FLUSH_S = 120.0
 class Producing:
     """Writes ``per_s`` records a second in total, to all partitions in turn."""
 
-    def __init__(self, bootstrap: str, directory: Path, per_s: float, user: str | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, directory: Path, per_s: float, user: str | None = None, linger_ms: int = 1_000
+    ) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
-                # Batches leave the cores of a small machine to the judged processes.
-                "linger.ms": 1_000,
+                "linger.ms": linger_ms,
                 # One request at a time keeps the order. A record is repeated until a broker has it.
                 "max.in.flight.requests.per.connection": 1,
                 "message.timeout.ms": 0,
@@ -133,10 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--per-s", type=float, default=400.0)
     parser.add_argument("--user", help="The user to log in as. [default: none]")
+    parser.add_argument("--linger-ms", type=int, default=1_000)
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopping = stopping_event(signal.SIGTERM)
-    producing = Producing(given.bootstrap, given.directory, given.per_s, given.user)
+    producing = Producing(given.bootstrap, given.directory, given.per_s, given.user, given.linger_ms)
     left = producing.run(stopping)
     if left or producing.refused:
         click.echo(f"unacknowledged at the end: {left}; refused and repeated: {dict(producing.refused)}", err=True)

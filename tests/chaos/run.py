@@ -24,7 +24,7 @@ from tests.chaos.clients.following import LogFollower
 from tests.chaos.clients.log_settings import SMALL_SEGMENTS, set_of_log
 from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
-from tests.chaos.journal import GROUP_LOG, EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
+from tests.chaos.journal import GROUP_LOG, EventWriter, Group, Kind, Phase, ResourceWriter, Run, Setup, write_run
 from tests.chaos.machine import MachineTimes
 from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, Part, cast, groups_of, mixed_cast, stock_cast
 from tests.chaos.schedule import (
@@ -94,17 +94,12 @@ class ChaosRun:
         with (
             EventWriter(options.directory) as events,
             ResourceWriter(options.directory) as resources,
-            ChaosTestbed(
-                options.directory,
-                options.per_s,
-                clients=options.clients,
-            ) as testbed,
+            self._testbed() as testbed,
         ):
             self._write_run()
             testbed.set_up(self._parts, self._tell)
             faults = (ClientsFaults if self._of_clients or self._mixed else Faults)(testbed, events, self._tell)
-            watching = ClientsWatch if self._of_clients else Watch
-            watch = watching(testbed, events, resources, lambda actor: self._revive(faults, actor))
+            watch = ClientsWatch(testbed, events, resources, lambda actor: self._revive(faults, actor))
             watch.start()
             try:
                 self._require_settled(watch, "at the start")
@@ -114,15 +109,7 @@ class ChaosRun:
                     self._compact(testbed)
                 time.sleep(_WARM_S if options.minutes >= 1.0 else _SHORTLY_WARM_S)
                 events.write(Kind.BASELINE)
-                plan = self._plan()
-                for number, stretch in enumerate(plan, start=1):
-                    self._tell(
-                        f"stretch {number} of {len(plan)}: {stretch.seconds:.0f} s, {len(stretch.planned)} faults"
-                    )
-                    self._turmoil(stretch, faults)
-                    self._happen(stretch, faults, watch)
-                    for what in stretch.then:
-                        self._measure(what, testbed, faults, watch, events)
+                self._course(testbed, faults, watch, events)
                 self._end(testbed, faults, watch, events)
                 if faults.failures:
                     raise KafkaCoordError("the testbed failed: " + "; ".join(faults.failures))
@@ -134,12 +121,28 @@ class ChaosRun:
 
     # --- parts of the run --------------------------------------------------------------------------------------------
 
+    def _testbed(self) -> ChaosTestbed:
+        return ChaosTestbed(self._options.directory, self._options.per_s, clients=self._options.clients)
+
+    def _course(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
+        """What happens between the start and the quiet end."""
+        plan = self._plan()
+        for number, stretch in enumerate(plan, start=1):
+            self._tell(f"stretch {number} of {len(plan)}: {stretch.seconds:.0f} s, {len(stretch.planned)} faults")
+            self._turmoil(stretch, faults)
+            self._happen(stretch, faults, watch)
+            for what in stretch.then:
+                self._measure(what, testbed, faults, watch, events)
+
     def _cast(self) -> tuple[Part, ...]:
         if self._of_clients:
             return stock_cast()
         if self._mixed:
             return mixed_cast()
         return cast(third_party=foreign.SOURCE.is_file(), spark=self._options.spark)
+
+    def _groups(self) -> tuple[Group, ...]:
+        return groups_of(self._parts)
 
     def _plan(self) -> tuple[Stretch, ...]:
         seed, minutes, clients = self._options.seed, self._options.minutes, self._options.clients
@@ -284,7 +287,7 @@ class ChaosRun:
         """Waits until no group has members. A static member stays a member until its session ends, and acknowledges no
         commands in that time."""
         deadline = time.monotonic() + _SETTLE_S
-        while any(testbed.members(group) for group in testbed.groups()):
+        while any(testbed.members(group) for group in testbed.managed_groups()):
             if time.monotonic() >= deadline:
                 self._tell(f"a member has not left within {_SETTLE_S:g} s")
                 return
@@ -333,7 +336,7 @@ class ChaosRun:
                     session_timeouts_ms=sessions,
                     rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 ),
-                groups=groups_of(self._parts),
+                groups=self._groups(),
                 consumers=tuple(part.participant() for part in self._parts),
                 clients=self._options.clients,
                 zookeeper_logs=tuple(f"zookeeper-{number}/data" for number in range(1, SERVERS + 1)),

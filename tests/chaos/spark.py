@@ -29,7 +29,6 @@ from kafka_coord.spark.sinks.batches import BetweenBatches
 from kafka_coord.spark.source import GroupStreamReader, KafkaCoordSource
 from tests.chaos.journal import ConsumerWriter
 from tests.chaos.judge.tables import TABLES
-from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import Part
 
@@ -127,7 +126,7 @@ def _query(
             sessionTimeoutMs=part.session_timeout_ms,
             rejoinGraceMs=part.rejoin_grace_ms,
             journal=str(journal.path),
-            **{f"{KAFKA_PREFIX}{key}": value for key, value in login(part.user).items()},
+            **{f"{KAFKA_PREFIX}{key}": value for key, value in part.security.items()},
         )
         .load()
     )

@@ -3,10 +3,11 @@ with the links between them."""
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,7 +61,7 @@ _ZOOKEEPER = ZooKeeperSettings(
         "autopurge.purgeInterval": "0",
     },
 )
-_KAFKA = KafkaSettings(
+KAFKA = KafkaSettings(
     session_ms=KAFKA_SESSION_MS,
     replication=3,
     for_instances=True,
@@ -75,7 +76,8 @@ _KAFKA = KafkaSettings(
         "log.cleaner.backoff.ms": "1000",
     },
 )
-_READY_S = 120.0
+_READY_S = 300.0
+"""Long, because a machine that does other things at the same time starts a JVM in a minute or more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +138,13 @@ class _Front:
 class ChaosTestbed:
     """All processes of a run. The end of the ``with`` block ends all of them."""
 
+    broker: type[KafkaBroker] = KafkaBroker
+    settings = KAFKA
+    has_logins = True
+    """Whether the instances, the members and the operators log in at the brokers."""
+    linger_ms = 1_000
+    """How long the producer collects a batch: long ones leave the cores of a small machine to the judged processes."""
+
     def __init__(self, directory: Path, per_s: float, *, clients: str = "library") -> None:
         self.directory = directory.absolute()
         self.clients = clients
@@ -143,7 +152,7 @@ class ChaosTestbed:
         self.actors: list[Actor] = []
         self._per_s = per_s
         self._produces_to_instances = clients != "library"
-        self._managed_groups = ".*" if clients == "mixed" else None
+        self.managed = ".*" if clients == "mixed" else None
         """The option ``--managed-groups`` of the instances."""
         self.quiet = False
         """Whether observers leave the instances alone, because connections that they cause to be used are not idle."""
@@ -181,7 +190,7 @@ class ChaosTestbed:
 
     def stock_client(self, group: str) -> dict[str, Any]:
         """Returns the settings of an observer's client of this group, which connects to the instances."""
-        return {"bootstrap.servers": self.instances, "group.id": group, "log_level": 0, **login(OPERATOR)}
+        return {"bootstrap.servers": self.instances, "group.id": group, "log_level": 0, **login(self.user(OPERATOR))}
 
     def zookeeper_leader(self) -> Actor | None:
         """Returns the server that currently leads, according to its own report."""
@@ -191,6 +200,21 @@ class ChaosTestbed:
 
     def groups(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(actor.part.group for actor in self.of("consumer") if actor.part))
+
+    def managed_groups(self) -> tuple[str, ...]:
+        """Returns those of :meth:`groups` that the coordinator manages."""
+        if self.clients == "kafka":
+            return ()
+        return tuple(group for group in self.groups() if self.managed is None or re.fullmatch(self.managed, group))
+
+    def assigned_groups(self) -> tuple[str, ...]:
+        """Returns the client-assigned ones of :meth:`groups`."""
+        managed = self.managed_groups()
+        return tuple(group for group in self.groups() if group not in managed)
+
+    def user(self, user: str) -> str:
+        """Returns as whom this user logs in, or "" if nobody does."""
+        return user if self.has_logins else ""
 
     def members(self, group: str) -> tuple[Member, ...]:
         """Returns the members of a managed group. Raises :class:`KafkaCoordError`."""
@@ -340,11 +364,11 @@ class ChaosTestbed:
         for number in range(1, SERVERS + 1):
             link = self._network.link([server.port for server in self._zookeepers])
             members = f"{LOOPBACK}:{free_port()}"
-            broker = KafkaBroker(
+            broker = self.broker(
                 self.directory / f"kafka-{number}",
                 number,
                 _hosts(link),
-                settings=_KAFKA,
+                settings=self.settings,
             )
             listens = free_port()
             clients = self._network.link([listens])
@@ -355,12 +379,16 @@ class ChaosTestbed:
                 Listener(OF_MEMBERS, members, members),
                 Listener(OF_INSTANCES, broker.listener_address, broker.instance_address),
             )
-            properties = {**broker.settings.properties, **broker_properties(listeners)}
+            properties = {**broker.settings.properties, **self._of_listeners(listeners)}
             broker.settings = replace(broker.settings, properties=properties)
             self._add(_server("kafka", str(number), broker, (link,)))
             brokers.append(broker)
             self._of_members.append(members)
         return tuple(brokers)
+
+    def _of_listeners(self, listeners: tuple[Listener, ...]) -> Mapping[str, str]:
+        """Returns the brokers' properties for these listeners."""
+        return broker_properties(listeners)
 
     def _make_serve(self, number: int) -> None:
         link = self._network.link([server.port for server in self._zookeepers])
@@ -369,13 +397,13 @@ class ChaosTestbed:
         self._channels[number] = _hosts(channel)
         skew = self._skew_file(f"serve-{number}")
         arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]
-        arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS), *as_options(INSTANCE)]
+        arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS), *as_options(self.user(INSTANCE))]
         arguments += ["--listen-channel", f"{LOOPBACK}:{listens}", "--advertise-channel", _hosts(channel)]
         front = self._fronts[number]
         arguments += ["--listen-kafka", f"{LOOPBACK}:{front.listens}", "--broker-listener", _hosts(front.broker)]
         arguments += ["--kafka-consumer-session-timeout-ms", str(CONSUMER_PROTOCOL_SESSION_MS)]
-        if self._managed_groups is not None:
-            arguments += ["--managed-groups", self._managed_groups]
+        if self.managed is not None:
+            arguments += ["--managed-groups", self.managed]
         links = (link, channel, front.clients, front.broker)
         process = ChildProcess(
             f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")
@@ -389,6 +417,7 @@ class ChaosTestbed:
     def _make_producer(self) -> None:
         bootstrap = self.instances if self._produces_to_instances else self.bootstrap
         arguments = ["--bootstrap", bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
+        arguments += ["--linger-ms", str(self.linger_ms)]
         arguments += ["--user", OPERATOR] if self._produces_to_instances else []
         module = "tests.chaos.producing"
         process = ChildProcess("producer", [sys.executable, "-m", module, *arguments], self._log("producer"))

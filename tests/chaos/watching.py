@@ -84,10 +84,12 @@ class Watch:
     def lag(self) -> int | None:
         """Returns how many produced records are not committed yet, in all groups, or None if a server does not
         answer."""
+        if not self._testbed.managed_groups():
+            return 0
         store = self._testbed.store
         try:
             cluster = read_cluster(store)
-            groups = read_groups(store, self._testbed.groups(), cluster)
+            groups = read_groups(store, self._testbed.managed_groups(), cluster)
             reader = OffsetReader(self._testbed.bootstrap, {})
             total = 0
             try:
@@ -130,11 +132,14 @@ class Watch:
 
     def _look_at_groups(self) -> None:
         begin = time.monotonic()
-        store = self._testbed.store
+        store, groups = self._testbed.store, self._testbed.managed_groups()
+        if not groups:
+            return
         try:
-            found = read_groups(store, self._testbed.groups(), read_cluster(store))
+            found = read_groups(store, groups, read_cluster(store))
         except KafkaCoordError:
-            self._settled.clear()
+            for group in groups:
+                self._settled.pop(group, None)
             raise
         for group, snapshot in found.items():
             self._looked(group, begin, is_settled=group_state(snapshot.observation) is GroupState.STABLE)

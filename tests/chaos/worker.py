@@ -18,7 +18,6 @@ from kafka_coord.consumer.record import Record
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MembershipLost, StoreUnavailable
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter
-from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import Part
 
@@ -63,7 +62,7 @@ class Work:
             rejoin_grace_ms=part.rejoin_grace_ms,
             mode=part.mode,
             assignor=part.assignor,
-            kafka=_FETCHING | login(part.user),
+            kafka=_FETCHING | part.security,
             on_assign=self._on_start,
             on_revoke=self._on_stop,
             on_lost=self._on_lost,

@@ -222,6 +222,7 @@ def registered(
         lambda: instances.check_brokers(of(clock=of(time=lambda: NOW_MS / 1000))),
         read_brokers=answering(found),
         read_migration=answering(migration),
+        read_left_behind=answering(((), "")),
         read_cluster_record=answering(record),
         read_mirror_trouble=answering(trouble),
         _refusal=lambda one: (refused or {}).get(one.address, ""),

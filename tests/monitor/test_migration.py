@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,126 +12,94 @@ from confluent_kafka import Producer
 from kafka_coord import Consumer
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.coordinator import Coordinator
-from kafka_coord.dev.cluster.jars import KAFKA, class_path
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
-from kafka_coord.dev.cluster.ports import LOOPBACK, port_is_free
-from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
+from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.monitor.doctor.findings import Severity
 from kafka_coord.monitor.doctor.instances import check_brokers
-from kafka_coord.zk import layout
+from kafka_coord.zk import brokers, layout
 from kafka_coord.zk.brokers import Migration, read_migration
-from kafka_coord.zk.root import Source, read_cluster_record
+from kafka_coord.zk.root import ClusterRecord, Source, read_cluster_record
 from kafka_coord.zk.store import GetData, Store
-from tests.monitor.written import opened
+from tests.migrating import KraftController, MigratingBroker
+from tests.monitor.written import Tree, opened
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import connected_store
 
-pytestmark = [pytest.mark.long, pytest.mark.zookeeper, pytest.mark.kafka]
-
-CONTROLLER_ID = 3000
 WITHIN_S = 60.0
-
-
-class Controller(JvmServer):
-    """A KRaft controller that migrates the cluster in ``zookeeper``."""
-
-    def __init__(self, directory: Path, zookeeper: str, cluster_id: str, port: int | None = None) -> None:
-        super().__init__("controller", directory, port=port, log_level="WARN")
-        self._zookeeper, self._cluster_id = zookeeper, cluster_id
-
-    @property
-    def quorum(self) -> dict[str, str]:
-        """The properties with which a broker finds the controller."""
-        return {
-            "controller.quorum.voters": f"{CONTROLLER_ID}@{LOOPBACK}:{self.port}",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "zookeeper.connect": self._zookeeper,
-            "zookeeper.metadata.migration.enable": "true",
-        }
-
-    def serving(self) -> bool:
-        return not port_is_free(self.port)
-
-    def _prepare(self) -> JvmProgram:
-        config = self.directory / "controller.properties"
-        lines = self.quorum | {
-            "process.roles": "controller",
-            "node.id": str(CONTROLLER_ID),
-            "listeners": f"CONTROLLER://{LOOPBACK}:{self.port}",
-            "log.dirs": str(self.directory / "data"),
-        }
-        config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
-        data = self.directory / "data"
-        data.mkdir(exist_ok=True)
-        # what Kafka's StorageTool would write
-        if self._cluster_id:
-            (data / "meta.properties").write_text(
-                f"version=1\ncluster.id={self._cluster_id}\nnode.id={CONTROLLER_ID}\n", "ascii"
-            )
-        return JvmProgram(("-Xms64m", "-Xmx256m"), class_path(KAFKA), "kafka.Kafka", [str(config)])
-
-
-class KraftBroker(KafkaBroker):
-    """The same broker, restarted in KRaft mode."""
-
-    def _configuration(self) -> dict[str, str]:
-        lines = super()._configuration()
-        for name in ("broker.id", *(name for name in lines if name.startswith("zookeeper."))):
-            lines.pop(name)
-        return lines | {"process.roles": "broker", "node.id": str(self.broker_id)}
-
-    def sees(self, broker_ids: set[int]) -> bool:
-        view = self.view()
-        return view is not None and broker_ids <= view.brokers.keys()
 
 
 def said(store: Store) -> dict[Severity, str]:
     return {one.severity: one.what for one in check_brokers(store)}
 
 
+def test_the_doctor_tells_whether_brokers_are_left_and_whether_the_migration_is_finalised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedZooKeeper()
+    tree = Tree(connected_store(server))  # type: ignore[arg-type]
+    tree.value("/controller", {"version": 2, "brokerid": 3000, "kraftControllerEpoch": 1})
+    tree.put("/brokers/topics/flights", topic_value(2))
+    tree.put("/brokers/ids/2")
+    tree.store.ensure_path("/consumers")
+    record = ClusterRecord("tree", 1, Source.BROKERS, 1, "a KRaft controller is active")
+    tree.store.create(layout.CLUSTER, record.to_bytes())
+    reader = connected_store(server)
+    tree.put(f"{layout.MIRRORED_TOPICS}/flights", topic_value(2))
+
+    def told() -> str:
+        return next(f"{one.what}: {one.todo}" for one in check_brokers(reader) if one.check == "migration")
+
+    assert "brokers in ZooKeeper mode: 2;" in told()
+    assert "restart the brokers in KRaft mode" in told()
+    tree.store.delete("/brokers/ids/2")
+    assert "every broker is in KRaft mode" in told()
+    assert "finalise, if not done yet" in told()
+    tree.put(f"{layout.MIRRORED_TOPICS}/flights", topic_value(3))
+    assert "every broker is in KRaft mode" in told(), "the controller may be about to write the partition"
+    monkeypatch.setattr(brokers, "_WRITTEN_WITHIN_MS", -(10**15))
+    assert "is finalised: Kafka's own znodes do not follow (topic flights)" in told()
+
+
+@pytest.mark.long
+@pytest.mark.zookeeper
+@pytest.mark.kafka
 def test_the_doctor_knows_each_phase_of_a_migration(tmp_path: Path) -> None:
     with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
-        broker = KafkaBroker(tmp_path / "kafka", 1, zookeeper.connect_string, settings=KafkaSettings())
+        broker = MigratingBroker(tmp_path / "kafka", 1, zookeeper.connect_string)
         with broker, opened(zookeeper.connect_string) as store:
             assert read_migration(store) is Migration.NONE
             assert set(said(store)) == {Severity.OK}
             (known,) = store.read_many([GetData("/cluster/id")])
-            with Controller(
-                tmp_path / "controller", zookeeper.connect_string, json.loads(known.data)["id"]
-            ) as controller:
+            cluster_id = json.loads(known.data)["id"]
+            connect = zookeeper.connect_string
+            with KraftController(tmp_path / "controller", connect, cluster_id) as controller:
                 waits(lambda: read_migration(store) is Migration.PREPARED, "the preparation")
                 assert "migration to KRaft is prepared" in said(store)[Severity.INFO]
                 broker.stop()
-                broker.settings = replace(broker.settings, properties=controller.quorum)
+                broker.controller = controller
                 broker.start()
                 waits(lambda: read_migration(store) is Migration.RUNNING, "the copy")
                 assert said(store)[Severity.WARNING].startswith("Kafka migrates its metadata to KRaft")
                 broker.stop()
-                port = broker.port
-                with KraftBroker(tmp_path / "kafka", 1, zookeeper.connect_string, port=port, settings=broker.settings):
-                    assert "all of them run in KRaft mode" in said(store)[Severity.ERROR]
+                broker.kraft = True
+                broker.start()
+                assert "all of them run in KRaft mode" in said(store)[Severity.ERROR]
 
 
-class FinalController(Controller):
-    """The same controller, once the migration is finalised."""
-
-    @property
-    def quorum(self) -> dict[str, str]:
-        lines = super().quorum
-        return {name: lines[name] for name in lines if not name.startswith("zookeeper.")}
-
-
+@pytest.mark.long
+@pytest.mark.zookeeper
+@pytest.mark.kafka
 def test_members_read_on_while_their_cluster_migrates(tmp_path: Path) -> None:
     with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
-        broker = KafkaBroker(tmp_path / "kafka", 1, zookeeper.connect_string, settings=KafkaSettings())
+        broker = MigratingBroker(tmp_path / "kafka", 1, zookeeper.connect_string)
         with broker, opened(zookeeper.connect_string) as store:
             topics = TopicAdmin(broker.address)
             topics.create("flights", 2)
             cluster_id = json.loads(store.get("/cluster/id").data)["id"]
             instance = Coordinator(tmp_path, broker)
             instance.start()
-            controller = Controller(tmp_path / "controller", zookeeper.connect_string, cluster_id)
+            controller = KraftController(tmp_path / "controller", zookeeper.connect_string, cluster_id)
             try:
                 with Consumer(zookeeper.connect_string, group="own", topics=["flights"]) as consumer:
                     waits(lambda: len(consumer.assignment()) == 2, "the assignment")
@@ -144,29 +111,27 @@ def test_members_read_on_while_their_cluster_migrates(tmp_path: Path) -> None:
                     assert f"{layout.MIGRATION} exists" in str(read_cluster_record(store))
                     passes_on(broker.address, consumer, "prepared")
                     broker.stop()
-                    broker.settings = replace(broker.settings, properties=controller.quorum)
+                    broker.controller = controller
                     broker.start()
                     waits(lambda: read_migration(store) is Migration.RUNNING, "the copy")
                     passes_on(broker.address, consumer, "copied")
                     assert "restart the brokers in KRaft mode" in str(list(check_brokers(store)))
                     broker.stop()
-                    after = KraftBroker(
-                        tmp_path / "kafka", 1, zookeeper.connect_string, port=broker.port, settings=broker.settings
-                    )
-                    with after:
-                        passes_on(broker.address, consumer, "KRaft")
-                        controller.stop()
-                        final = FinalController(tmp_path / "controller", zookeeper.connect_string, "", controller.port)
-                        with final:
-                            assert store.get(layout.assignment("own")).stat.version == generation
-                            topics.add_partitions("flights", 3)
-                            waits(lambda: len(consumer.assignment()) == 3, "the new partition")
-                            passes_on(broker.address, consumer, "finalised", partition=2)
-                            topics.create("new", 1)
-                            waits(lambda: "new" in store.children(layout.BROKER_TOPICS), "the new topic")
-                            assert "new" not in store.children(layout.kafkas_own(layout.BROKER_TOPICS))
-                            czxid = store.get(layout.registration("own", consumer.consumer_id)).stat.czxid
-                            assert czxid == registered
+                    broker.kraft = True
+                    broker.start()
+                    passes_on(broker.address, consumer, "KRaft")
+                    controller.stop()
+                    controller.zookeeper = ""
+                    controller.start()
+                    assert store.get(layout.assignment("own")).stat.version == generation
+                    topics.add_partitions("flights", 3)
+                    waits(lambda: len(consumer.assignment()) == 3, "the new partition")
+                    passes_on(broker.address, consumer, "finalised", partition=2)
+                    topics.create("new", 1)
+                    waits(lambda: "new" in store.children(layout.BROKER_TOPICS), "the new topic")
+                    assert "new" not in store.children(layout.kafkas_own(layout.BROKER_TOPICS))
+                    czxid = store.get(layout.registration("own", consumer.consumer_id)).stat.czxid
+                    assert czxid == registered
             finally:
                 instance.stop()
                 print(instance.process.log.read_text()[-6000:])  # noqa: T201 - shown if the test failed

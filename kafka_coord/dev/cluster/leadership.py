@@ -1,17 +1,19 @@
-"""Moves the leadership of a partition to another replica, the way an operator of a ZooKeeper-mode cluster would."""
+"""Moves the leadership of a partition to another replica, as an operator would."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
 
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_coord.errors import NodeExists, RequestRefused, Timeout
-from kafka_coord.zk.store import Store
+from kafka_coord.errors import BrokerError, RequestRefused, Timeout
+from kafka_coord.kafka.cluster import ClusterClient
+from kafka_coord.wire.messages import message
 
-_REASSIGNING = "/admin/reassign_partitions"
+_REASSIGN = "AlterPartitionReassignments"
+_ANSWER_S = 10.0
 _POLL_S = 0.05
 
 
@@ -25,9 +27,7 @@ def leader_of(bootstrap_servers: str, topic: str, partition: int, timeout_s: flo
     return found.leader, list(found.replicas)
 
 
-def move_leadership(
-    store: Store, bootstrap_servers: str, topic: str, partition: int, timeout_s: float = 30.0
-) -> tuple[int, int]:
+def move_leadership(bootstrap_servers: str, topic: str, partition: int, timeout_s: float = 30.0) -> tuple[int, int]:
     """Makes another live replica the preferred one and lets Kafka elect it. Returns the old and the new leader. Raises
     :class:`Timeout`, and :class:`RequestRefused` if the partition has only one replica.
     """
@@ -37,20 +37,33 @@ def move_leadership(
     if not others:
         raise RequestRefused(f"cannot move {topic}-{partition}, because its only replica is on broker {leader}")
     order = [*others, leader]
-    wanted = [{"topic": topic, "partition": partition, "replicas": order}]
-    data = json.dumps({"version": 1, "partitions": wanted}).encode()
-    while True:
-        try:
-            store.create(_REASSIGNING, data)
-            break
-        except NodeExists:
-            _wait(deadline, "the previous reassignment to finish")
+    while trouble := asyncio.run(_reassign(bootstrap_servers, topic, partition, tuple(order))):
+        _wait(deadline, f"a reassignment of {topic}-{partition}: {trouble}")
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     while leader_of(bootstrap_servers, topic, partition)[0] != order[0]:
-        if not store.exists(_REASSIGNING):
-            _elect(admin, topic, partition)
+        _elect(admin, topic, partition)
         _wait(deadline, f"broker {order[0]} to lead {topic}-{partition}")
     return leader, order[0]
+
+
+async def _reassign(bootstrap_servers: str, topic: str, partition: int, replicas: tuple[int, ...]) -> str:
+    """Asks the controller once. Returns why it has refused, or ""."""
+    form = message(f"{_REASSIGN}Request")
+    part = form.struct("ReassignablePartition")(partition_index=partition, replicas=replicas)
+    request = form(topics=(form.struct("ReassignableTopic")(name=topic, partitions=(part,)),))
+    cluster = ClusterClient.of(bootstrap_servers, {})
+    try:
+        found = await cluster.metadata([])
+        addresses = [(one.host, one.port) for one in found.brokers if one.node_id == found.controller_id]
+        if not addresses:
+            return "there is no controller"
+        answer = await cluster.to(addresses[0]).ask(_REASSIGN, 0, request, _ANSWER_S)
+    except BrokerError as error:
+        return str(error)
+    finally:
+        cluster.close()
+    codes = [answer.error_code, *(one.error_code for of in answer.responses for one in of.partitions)]
+    return next((f"error {code}" for code in codes if code), "")
 
 
 def _elect(admin: AdminClient, topic: str, partition: int) -> None:

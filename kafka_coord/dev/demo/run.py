@@ -133,7 +133,7 @@ def _with_cluster(
                 sharing.result()  # raises the error if the second group's scenario failed
 
         if isinstance(watcher, StockWatcher):
-            scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
+            scenario: Scenario = StockScenario(options, cluster, watcher, workforce, view)
         else:
             scenario = Scenario(options, cluster, watcher, workforce, view, check)
         doing = f"Playing the scenario with {options.consumers} consumers"

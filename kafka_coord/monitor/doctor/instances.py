@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +37,15 @@ from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.wire.messages import BadMessage
 from kafka_coord.zk import layout
-from kafka_coord.zk.brokers import DO_NOT_FINALISE, MIGRATING, Brokers, Migration, read_brokers, read_migration
+from kafka_coord.zk.brokers import (
+    DO_NOT_FINALISE,
+    MIGRATING,
+    Brokers,
+    Migration,
+    read_brokers,
+    read_left_behind,
+    read_migration,
+)
 from kafka_coord.zk.election import highest_epoch_written
 from kafka_coord.zk.root import (
     ClusterRecord,
@@ -249,7 +257,11 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         what = f"{one.path} cannot be read: {one.reason}; consumers and commands use the other brokers"
         yield error(check, what, what_to_do(one.path))
     migration = read_migration(store)
-    yield from _check_migration(migration, record if is_mirrored else None, any_broker=bool(brokers))
+    if record is not None and is_mirrored:
+        left = read_left_behind(store) if migration is Migration.RUNNING else ((), "")
+        yield from _check_mirrored_migration(migration, record, *left)
+    else:
+        yield from _check_migration(migration, any_broker=bool(brokers))
     yield from _check_mirror(store)
     if not brokers:
         if not found.unreadable and (is_mirrored or migration is not Migration.RUNNING):
@@ -307,23 +319,39 @@ def tree_findings(record: ClusterRecord | None, found: LogTree | None, of_zookee
         yield ok(check, f"{record.name}, of Kafka cluster {record.kafka or '(unknown)'}")
 
 
-def _check_migration(phase: Migration, mirrored: ClusterRecord | None, *, any_broker: bool) -> Iterator[Finding]:
-    """``mirrored`` is set while the metadata comes from the brokers."""
+def _check_mirrored_migration(
+    phase: Migration, record: ClusterRecord, in_zookeeper: Sequence[int], lacking: str
+) -> Iterator[Finding]:
+    """``in_zookeeper`` are the brokers that Kafka's own znodes still name, and ``lacking`` a topic whose partitions
+    they lack."""
+    check, source = "migration", f"the metadata comes from the brokers ({record.by})"
+    if phase is Migration.PREPARED:
+        todo = "restart the brokers with zookeeper.metadata.migration.enable, one after another, if not done yet"
+        yield info(check, f"a migration to KRaft is prepared, or was rolled back; {source}", todo)
+    elif phase is Migration.RUNNING and lacking:
+        what = f"the migration to KRaft is finalised: Kafka's own znodes do not follow (topic {lacking})"
+        yield ok(check, f"{what}; {source}")
+    elif phase is Migration.RUNNING and in_zookeeper:
+        todo = (
+            "restart the brokers in KRaft mode, one after another, with the listener for instances in"
+            " server.properties (KRaft knows no dynamic one); then finalise"
+        )
+        left = f"in ZooKeeper mode: {some(in_zookeeper, 10)}"
+        yield info(check, f"Kafka migrates to KRaft; brokers {left}; {source}", todo)
+    elif phase is Migration.RUNNING:
+        todo = (
+            "finalise, if not done yet: restart the controllers without zookeeper.metadata.migration.enable (Kafka's"
+            " znodes tell that it is done only once a topic or a partition is new)"
+        )
+        yield info(check, f"Kafka migrates to KRaft, and every broker is in KRaft mode; {source}", todo)
+    else:
+        yield ok(check, source)
+
+
+def _check_migration(phase: Migration, *, any_broker: bool) -> Iterator[Finding]:
+    """For metadata that does not come from the brokers yet."""
     check = "migration"
-    if mirrored is not None:
-        source = f"the metadata comes from the brokers ({mirrored.by})"
-        if phase is Migration.PREPARED:
-            todo = "restart the brokers with zookeeper.metadata.migration.enable, one after another, if not done yet"
-            yield info(check, f"a migration to KRaft is prepared, or was rolled back; {source}", todo)
-        elif phase is Migration.RUNNING:
-            todo = (
-                "restart the brokers in KRaft mode, one after another, with the listener for instances in"
-                " server.properties (KRaft knows no dynamic one); then finalise"
-            )
-            yield info(check, f"Kafka migrates to KRaft; {source}", todo)
-        else:
-            yield ok(check, source)
-    elif phase is Migration.PREPARED:
+    if phase is Migration.PREPARED:
         what = f"{layout.MIGRATION} exists: a migration to KRaft is prepared, or was rolled back"
         yield info(check, what, DO_NOT_FINALISE)
     elif phase is Migration.RUNNING and any_broker:

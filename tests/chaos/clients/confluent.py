@@ -18,13 +18,12 @@ from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import ConsumerWriter
-from tests.chaos.logins import login
 from tests.chaos.member import AGAIN_S, run
 from tests.chaos.parts import CONSUMER_PROTOCOL, Part
 
 log = logging.getLogger("kafka_coord.chaos.clients")
 
-_WAIT_S = 0.25
+WAIT_S = 0.25
 _ASK_S = 5.0
 _AUTO_COMMIT_MS = 1_000
 
@@ -35,7 +34,7 @@ class Member:
     def __init__(self, part: Part, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
         self._part, self._journal, self._stopping = part, journal, stopping
         self._done: dict[TopicPartition, int] = {}
-        self._consumer = Consumer(_settings(part, bootstrap) | {"on_commit": self._on_commit})
+        self._consumer = Consumer(settings(part, bootstrap) | {"on_commit": self._on_commit})
         self._consumer.subscribe(
             list(part.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -66,7 +65,7 @@ class Member:
 
     def _next(self) -> list[Message]:
         """Raises :class:`KafkaException` if the consumer cannot recover."""
-        found = self._consumer.consume(self._part.batch, _WAIT_S)
+        found = self._consumer.consume(self._part.batch, WAIT_S)
         for one in found:
             error = one.error()
             if error is not None and _is_final(error):
@@ -153,7 +152,7 @@ def _is_final(error: KafkaError) -> bool:
     return bool(error.fatal()) or error.code() in {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
 
-def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
+def settings(part: Part, bootstrap: str) -> dict[str, Any]:
     given = {
         "bootstrap.servers": bootstrap,
         "group.id": part.group,
@@ -168,7 +167,7 @@ def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
         "socket.timeout.ms": 10_000,
         "fetch.wait.max.ms": 300,
         "log_level": 4,
-        **login(part.user),
+        **part.security,
     }
     return given | ({"group.instance.id": part.name} if part.static else {})
 

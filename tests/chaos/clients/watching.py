@@ -22,12 +22,12 @@ _ASK_S = 5.0
 
 
 class ClientsWatch(Watch):
-    """Also records the reported offsets of each group."""
+    """Also watches client-assigned groups, and records the reported offsets of each."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._offsets = OffsetsWriter(self._testbed.directory)
-        self._instances = AskedInstances(self._testbed.store, login(OPERATOR))
+        self._instances = AskedInstances(self._testbed.store, login(self._testbed.user(OPERATOR)))
         self._readers: dict[str, Consumer] = {}
 
     def close(self) -> None:
@@ -41,10 +41,13 @@ class ClientsWatch(Watch):
         """Returns the number of produced records that are not committed yet, over all groups. Returns None if a server
         does not answer.
         """
+        managed = super().lag()
+        if managed is None:
+            return None
         reader = OffsetReader(self._testbed.bootstrap, {})
-        total = 0
+        total = managed
         try:
-            for group in self._testbed.groups():
+            for group in self._testbed.assigned_groups():
                 wanted = self._wanted(group)
                 committed, ends = self._committed(group), reader.latest(PartitionSet.of(wanted))
                 if committed is None or ends.note:
@@ -57,14 +60,15 @@ class ClientsWatch(Watch):
         return total
 
     def _look_at_groups(self) -> None:
+        super()._look_at_groups()
         begin = time.monotonic()
-        if self._testbed.quiet:
+        if self._testbed.quiet or not self._testbed.assigned_groups():
             return
         try:
             found = {one.group: one for one in list_client_groups(self._instances).groups}
         except KafkaCoordError:
             found = {}
-        for group in self._testbed.groups():
+        for group in self._testbed.assigned_groups():
             self._looked(group, begin, is_settled=group in found and self._is_settled(found[group]))
             self._committed(group)
 

@@ -87,6 +87,11 @@ class Kind(StrEnum):
     """An instance is killed, and FindCoordinator is asked where its groups are."""
     PROTOCOL_SWITCHED = "protocol-switched"
     """A static classic member returns as a KIP-848 member with the same instance id."""
+    MIGRATING = "migrating"
+    """A phase of a migration to KRaft, with the target ``phase:<name>`` (begin). At its end, it has been looked at
+    [doctor: the sentences of ``doctor`` about it, missing: what they should say and do not, seen_s: how long after the
+    requests the new partition and the new topic stood in ZooKeeper].
+    """
     # measured
     DIED = "died"
     """A process ended unexpectedly [exit_code]. The testbed starts it again."""

@@ -17,7 +17,7 @@ class Group:
     """A group of the run, with either ``topics`` or ``pattern``, which is a subscription's white list.
 
     ``members`` are the kinds of its consumers, in words. A ``latest`` group must read only the records after its first
-    start.
+    start. An ``assigned`` group is client-assigned, beside managed ones.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Group:
     pattern: str | None = None
     members: tuple[str, ...] = ()
     latest: bool = False
+    assigned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

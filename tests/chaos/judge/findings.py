@@ -32,6 +32,7 @@ class Rule(StrEnum):
     EVENT_OTHERS = "only the client that asked for too much hears of it"
     EVENT_TIMES = "no event delays anyone for longer than it must"
     EVENT_MEMBERSHIPS = "an event without a crash ends no membership and repeats no record"
+    MIGRATION = "each phase of a migration is named, and what is new is seen in it"
     COMPLETE = "the run recorded what the judge needs"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.journal import Event, Phase, Run
-from tests.chaos.judge import failovers, groups, reading, world
+from tests.chaos.judge import failovers, groups, phases, reading, world
 from tests.chaos.judge.commits import commits, commits_of_owners
 from tests.chaos.judge.cost import Cost, costs
 from tests.chaos.judge.evidence import Records
@@ -30,6 +30,7 @@ class Report:
     events: tuple[Event, ...]
     minutes: float
     happened: tuple[world.Happening, ...] = ()
+    phases: tuple[phases.Seen, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -54,16 +55,17 @@ def judge(directory: Path) -> Report:
     with _uncollected():
         records = Records(directory)
     rulings = _of_clients(records) if records.run.clients == "kafka" else _of_library(records)
-    happened = world.happenings(records)
+    happened, seen = world.happenings(records), phases.phases(records)
     done = Counter(fault.label for fault in records.faults) + Counter(f"{one.kind}" for one in happened)
     return Report(
         records.run,
-        rulings + world.rulings(records, happened),
+        rulings + world.rulings(records, happened) + ((phases.migration(seen),) if seen else ()),
         costs(records),
         dict(sorted(done.items())),
         tuple(event for event in records.events if event.phase is not Phase.END),
         (records.until - records.run.started) / 60,
         happened,
+        seen,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tests.chaos.journal import Event
 from tests.chaos.judge.findings import ChaosFinding, Rule, Severity, Status
 from tests.chaos.judge.judging import Report
+from tests.chaos.judge.phases import table
 
 REPORT_PAGE = "report.md"
 REPORT_JSON = "report.json"
@@ -88,6 +89,10 @@ def _page(report: Report) -> Iterator[str]:
     )
     yield from _figures("Resources", report, (Rule.NO_LEAKS,))
     yield from _happened(report)
+    if report.phases:
+        yield from ("## Phases of the migration", "", *table(report.phases), "")
+        for one in report.phases:
+            yield from (f"{one.name}: doctor says", *(f"- {line}" for line in one.doctor), "")
     yield "## Events (seconds of the run, UTC of the logs)"
     yield ""
     yield "```text"

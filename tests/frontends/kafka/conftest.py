@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
 from tests.cli.running import Run, run
+from tests.conftest import tested_cluster
 from tests.coordinator.harness import FAST
 from tests.frontends.kafka.java import KafkaTools, kafka_tools
 from tests.waiting import eventually
@@ -84,7 +86,7 @@ class Front:
     def move(self, group: str) -> None:
         """Moves the group to another instance."""
         partition = partition_of(group)
-        _, leader = move_leadership(self.store, self.brokers, TOPIC, partition)
+        _, leader = move_leadership(self.brokers, TOPIC, partition)
         eventually(lambda: self.listeners[leader].managed.knows(group), within_s=60)
         others = [one for broker, one in self.listeners.items() if broker != leader]
         eventually(lambda: not any(one.managed.knows(group) for one in others), within_s=60)
@@ -167,18 +169,15 @@ def described(coord: Run, group: str) -> tuple[str, dict[int, int]]:
     return found["kind"], {one["partition"]: one["committed_offset"] for one in found["offsets"]}
 
 
-def _cluster(directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:
-    return KafkaCluster(directory, zookeeper, brokers=3, settings=settings)
-
-
 @contextlib.contextmanager
 def started(
-    directory: Path, cluster_of: Callable[[Path, str, KafkaSettings], KafkaCluster] = _cluster
+    directory: Path,
+    cluster_of: Callable[[Path, str, int, KafkaSettings], AbstractContextManager[KafkaCluster]] = tested_cluster,
 ) -> Iterator[Front]:
     settings = KafkaSettings(replication=3, for_instances=True)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        cluster_of(directory, server.connect_string, settings) as cluster,
+        cluster_of(directory, server.connect_string, 3, settings) as cluster,
     ):
         store = connect(server.connect_string)
         made = Front(cluster, store, {})

@@ -15,7 +15,6 @@ from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.zk.store import Store
 
 _BACK_WITHIN_S = 90.0
 
@@ -27,13 +26,11 @@ class StockScenario(Scenario):
         self,
         options: DemoOptions,
         cluster: DevCluster,
-        store: Store,
         watcher: StockWatcher,
         workforce: Workforce,
         view: PlainView,
     ) -> None:
         super().__init__(options, cluster, watcher, workforce, view, workforce.check)
-        self._store = store
         self._stock_watcher = watcher
 
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
@@ -67,7 +64,7 @@ class StockScenario(Scenario):
         at_ms = now_ms()
         epoch = self._stock_watcher.view.coordinator
         partition = partition_of(self._options.group)
-        was, leads = move_leadership(self._store, self._cluster.bootstrap_servers, TOPIC, partition)
+        was, leads = move_leadership(self._cluster.bootstrap_servers, TOPIC, partition)
         moved = f"the leadership of partition {partition} of the groups log moves from broker {was} to broker {leads}"
         self._note(EventKind.LEADERSHIP_MOVED, f"{moved}; the group moves with it, to the instance there", at_ms)
         self._wait_until_settled(

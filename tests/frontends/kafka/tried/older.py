@@ -37,7 +37,9 @@ class OlderBroker(KafkaBroker):
         return replace(program, flags=(*program.flags, f"-Dlog4j.configuration=file:{log4j}"), class_path=jars)
 
 
-def older_cluster(version: str, directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:
+def older_cluster(
+    version: str, directory: Path, zookeeper: str, _brokers: int, settings: KafkaSettings
+) -> KafkaCluster:
     """A cluster of three brokers of this version."""
     broker = type("Broker", (OlderBroker,), {"version": version})
     cluster = KafkaCluster(directory, zookeeper, brokers=3, settings=settings)
