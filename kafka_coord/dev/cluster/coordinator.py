@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from kafka_coord.dev.cluster.kafka import Broker
@@ -12,7 +13,8 @@ from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral, ephemeral_exists
 from kafka_coord.errors import DevClusterError
-from kafka_coord.zk import layout
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.root import read_cluster_record
 
 CoordinatorCommand = Callable[[Broker], Sequence[str]]
 
@@ -61,7 +63,13 @@ class Coordinator:
         return self.process.running
 
     def _init(self, bootstrap: str) -> None:
-        """Begins the coordination tree, unless there is one: where Kafka does not use ZooKeeper, ``serve`` does not."""
+        """Begins the coordination tree, unless there is one: where Kafka does not use ZooKeeper, ``serve`` does not.
+        Later starts do not depend on a broker that answers.
+        """
+        with closing(connect(self.broker.zookeeper)) as store:
+            record = read_cluster_record(store)
+        if record is not None and not record.making:
+            return
         where = "--zookeeper", self.broker.zookeeper, "--bootstrap", bootstrap
         ran = subprocess.run(
             [sys.executable, "-m", "kafka_coord.cli.main", "init", *where], capture_output=True, text=True, check=False
