@@ -155,6 +155,7 @@ class InvariantChecker:
         """The end of each partition in ``_first_starts`` when the group must have listed it."""
         self.from_the_end: set[str] = set()
         self._counted: dict[tuple[str, str, int], int] = {}
+        self._seen_in_mirror: dict[str, int] = {}
         self.counts: Mapping[str, int] = {}
         """How many partitions each topic has."""
         """The partitions that a topic (by its czxid) had when a group started the first of them. None, if the group
@@ -356,11 +357,10 @@ class InvariantChecker:
         if parent != layout.MIRRORED_TOPICS:
             return
         self._check(change.kind is not WatchType.DELETED or topic not in self.counts, f"{topic} exists, and is gone")
-        if change.kind is WatchType.CHANGED and change.before is not None:
-            before, after = (
-                len(fields.load_object(data, "")["partitions"]) for data in (change.before.data, change.data)
-            )
+        if change.kind is not WatchType.DELETED:
+            before, after = self._seen_in_mirror.get(topic, 0), len(fields.load_object(change.data, "")["partitions"])
             self._check(after >= before, f"{topic} had {before} partitions, and has {after}")
+            self._seen_in_mirror[topic] = after
 
     def _partitions_of(self, topic: str) -> int:
         """Returns how many partitions the coordinator may have seen, in Kafka's own znode or in the mirror."""
