@@ -78,6 +78,8 @@ log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d %-5p [%t] %c{1}: %m%n
 """
+_START_S = 180.0
+"""Without an archive of its classes, an old release starts slowly."""
 RELEASES = (*OLD, "3.9", "4.3")
 
 
@@ -104,6 +106,8 @@ def broker_of(release: str, directory: Path, zookeeper: str) -> Iterator[KafkaBr
         broker = (OldBroker if release in OLD else KafkaBroker)(directory, 1, zookeeper, settings=settings)
         if isinstance(broker, OldBroker):
             broker.release = OLD[release]
-    with broker:
+    try:
+        broker.start(_START_S)
         yield broker
+    finally:
         broker.kill()  # a clean stop takes seconds
