@@ -15,6 +15,7 @@ from kafka_coord.groups.requests import ask, read_requests
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import MirrorTrouble
 from tests.cli.running import Run, started
 from tests.coordinator.harness import World
 from tests.waiting import eventually
@@ -416,3 +417,13 @@ def test_waiting_commands_are_shown_with_their_age(elected: World, coord: Run) -
     timed_out = coord("groups", "rebalance", "delays", "--wait", "--timeout", "5")
     assert timed_out.code == 8
     assert "unacknowledged commands: c1 (1)" in timed_out.err
+
+
+def test_let_go_shows_what_the_mirror_holds_back_and_asks_only_with_execute(elected: World, coord: Run) -> None:
+    assert "no topic is held back" in coord("coordinator", "let-go").err
+    held = MirrorTrouble("2 of 3 topics seem to be gone at once", 1, ("fares", "flights"))
+    elected.store.create(layout.MIRROR_TROUBLE, held.to_bytes())
+    assert coord("coordinator", "let-go", "-o", "json").json() == ["fares", "flights"]
+    assert read_requests(elected.store) == ((), ())
+    ran = coord("coordinator", "let-go", "--execute", "--reason", "they were deleted")
+    assert (ran.code, "this instance keeps no mirror" in ran.err) == (6, True)
