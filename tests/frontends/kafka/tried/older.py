@@ -37,11 +37,17 @@ class OlderBroker(KafkaBroker):
         return replace(program, flags=(*program.flags, f"-Dlog4j.configuration=file:{log4j}"), class_path=jars)
 
 
+def older(version: str) -> type[KafkaBroker]:
+    """Returns the class of brokers of this version. Raises :class:`DevClusterError` if they cannot be fetched."""
+    java_jars(*OLDER[version])
+    return type("Broker", (OlderBroker,), {"version": version})
+
+
 def older_cluster(
     version: str, directory: Path, zookeeper: str, _brokers: int, settings: KafkaSettings
 ) -> KafkaCluster:
     """A cluster of three brokers of this version."""
-    broker = type("Broker", (OlderBroker,), {"version": version})
+    broker = older(version)
     cluster = KafkaCluster(directory, zookeeper, brokers=3, settings=settings)
     cluster.brokers = tuple(
         broker(directory / f"kafka-{number}", number, zookeeper, settings=settings) for number in (1, 2, 3)
