@@ -100,16 +100,18 @@ def told_versions(answer: Any) -> dict[int, Versions]:
     return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
 
 
-def newest_common(name: str, spoken: int | Versions, supported: Mapping[int, Versions]) -> int:
-    """Returns the newest version of ``<name>Request`` that the broker supports among those in ``spoken``. Raises
-    :class:`NoCommonVersion`."""
+def newest_common(
+    name: str, spoken: int | Versions, supported: Mapping[int, Versions], releases: str = _RELEASES
+) -> int:
+    """Returns the newest version of ``<name>Request`` that the broker supports among those in ``spoken``, as brokers of
+    ``releases`` do. Raises :class:`NoCommonVersion`."""
     oldest, newest = (spoken, spoken) if isinstance(spoken, int) else spoken
     theirs = supported.get(message(f"{name}Request").api_key or 0, _NONE)
     found = min(newest, theirs[1])
     if found < max(oldest, theirs[0]):
         has = f"only versions {theirs[0]} to {theirs[1]}" if theirs != _NONE else "no version"
         raise NoCommonVersion(
-            f"the broker supports {has} of {name}, and this version of kafka-coord, which is made for {_RELEASES},"
+            f"the broker supports {has} of {name}, and this version of kafka-coord, which is made for {releases},"
             f" sends {oldest} to {newest}"
         )
     return found

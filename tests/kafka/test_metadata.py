@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 from kafka_coord.kafka.connection import NoCommonVersion, newest_common
 from kafka_coord.kafka.metadata import MetadataAsker, bootstraps
 from kafka_coord.model import topic_id_to_bytes
+from kafka_coord.wire.messages import message
 from tests.coordinator.mirrored import topic_id
 from tests.fuzzing.odd_broker import OddBroker, running
 
@@ -91,3 +94,18 @@ def test_bootstrap_addresses_may_name_their_listener() -> None:
 def test_a_mechanism_that_only_librdkafka_knows_is_refused_with_the_list() -> None:
     with pytest.raises(SettingsError, match="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         MetadataAsker({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
+
+
+def test_a_broker_with_an_authorizer_that_tells_no_rights_is_named_with_the_releases_that_do() -> None:
+    form = message("ApiVersionsResponse")
+    entry = form.struct("ApiVersion")
+    supported = form(api_keys=(entry(api_key=3, max_version=7), entry(api_key=29, max_version=1)))
+    answers = {"ApiVersions": supported, "DescribeAcls": message("DescribeAclsResponse")()}
+
+    async def ask(name: str, _version: int, _value: Any) -> Any:
+        return answers[name]
+
+    with pytest.raises(
+        NoCommonVersion, match=r"versions 0 to 7 of Metadata.*Kafka 2\.3 to 4\.3 where the brokers have"
+    ):
+        asyncio.run(Access(ask, BrokerAccess()).may_describe_cluster())

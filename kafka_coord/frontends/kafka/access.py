@@ -30,12 +30,12 @@ import binascii
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.kafka.connection import newest_common, told_versions
+from kafka_coord.kafka.connection import Versions, newest_common, told_versions
 from kafka_coord.wire.frames import peek, read_header
 from kafka_coord.wire.messages import BadMessage, message
 
@@ -45,6 +45,7 @@ MOST_KNOWN = 100_000
 _METADATA = 8
 """The first version of Metadata with authorized operations. All other requests but DescribeAcls are sent in version 0,
 which every broker from 0.11 to 4.3 supports."""
+_RELEASES = "Kafka 2.3 to 4.3 where the brokers have an authorizer"
 _DESCRIBE_ACLS = 0, 1
 """Kafka 4 has no version 0, and Kafka before 2.0 no version 1."""
 _SECURITY_DISABLED = 54
@@ -88,8 +89,8 @@ class BrokerAccess:
     def __init__(self) -> None:
         self.has_authorizer = False
         """Whether the broker is known to have an authorizer. A broker without one allows everything."""
-        self.describe_acls: int | None = None
-        """The version of DescribeAcls to send, or ``None`` until a broker has been asked for its versions."""
+        self.versions: Mapping[int, Versions] | None = None
+        """The versions that it supports, by API key, or ``None`` until it has been asked."""
 
 
 class Access:
@@ -126,7 +127,8 @@ class Access:
         if await self._everything():
             return True
         form = message("MetadataRequest")
-        response = await self._ask("Metadata", _METADATA, form(topics=(), include_cluster_authorized_operations=True))
+        asked = form(topics=(), include_cluster_authorized_operations=True)
+        response = await self._ask("Metadata", await self._newest("Metadata", _METADATA), asked)
         return Operation.DESCRIBE.within(response.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
@@ -155,17 +157,18 @@ class Access:
             form = message("DescribeAclsRequest")
             filters = {"resource_name_filter": "kafka-cluster", "principal_filter": "User:", "host_filter": None}
             kinds = {"resource_type_filter": _CLUSTER_RESOURCE, "operation": _ANY, "permission_type": _ANY}
-            response = await self._ask("DescribeAcls", await self._version(), form(**filters, **kinds))
+            version = await self._newest("DescribeAcls", _DESCRIBE_ACLS)
+            response = await self._ask("DescribeAcls", version, form(**filters, **kinds))
             self._is_open = response.error_code == _SECURITY_DISABLED
             self._broker.has_authorizer = not self._is_open
         self._until = now + KNOWN_S
         return self._is_open
 
-    async def _version(self) -> int:
-        if self._broker.describe_acls is None:
-            answer = await self._ask("ApiVersions", 0, message("ApiVersionsRequest")())
-            self._broker.describe_acls = newest_common("DescribeAcls", _DESCRIBE_ACLS, told_versions(answer))
-        return self._broker.describe_acls
+    async def _newest(self, name: str, spoken: int | Versions) -> int:
+        """Raises :class:`~kafka_coord.kafka.connection.NoCommonVersion`."""
+        if self._broker.versions is None:
+            self._broker.versions = told_versions(await self._ask("ApiVersions", 0, message("ApiVersionsRequest")()))
+        return newest_common(name, spoken, self._broker.versions, _RELEASES)
 
     async def _ask_groups(self, operation: Operation, groups: list[str]) -> None:
         if operation is Operation.DESCRIBE:
@@ -186,7 +189,7 @@ class Access:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=True,
         )
-        for topic in (await self._ask("Metadata", _METADATA, asked)).topics:
+        for topic in (await self._ask("Metadata", await self._newest("Metadata", _METADATA), asked)).topics:
             self._allowed[operation, False, topic.name] = operation.within(topic.topic_authorized_operations)
 
 
