@@ -99,7 +99,7 @@ def test_a_change_of_source_changes_no_topic_and_keeps_every_listener() -> None:
     found = read_brokers(elected.store)
     assert found is not None
     assert {one.broker_id: [at.endpoint for at in one.listeners] for one in found.live} == {
-        1: ["EXT://out:9093", "INT://one:9092"],
+        1: ["INT://one:9092", "EXT://out:9093"],
         2: ["INT://two:9092"],
     }
 
@@ -356,7 +356,7 @@ def test_endpoints_of_a_broker_that_registers_later_are_copied_while_its_znode_e
     elected.step(10)
     found = read_brokers(elected.store)
     assert found is not None
-    assert [at.endpoint for at in found.live[1].listeners] == ["EXT://out2:9093", "INT://two:9092"]
+    assert [at.endpoint for at in found.live[1].listeners] == ["INT://two:9092", "EXT://out2:9093"]
     assert read_asked_listeners(elected.store) == ("INT",)
 
 
