@@ -9,7 +9,7 @@ was made anew, and in another tree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -28,6 +28,7 @@ from kafka_coord.errors import (
 from kafka_coord.grouplog.records import Claim, GroupEntry, OffsetEntry, is_claim, read_claim, read_record
 from kafka_coord.grouplog.term import TOPIC, Claimed, LogLoad, LogTerm, TermEnded, next_term
 from kafka_coord.kafka.cluster import Address, ClusterClient
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.messages import BadMessage
 from kafka_coord.zk import layout
@@ -199,29 +200,18 @@ async def write_generation(cluster: ClusterClient, store: Store, record: Cluster
         return 0
     places, tree = asyncio.Semaphore(_AT_ONCE), OwnTree(store, record=record)
 
-    async def claim(partition: int, leader: Address) -> None:
-        broker = cluster.to(leader)
-        load = LogLoad(broker, partition, topic)
-        async for _ in load.up_to():
-            pass
-        load.check(record)
-        if load.claim is not None and load.claim.tree == record.tree and load.claim.generation == record.generation:
-            return
-        claimed = await asyncio.to_thread(claim_term, store, partition, None, tree, newest=load.newest)
-        term = LogTerm(
-            *(broker, partition, claimed, f"tree {record.tree}", record, lambda: round(store.clock.time() * 1000)),
-            *(_ignore_end, _no_check),
-            topic=topic,
-        )
-        await term.claim(load.newest)
-        term.end("only the generation was to be written", planned=True)
+    async def claim(partition: int, newest: int) -> Claimed:
+        return await asyncio.to_thread(claim_term, store, partition, None, tree, newest=newest)
+
+    def now_ms() -> int:
+        return round(store.clock.time() * 1000)
 
     async def claim_soon(partition: int, leader: Address) -> None:
         """Repeats a claim that an instance of the old tree, or a move of the partition, has crossed."""
         async with places:
             for left in range(_ATTEMPTS, 0, -1):
                 try:
-                    await claim(partition, leader)
+                    await claim_generation(cluster.to(leader), partition, record, claim, now_ms, topic)
                 except (BrokerError, TermEnded, BadVersion):
                     if left == 1:
                         raise
@@ -232,6 +222,29 @@ async def write_generation(cluster: ClusterClient, store: Store, record: Cluster
 
     await asyncio.gather(*(claim_soon(*one) for one in leaders.items()))
     return len(leaders)
+
+
+async def claim_generation(
+    broker: BrokerConnection,
+    partition: int,
+    record: ClusterRecord,
+    claiming: Callable[[int, int], Awaitable[Claimed]],
+    now_ms: Callable[[], int],
+    topic: str = TOPIC,
+) -> None:
+    """Claims one partition for a new tree, unless it has been. ``claiming`` sets the partition's znode. Raises
+    :class:`BrokerError`, :class:`TermEnded` if somebody else has just claimed it, and :class:`TreeRefused`."""
+    load = LogLoad(broker, partition, topic)
+    async for _ in load.up_to():
+        pass
+    load.check(record)
+    if load.claim is not None and (load.claim.tree, load.claim.generation) == (record.tree, record.generation):
+        return
+    claimed = await claiming(partition, load.newest)
+    who = f"tree {record.tree}"
+    term = LogTerm(broker, partition, claimed, who, record, now_ms, _ignore_end, _no_check, topic=topic)
+    await term.claim(load.newest)
+    term.end("only the generation was to be written", planned=True)
 
 
 def _ignore_end(_reason: str, _planned: bool) -> None:

@@ -28,13 +28,14 @@ from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.member_faults import OF_MEMBERS, MemberFaults
 from tests.simulation.groups.session_faults import OF_SESSIONS, SessionFaults
 from tests.simulation.groups.topics import SimulatedTopic
+from tests.simulation.groups.tree_faults import OF_TREES, TreeFaults
 
 _DELETE_GROUPS = 42
 FAULTS = frozenset({
     "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
     "client-kill", "client-freeze", "lazy", "delete", "away", "die", "stop",
     "idle", "deny", "size", "unclear", "zookeeper", "topics", "emptied", "evict", "return", "newcomer", "outage",
-    "alternate",
+    "alternate", "restore", "ahead",
 })  # fmt: skip
 OF_OUTCOMES = frozenset({"idle", "deny", "size", "unclear", "zookeeper"})
 """The kinds that decide how an append ends. They are drawn on their own, so that they take nothing from the others."""
@@ -77,7 +78,7 @@ class GroupHistory:
         self.story: list[str] = []
         self.calm, self.calm_at = False, math.inf
         few = len(faults) <= _FEW
-        on_their_own = OF_OUTCOMES | OF_MEMBERS | OF_SESSIONS | {"topics"}
+        on_their_own = OF_OUTCOMES | OF_MEMBERS | OF_SESSIONS | OF_TREES | {"topics"}
         kinds = [kind for kind in sorted(faults - on_their_own) if rng.random() < 0.5 or few]
         of_outcomes = random.Random(f"outcomes {seed}")
         self.of_outcomes = [kind for kind in sorted(faults & OF_OUTCOMES) if of_outcomes.random() < 0.4 or few]
@@ -86,6 +87,7 @@ class GroupHistory:
         self.kinds = kinds
         self.of_members = MemberFaults(self, faults, few=few)
         self.of_sessions = SessionFaults(self, faults, few=few)
+        self.of_trees = TreeFaults(self, faults, few=few)
         self.left: set[str] = set()
         """The ids of the members that have asked to leave."""
         self.net = Network(self.world)
@@ -109,7 +111,16 @@ class GroupHistory:
         self._pace = rng.choice([1.0, 1.0, 0.3])
 
     def _instance(self, broker: int) -> Instance:
-        return Instance(self.world, self.net, self.log, self.znode, broker, self.topic, self.registry)
+        return self.instance_of(broker, self.znode)
+
+    def instance_of(self, broker: int, znode: Znode) -> Instance:
+        """Returns a new process beside the broker, which serves the tree of the znode."""
+        return Instance(self.world, self.net, self.log, znode, broker, self.topic, self.registry)
+
+    def begin_again(self, broker: int) -> None:
+        """Replaces the instance beside the broker by one of the present tree."""
+        self.instances[broker] = self._instance(broker)
+        self.registry.register(self.instances[broker])
 
     @property
     def pace(self) -> float:
@@ -129,6 +140,7 @@ class GroupHistory:
             world.after(self.topic.rng.uniform(1.0, 5.0), self._topics)
         self.of_members.start()
         self.of_sessions.start()
+        self.of_trees.start()
         world.after(_LOOKS_S, self._look_at_held)
         world.after(_LOOKS_S, self._look_at_named)
         self._run(start + max(self.turmoil_s, self.of_sessions.takes_s))
@@ -323,8 +335,7 @@ class GroupHistory:
     def _restart(self, broker: int) -> None:
         if self.instances[broker].process.killed:
             self.processes.append(self.instances[broker].process)
-            self.instances[broker] = self._instance(broker)
-            self.registry.register(self.instances[broker])
+            self.begin_again(broker)
 
     def _stop(self) -> None:
         """Stops an instance as planned, with whatever requests are in flight."""
@@ -351,9 +362,9 @@ class GroupHistory:
     def _twin(self) -> None:
         twin = self._instance(self.log.leader)
         self.twins.append(twin)
-        self.world.after(self.rng.uniform(0.5, 4.0), lambda: self._without(twin))
+        self.world.after(self.rng.uniform(0.5, 4.0), lambda: self.without(twin))
 
-    def _without(self, twin: Instance) -> None:
+    def without(self, twin: Instance) -> None:
         twin.process.killed = True
         if twin in self.twins:
             self.twins.remove(twin)
@@ -374,7 +385,7 @@ class GroupHistory:
 
     def _znode(self) -> None:
         """Deletes the znode and creates it again, with a lower version."""
-        self.znode.make_anew(max(0, self.znode.version - self.rng.randint(1, 4)))
+        self.znode.make_anew(max(0, self.znode.version - self.rng.choice([1, 2, 4, 1 << 30])))
 
     def _forget(self) -> None:
         self.log.forget_producers()
@@ -434,7 +445,7 @@ class GroupHistory:
         self.log.most_records, self.log.unclear = 1 << 30, None
         self.log.have_replicas(True)
         for twin in list(self.twins):
-            self._without(twin)
+            self.without(twin)
         for broker, instance in list(self.instances.items()):
             if instance.process.frozen:
                 instance.process.thaw()

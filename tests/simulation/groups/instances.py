@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
+from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable, TreeRefused
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import CLAIMANT_WITHIN_S, Instances
 from kafka_coord.grouplog.manager import GroupMetadataManager
@@ -344,6 +344,8 @@ class Instance:
                 try:
                     await self.manager.load_groups_for_partition(partition)
                     self.coordinator.client_assigned.begin_partition(partition)
+                except TreeRefused:
+                    self.process.killed = True  # as serve ends
                 except KafkaCoordError:
                     pass
             await asyncio.sleep(LOOK_S)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.grouplog.records import GroupEntry, OffsetEntry, read_record
+from kafka_coord.grouplog.records import Claim, GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.term import is_reserved, term_of
 from kafka_coord.model import CommittedOffset
 from kafka_coord.monitor.log_audit import LogReport, PartitionJudge
@@ -64,7 +64,8 @@ class Judge:
         raise InvariantBroken(what)
 
     def _clear(self) -> None:
-        self._newest = -1
+        self._newest = self._generation = self._of_term = -1
+        """The newest term and generation that were written, and the generation of that term."""
         self._of_topic: dict[int, str] = {}
         """The identity of the topic under which each commit is stored."""
         self._at: dict[int, int] = {}
@@ -94,7 +95,13 @@ class Judge:
     def _take(self, batch: Batch, *, live: bool) -> None:
         self._newest = term_of(self._log.partition, batch) or 0
         for record in batch.records:
-            match read_record(record):
+            entry = read_record(record)
+            if isinstance(entry, OffsetEntry | GroupEntry) and self._of_term < self._generation:
+                self._break(f"offset {record.offset}: written for an older tree than generation {self._generation}")
+            match entry:
+                case Claim():
+                    self._of_term = entry.generation
+                    self._generation = max(self._generation, entry.generation)
                 case OffsetEntry(group, _, partition, CommittedOffset() as value):
                     self._stored((group, partition), value, record.offset)
                 case OffsetEntry(group, _, partition, None):

@@ -322,6 +322,27 @@ def _sessions_run_in_outages() -> Patch:
     return LogTerm, "now", lambda self: self._loop.time()
 
 
+def _older_tree_claims() -> Patch:
+    return LogLoad, "check", lambda _self, _own, _term=None: None
+
+
+def _skipped_ids_not_fenced() -> Patch:
+    original = LogTerm.claim
+
+    async def claim(self: Any, _newest: int) -> int:
+        return await original(self)
+
+    return LogTerm, "claim", claim
+
+
+def _term_guessed() -> Patch:
+    def passed(self: Any, of_term: int) -> bool:
+        before, self.guessed_from = getattr(self, "guessed_from", -1), of_term
+        return of_term < before
+
+    return LogLoad, "passes_over", passed
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -361,6 +382,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a group is removed before the log says that it is empty": _removed_before_it_is_empty,
     "a closed connection ends the term": _closed_connection_ends_the_term,
     "sessions run while nobody is answered": _sessions_run_in_outages,
+    "an instance of an older tree claims": _older_tree_claims,
+    "producer ids that a claim skips are not fenced": _skipped_ids_not_fenced,
+    "the number of a term is guessed from its znode": _term_guessed,
 }
 
 TELLING = {
@@ -390,6 +414,9 @@ TELLING = {
     "a group is removed before the log says that it is empty": frozenset({"emptied"}),
     "a closed connection ends the term": frozenset({"idle"}),
     "sessions run while nobody is answered": frozenset({"outage"}),
+    "an instance of an older tree claims": frozenset({"restore"}),
+    "producer ids that a claim skips are not fenced": frozenset({"ahead"}),
+    "the number of a term is guessed from its znode": frozenset({"znode", "move"}),
 }
 """The faults that reveal a defect soon. Other faults would hide it."""
 

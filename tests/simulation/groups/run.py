@@ -83,9 +83,10 @@ def main(
 ) -> None:
     """Runs seeded histories of instances, clients and one partition of the groups log. A seed replays exactly.
 
-    Exit code 1 if an invariant was violated; the shortest history found is printed. Kinds of faults: alternate,
-    away, client-freeze, client-kill, compact, delay, delete, deny, die, emptied, evict, forget, freeze, idle, kill,
-    lazy, loss, move, newcomer, outage, replicas, return, size, stop, topics, twin, unclear, znode, zookeeper.
+    Exit code 1 if an invariant was violated; the shortest history found is printed. Kinds of faults: ahead,
+    alternate, away, client-freeze, client-kill, compact, delay, delete, deny, die, emptied, evict, forget, freeze,
+    idle, kill, lazy, loss, move, newcomer, outage, replicas, restore, return, size, stop, topics, twin, unclear,
+    znode, zookeeper.
     """
     kinds = FAULTS if not faults else frozenset() if faults == "none" else frozenset(faults.split(","))
     if not kinds <= FAULTS:
