@@ -104,6 +104,8 @@ class MetadataMirror:
         self._store, self._executor, self._options, self._subscribed = store, executor, options, subscribed
         self._asker: Asker | None = None
         self._mirror: Mirror | None = None
+        self._kafka: str | None = None
+        """The id of the cluster to which the tree belongs, if it is known."""
         self._written: dict[str, bytes] = {}
         self._asked_all_at = self._copied_at = self._not_before = float("-inf")
         self._began_at = store.clock.monotonic()
@@ -183,6 +185,7 @@ class MetadataMirror:
         if node is None:
             raise StoreError(f"{layout.CLUSTER} is gone", layout.CLUSTER)
         record = ClusterRecord.from_znode(node.data)
+        self._kafka = record.kafka
         if record.source is Source.BROKERS:
             pause_s = self._keep()
             now = self._store.clock.monotonic()
@@ -336,7 +339,13 @@ class MetadataMirror:
         addresses = list(dict.fromkeys((*given, *known)))
         if not addresses:
             raise BrokerError("no address of a broker is known: set --bootstrap")
-        return asker.listing(listener, addresses, names)
+        answer = asker.listing(listener, addresses, names)
+        if None not in {self._kafka, answer.cluster_id} and answer.cluster_id != self._kafka:
+            raise BrokerError(
+                f"they belong to cluster {answer.cluster_id}, but this tree, to cluster {self._kafka}:"
+                " correct --bootstrap"
+            )
+        return answer
 
     # --- reading and writing -----------------------------------------------------------------------------------------
 

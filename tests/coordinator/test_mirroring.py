@@ -485,3 +485,20 @@ def test_a_tree_that_begins_beside_what_is_left_of_kafkas_own_znodes_lets_go_of_
     assert elected.store.children(layout.BROKER_TOPICS) == ("a", "b")
     elected.step(12)
     assert elected.store.children(layout.BROKER_TOPICS) == ("b",)
+
+
+def test_brokers_of_another_cluster_change_nothing() -> None:
+    elected = Elected(Answers(replace(whole(topic("a", 1)), cluster_id="k1")), "brokers")
+    kafkas_own(elected.store)
+    elected.step()
+    record = read_cluster_record(elected.store)
+    assert record is not None
+    assert (record.source, record.kafka) == (Source.BROKERS, "k1")
+
+    elected.answers.listing_now = replace(whole(topic("b", 2)), cluster_id="k2")
+    elected.step(round(OLD_S) + 2)
+
+    assert elected.store.children(layout.BROKER_TOPICS) == ("a",)
+    trouble = read_mirror_trouble(elected.store)
+    assert trouble is not None
+    assert "they belong to cluster k2, but this tree, to cluster k1" in trouble.reason
