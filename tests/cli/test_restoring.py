@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.model import TopicPartition
+from kafka_coord.groups.requests import ask
+from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.root import ClusterRecord, change_record, make_tree, read_cluster_record
 from tests.cli.running import Run, run
@@ -126,9 +127,10 @@ def test_a_topic_that_has_no_id_is_started_only_where_an_operator_says(
     eventually(lambda: "is not a topic identity" in coord("groups", "describe", "delays", "-o", "json").out)
     assert not back.owned
 
-    reset = coord("groups", "reset-offsets", "delays", "--topic", "flights", "--to-offset", "7", "--execute", "--pause")
+    to_seven = dict.fromkeys((TopicPartition("flights", number) for number in range(4)), 7)
+    answered = ask(new.store, Request(RequestType.RESET_OFFSETS, "delays", offsets=to_seven), 30, lambda _told: None)
 
-    assert reset.code == 0, reset.err
+    assert answered.result == "done", answered.message
     eventually(lambda: started(back) == {0: 7, 1: 7, 2: 7, 3: 7})
 
 
