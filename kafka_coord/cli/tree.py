@@ -4,7 +4,7 @@ an empty place. Also decides whether ``serve`` may begin a tree by itself."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from msgspec import structs
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import confirm, output_option
 from kafka_coord.cli.output import Format, Section, columns, note, show
-from kafka_coord.errors import NoNode, TreeRefused
+from kafka_coord.errors import BrokerError, NoNode, TreeRefused
 from kafka_coord.groups.group import Document, Partitions, Time, duration, iso_time
 from kafka_coord.settings import Settings
 from kafka_coord.zk import layout
@@ -26,7 +26,7 @@ from kafka_coord.zk.store import GetData, Store
 if TYPE_CHECKING:
     from kafka_coord.grouplog.trees import LogTree
     from kafka_coord.groups.restore import GroupToRestore, RestorePlan
-    from kafka_coord.kafka.cluster import ClusterClient
+    from kafka_coord.kafka.cluster import Address, ClusterClient
     from kafka_coord.kafka.offsets import BrokerRanges
     from kafka_coord.model import TopicPartition
     from kafka_coord.model.offsets import LogRange
@@ -35,6 +35,11 @@ _COLUMNS = columns("group #offsets held older beyond unknown_topics")
 _EVERY_S = 1.0
 _INIT = "init"
 _FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+_bootstrap_option = click.option(
+    "--bootstrap", metavar="ADDRESSES", help="Brokers. [default: serve.bootstrap, or those in ZooKeeper]"
+)
 
 
 @click.command()
@@ -104,12 +109,11 @@ class RestoreDocument(Document, frozen=True):
     is_flag=True,
     help="Confirm, without a question, that the old instances and ZooKeeper servers are stopped.",
 )
-@click.option(
-    "--epoch", default=0, metavar="N", help="The newest epoch that you know of, if it is newer than the backup."
-)
+@click.option("--epoch", type=click.IntRange(0), default=0, help="An epoch that the lost tree's coordinators have had.")
+@_bootstrap_option
 @output_option
 @connection_options
-def restore(file: Path, execute: bool, stopped: bool, epoch: int, output: Format) -> None:
+def restore(file: Path, execute: bool, stopped: bool, epoch: int, bootstrap: str | None, output: Format) -> None:
     """Put the backup in FILE into the empty tree at --zookeeper, after its disk was lost, or on other servers.
 
     Without --execute, the command shows each group, which offsets are older than the log's start or beyond its end, and
@@ -130,15 +134,16 @@ def restore(file: Path, execute: bool, stopped: bool, epoch: int, output: Format
     from kafka_coord.zk.options import parse_connect_string
 
     found, checksum = read_file(file)
-    settings = current_settings()
+    settings = current_settings(**({"serve__bootstrap": bootstrap} if bootstrap is not None else {}))
     with open_store(settings) as store:
         require_empty(store, checksum)
-        with closing(BrokerLog(store, settings.kafka.properties)) as brokers:
+        log = _log_if_known(settings, store, is_needed=execute)
+        with closing(BrokerLog(store, _properties(settings))) as brokers:
             plan = plan_restore(
                 found,
                 checksum,
                 lambda partitions: _noted(brokers.known_ranges(partitions)),
-                least_epoch=epoch,
+                generation=log.generation,
             )
         answering = still_answering(found.header, parse_connect_string(settings.zookeeper.hosts).servers)
         documents = [GroupToRestoreDocument.of(one) for one in plan.groups]
@@ -149,8 +154,33 @@ def restore(file: Path, execute: bool, stopped: bool, epoch: int, output: Format
             note(f"nothing was changed; --execute restores {len(plan.groups):,} groups")
             return
         confirm(_question(plan, answering), yes=stopped, option="--stopped")
-        write(store, plan, _telling("znodes written"))
+        complete(settings, store, write(store, plan, _telling("znodes written")), log, epoch)
     click.echo(f"restored {len(plan.groups):,} groups; start the instances")
+
+
+def _log_if_known(settings: Settings, store: Store, *, is_needed: bool) -> LogTree:
+    """Returns what the groups log tells, or nothing if no broker can be asked and it ``is_needed`` only to tell. Raises
+    :class:`BrokerError`."""
+    from kafka_coord.grouplog.trees import LogTree
+
+    try:
+        return read_log(settings, store)
+    except BrokerError as error:
+        if is_needed:
+            raise BrokerError(f"the groups log may know a newer tree, and no broker tells: {error}") from error
+        note(f"no broker was asked: {error}")
+        return LogTree()
+
+
+def _properties(settings: Settings) -> Mapping[str, str]:
+    """Returns librdkafka's properties, with the brokers of ``serve.bootstrap``."""
+    properties = settings.kafka.properties
+    addresses = _addresses(settings)
+    return (
+        properties
+        if addresses is None
+        else {"bootstrap.servers": ",".join(f"{host}:{port}" for host, port in addresses), **properties}
+    )
 
 
 def _noted(found: BrokerRanges) -> Mapping[TopicPartition, LogRange]:
@@ -210,7 +240,7 @@ def _telling(what: str) -> Callable[[int, int], None]:
 @click.command()
 @click.option("--replace", metavar="ID", help="The lost tree to which the groups log belongs.")
 @click.option("--epoch", type=click.IntRange(0), default=0, help="An epoch that the lost tree's coordinators have had.")
-@click.option("--bootstrap", metavar="ADDRESSES", help="Brokers. [default: serve.bootstrap, or those in ZooKeeper]")
+@_bootstrap_option
 @connection_options
 def init(replace: str | None, epoch: int, bootstrap: str | None) -> None:
     """Begin a coordination tree in an empty place. Run it once, with the settings and the identity of an instance, for
@@ -310,14 +340,21 @@ def brokers_of(settings: Settings, store: Store) -> ClusterClient:
     from kafka_coord.kafka.authentication import broker_security
     from kafka_coord.kafka.brokers import bootstrap_servers
     from kafka_coord.kafka.cluster import ClusterClient
+
+    properties, addresses = settings.kafka.properties, _addresses(settings)
+    if addresses is None:
+        return ClusterClient.of(bootstrap_servers(store, properties), properties)
+    return ClusterClient(addresses, broker_security(properties))
+
+
+def _addresses(settings: Settings) -> Sequence[Address] | None:
+    """Returns the brokers in ``serve.bootstrap``, of whatever listeners, or ``None`` if it is not set."""
     from kafka_coord.kafka.metadata import bootstraps
 
-    properties = settings.kafka.properties
     if settings.serve.bootstrap is None:
-        return ClusterClient.of(bootstrap_servers(store, properties), properties)
+        return None
     given = bootstraps(settings.serve.bootstrap)
-    addresses = given.get("") or [address for some in given.values() for address in some]
-    return ClusterClient(addresses, broker_security(properties))
+    return given.get("") or [address for some in given.values() for address in some]
 
 
 def begin_where_allowed(settings: Settings, store: Store) -> ClusterRecord:

@@ -39,7 +39,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.election import decode_epoch
 from kafka_coord.zk.fencing import write_fenced
 from kafka_coord.zk.instance import read_restored
-from kafka_coord.zk.root import ClusterRecord, finish_tree, make_tree, read_cluster_record
+from kafka_coord.zk.root import ClusterRecord, make_tree, read_cluster_record
 from kafka_coord.zk.store import Check, Create, GetData, Node, Op, SetData, Store
 
 UNKNOWN = "unknown"
@@ -48,8 +48,8 @@ MAKING = "restore"
 LEAST_HOLD_MS = 40_000
 """The longest session timeout that a ZooKeeper server grants by default: a member that registered after the backup was
 made may have that one."""
-EPOCH_MARGIN = 1_000
-"""How far the new epoch is above the newest that is known: more elections than may have been held since the backup."""
+_GOES_ON = (layout.COORDINATOR_EPOCH, f"{layout.LOG_PARTITIONS}/")
+"""What is written again once the tree is claimed: a restore that was interrupted after that leaves it as it is."""
 _ANSWER_S = 1.0
 MAX_OFFSET = (1 << 63) - 1
 _READS_AT_ONCE = 50_000
@@ -104,9 +104,9 @@ Ranges = Callable[[PartitionSet], Mapping[TopicPartition, LogRange]]
 
 
 def plan_restore(
-    backup: Backup, checksum: str, ranges: Ranges = lambda _partitions: {}, *, least_epoch: int = 0
+    backup: Backup, checksum: str, ranges: Ranges = lambda _partitions: {}, *, generation: int = 0
 ) -> RestorePlan:
-    """Decides what is written. ``least_epoch`` is the newest epoch that is known from elsewhere."""
+    """Decides what is written. ``generation`` is that of the newest tree that the groups log knows."""
     for_ms = max(LEAST_HOLD_MS, backup.header.longest_session_ms)
     notes, holds, is_still = list[str](), dict[str, Holds](), backup.header.is_still
     for name, znodes in backup.groups.items():
@@ -121,13 +121,24 @@ def plan_restore(
     return RestorePlan(
         backup.header,
         checksum,
-        {path: data for path, data in backup.alone.items() if path != layout.COORDINATOR_EPOCH},
+        {path: _alone(path, data) for path, data in backup.alone.items() if path != layout.COORDINATOR_EPOCH},
         [_compared(one, known) for one in groups],
-        max(stored, least_epoch) + EPOCH_MARGIN,
-        backup.header.generation + 1,
+        stored,
+        max(backup.header.generation, generation) + 1,
         0 if is_still else for_ms,
         tuple(notes),
     )
+
+
+def _alone(path: str, data: bytes) -> bytes:
+    """Returns the value of a znode of no group. A term of the groups log keeps its number, and nobody serves it."""
+    if not path.startswith(f"{layout.LOG_PARTITIONS}/"):
+        return data
+    try:
+        term = fields.number(fields.load(data, path), "term", path, 0)
+    except MalformedValue:
+        term = 0  # the log knows a newer one, and the next claim goes on from there
+    return fields.dump({"version": fields.VERSION, "term": term})
 
 
 def _group(name: str, znodes: Znodes, holds: Holds | None) -> GroupToRestore:
@@ -229,10 +240,12 @@ def _values(store: Store) -> dict[str, bytes]:
     return found
 
 
-def restore(store: Store, plan: RestorePlan, told: Callable[[int, int], None] = lambda _done, _all: None) -> None:
-    """Writes the plan. It may be called again after it was interrupted, and then writes only what is missing. Nobody
-    serves the tree until it is whole. ``told`` hears how many of the znodes are written. Raises
-    :class:`RequestRefused`."""
+def restore(
+    store: Store, plan: RestorePlan, told: Callable[[int, int], None] = lambda _done, _all: None
+) -> ClusterRecord:
+    """Writes the plan, and returns the record of the tree, which nobody serves before it is finished
+    (:func:`~kafka_coord.zk.root.finish_tree`). It may be called again after it was interrupted, and then writes only
+    what is missing. ``told`` hears how many of the znodes are written. Raises :class:`RequestRefused`."""
     record = require_empty(store, plan.checksum)
     if record is None:
         record = ClusterRecord.new(store, plan.generation, kafka=plan.header.kafka, making=MAKING)
@@ -242,23 +255,26 @@ def restore(store: Store, plan: RestorePlan, told: Callable[[int, int], None] = 
         store.create(layout.RESTORED, restored.to_bytes())
     version = store.get(layout.CLUSTER).stat.version
     wanted = dict(plan.znodes())
-    while ops := _missing(store, wanted):
+    ops = _missing(store, wanted)
+    while ops:
         try:
             done = len(wanted) - len(ops)
             for some in parts(ops, 1_000):
                 write_fenced(store, Check(layout.CLUSTER, version), [[op] for op in some])
                 done += len(some)
                 told(done, len(wanted))
+            ops = []
         except MultiFailed as error:
-            if not isinstance(error.cause, NodeExists):  # a member has registered meanwhile: look again
+            if not isinstance(error.cause, NodeExists):
                 raise
-    finish_tree(store, record)
+            ops = _missing(store, wanted)  # a member has registered meanwhile
+    return record
 
 
 def _missing(store: Store, wanted: Mapping[str, bytes]) -> list[Op]:
     there = _values(store) | {layout.CONSUMERS: b""}
     for path, data in wanted.items():
-        if there.get(path) and there[path] != data:
+        if there.get(path) and there[path] != data and not path.startswith(_GOES_ON):
             raise RequestRefused(
                 f"{path} was written by somebody else while the tree was restored; delete it, and run again"
             )

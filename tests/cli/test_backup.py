@@ -13,7 +13,7 @@ from msgspec import structs
 
 from kafka_coord.errors import MalformedValue, SettingsError, UnknownVersion
 from kafka_coord.groups.backup import LEFT_OUT, TAKEN, Backup, BackupHeader, RanThere, place_of, read_file, write_file
-from kafka_coord.groups.restore import EPOCH_MARGIN, LEAST_HOLD_MS, UNKNOWN, plan_restore
+from kafka_coord.groups.restore import LEAST_HOLD_MS, UNKNOWN, plan_restore
 from kafka_coord.model import Hold, Holds, Ledger, PartitionSet, TopicOfOffsets, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.offsets import LogRange
@@ -220,12 +220,26 @@ def test_a_ledger_that_cannot_be_read_makes_everybody_wait() -> None:
     assert "owners/c1" in plan.notes[0]
 
 
-@pytest.mark.parametrize(("stored", "known", "epoch"), [(b"7", 0, 7), (b"7", 30, 30), (b"?", 0, 0)])
-def test_the_epoch_is_above_the_newest_that_is_known(stored: bytes, known: int, epoch: int) -> None:
-    plan = plan_restore(backup(epoch=stored), "sum", least_epoch=known)
+@pytest.mark.parametrize(("stored", "epoch"), [(b"7", 7), (b"?", 0)])
+def test_the_epoch_goes_on(stored: bytes, epoch: int) -> None:
+    plan = plan_restore(backup(epoch=stored), "sum")
 
-    assert plan.epoch == epoch + EPOCH_MARGIN
-    assert dict(plan.znodes())[layout.COORDINATOR_EPOCH] == str(plan.epoch).encode()
+    assert dict(plan.znodes())[layout.COORDINATOR_EPOCH] == str(epoch).encode()
+
+
+@pytest.mark.parametrize(("known", "generation"), [(0, 4), (3, 4), (9, 10)])
+def test_the_generation_is_above_every_one_that_is_known(known: int, generation: int) -> None:
+    assert plan_restore(backup(), "sum", generation=known).generation == generation
+
+
+@pytest.mark.parametrize(
+    ("stored", "term"), [(b'{"version":1,"term":41,"broker":3,"managed_groups":"x"}', 41), (b"", 0), (b"?", 0)]
+)
+def test_a_term_of_the_groups_log_keeps_its_number_and_nobody_serves_it(stored: bytes, term: int) -> None:
+    made = backup()
+    found = written(made._replace(alone={**made.alone, layout.log_partition(7): stored}))
+
+    assert fields.load(found[layout.log_partition(7)], "term") == {"version": 1, "term": term}
 
 
 @pytest.mark.parametrize(

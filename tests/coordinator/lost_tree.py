@@ -23,6 +23,7 @@ from kafka_coord.groups.restore import LEAST_HOLD_MS, plan_restore, restore
 from kafka_coord.model import Member, StartFetcher, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import finish_tree
 from kafka_coord.zk.store import Create, SetData
 from tests.simulation.audited import violations
 from tests.simulation.scheduler import VirtualClock
@@ -254,7 +255,8 @@ class LostTreeWorld:
             self.join(self.rng.choice(NAMES))
         plan = plan_restore(backup, "checksum")
         self.committed = {tp: one for group in plan.groups for tp, one in group.offsets.items()}
-        restore(self.connect(), plan)
+        store = self.connect()
+        finish_tree(store, restore(store, plan))
         self.start()
 
     def come_back(self, reader: Reader) -> None:

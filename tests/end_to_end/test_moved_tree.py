@@ -93,7 +93,7 @@ class Site:
         assert made.code == 0, made.err
         alone.stop()
         new = self._serve(ZooKeeperServer(self.directory / "new", port=self.zookeeper.port, settings=SETTINGS))
-        kafka = ("--kafka-property", f"bootstrap.servers={self.broker.address}")
+        kafka = ("--bootstrap", self.broker.address)
         restored = run("restore", str(file), "--execute", "--stopped", *kafka, zookeeper=new.connect_string)
         assert restored.code == 0, restored.err
         assert "not every offset was compared" not in restored.err

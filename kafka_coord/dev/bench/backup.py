@@ -19,7 +19,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.sequences import parts
 from kafka_coord.spark.session import find_java
 from kafka_coord.zk import layout
-from kafka_coord.zk.root import ClusterRecord, make_tree
+from kafka_coord.zk.root import ClusterRecord, finish_tree, make_tree
 from kafka_coord.zk.store import Create, Op, Store
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def run_backup_bench(options: BackupOptions, directory: Path, on_progress: OnPro
         _timed(took, "write the file", lambda: write_file(file, made))
     with zookeeper(directory / "new", settings) as (_, store):
         found, checksum = _timed(took, "read the file", lambda: read_file(file))
-        _timed(took, "restore", lambda: restore(store, plan_restore(found, checksum)))
+        _timed(took, "restore", lambda: finish_tree(store, restore(store, plan_restore(found, checksum))))
     rows = [{"step": step, "s": round(seconds, 2)} for step, seconds in took.items()]
     backup_s, restore_s = took["read"] + took["write the file"], took["read the file"] + took["restore"]
     bars = [Bar.at_most("backup", _AT_MOST_S, backup_s, " s"), Bar.at_most("restore", _AT_MOST_S, restore_s, " s")]
