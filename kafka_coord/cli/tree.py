@@ -174,13 +174,9 @@ def _log_if_known(settings: Settings, store: Store, *, is_needed: bool) -> LogTr
 
 def _properties(settings: Settings) -> Mapping[str, str]:
     """Returns librdkafka's properties, with the brokers of ``serve.bootstrap``."""
-    properties = settings.kafka.properties
-    addresses = _addresses(settings)
-    return (
-        properties
-        if addresses is None
-        else {"bootstrap.servers": ",".join(f"{host}:{port}" for host, port in addresses), **properties}
-    )
+    properties, addresses = settings.kafka.properties, _addresses(settings)
+    given = {"bootstrap.servers": ",".join(f"{host}:{port}" for host, port in addresses)} if addresses else {}
+    return {**given, **properties}
 
 
 def _noted(found: BrokerRanges) -> Mapping[TopicPartition, LogRange]:
