@@ -67,6 +67,9 @@ NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """How long a new member's first join may be held, in seconds. After that, its client must be gone, so the member is
 removed."""
 
+NO_LIMIT = (1 << 31) - 1
+"""Kafka's default for the number of members."""
+
 EMPTY, PREPARING, COMPLETING = ClassicState.EMPTY, ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE
 STABLE, DEAD = ClassicState.STABLE, ClassicState.DEAD
 
@@ -78,7 +81,9 @@ class GroupLimits:
 
     min_session_timeout_s: float = 6.0
     max_session_timeout_s: float = 1800.0
-    max_size: int = 1 << 31
+    max_size: int = NO_LIMIT
+    consumer_max_size: int = NO_LIMIT
+    """The same for KIP-848 members."""
     initial_rebalance_delay_s: float = 3.0
     consumer_session_timeout_s: float = 45.0
     """The session timeout of KIP-848 members, whose clients do not send one."""

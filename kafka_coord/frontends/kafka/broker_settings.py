@@ -34,6 +34,7 @@ _LIMITS = {
     "group.max.session.timeout.ms": ("max_session_timeout_s", _MS_PER_S),
     "group.max.size": ("max_size", 1),
     "group.initial.rebalance.delay.ms": ("initial_rebalance_delay_s", _MS_PER_S),
+    "group.consumer.max.size": ("consumer_max_size", 1),
     "group.consumer.session.timeout.ms": ("consumer_session_timeout_s", _MS_PER_S),
     "offset.metadata.max.bytes": ("offset_metadata_chars", 1),
     "offsets.retention.check.interval.ms": ("expiry_check_s", _MS_PER_S),

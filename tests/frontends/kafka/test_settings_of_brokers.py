@@ -12,6 +12,7 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.instance import read_retention
 from tests.conftest import _shared_servers
@@ -24,6 +25,7 @@ DAY_MS = 24 * 3600 * 1000
 OF_BROKER = {
     "group.min.session.timeout.ms": "500",
     "group.max.size": "1",
+    "group.consumer.max.size": "2",
     "message.max.bytes": "4000000",
     "offset.metadata.max.bytes": "10",
     "offsets.retention.minutes": str(30 * 24 * 60),
@@ -62,6 +64,21 @@ def test_a_group_may_be_as_large_and_as_impatient_as_the_broker_allows(listener:
             assert refused.error_code == Error.GROUP_MAX_SIZE_REACHED
         assert peer.ask("JoinGroup", 3, **join("hasty", session_ms=500)).error_code == Error.NONE
         assert peer.ask("JoinGroup", 3, **join("hastier", session_ms=499)).error_code == Error.INVALID_SESSION_TIMEOUT
+
+
+def test_a_managed_group_may_be_as_large_as_the_broker_allows(listener: KafkaListener) -> None:
+    eventually(lambda: listener.manager.limits.consumer_max_size == 2)
+
+    def heartbeat(peer: Peer, member_id: str) -> Error:
+        whole = {"subscribed_topic_names": ("flights",), "topic_partitions": (), "rebalance_timeout_ms": 60_000}
+        who = {"group_id": "kip-848", "member_id": member_id, "member_epoch": 0}
+        return Error(peer.ask("ConsumerGroupHeartbeat", 1, **who, **whole).error_code)
+
+    with Peer(listener) as peer:
+        assert [heartbeat(peer, name) for name in ("m1", "m2", "m1")] == [Error.NONE] * 3
+        assert heartbeat(peer, "m3") == Error.GROUP_MAX_SIZE_REACHED
+        classic = peer.ask("JoinGroup", 3, **join("kip-848", metadata=encoded_subscription("flights")))
+        assert classic.error_code == Error.GROUP_MAX_SIZE_REACHED
 
 
 def test_the_metadata_of_an_offset_may_be_as_long_as_the_broker_allows(listener: KafkaListener) -> None:

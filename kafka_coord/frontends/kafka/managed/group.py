@@ -19,7 +19,7 @@ from msgspec import structs
 from kafka_coord.channel.messages import Register
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import NO_MEMBER, Join, Joined, Synced
-from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.classic_groups.machine import NO_LIMIT, GroupLimits
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.errors import InvalidPattern, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ToolCommits
@@ -139,8 +139,18 @@ class ManagedGroup:
                 *(self.name, by.client_id, by.client.address, reason),
             )
             raise GroupError(Error.INCONSISTENT_GROUP_PROTOCOL) from None
+        await self._require_room(consumer_name(join.instance_id or member_id), limits.max_size)
         joined: Joined = await self._terms.take(self.name, member_id, request, by.client, by.sender)
         return joined
+
+    async def _require_room(self, consumer: str, most: int) -> None:
+        """Refuses one more client in a group that has ``most`` of them already. This project's own consumers do not
+        count."""
+        if most >= NO_LIMIT:
+            return
+        members = await self._terms.members(self.name) or ()
+        if len(members) >= most and consumer not in members:
+            raise GroupError(Error.GROUP_MAX_SIZE_REACHED)
 
     def _join(self, join: Join, member_id: str, by: By) -> Callable[[object], classic.ClassicJoin]:
         """Returns a function that creates the request from a token. Raises :class:`_CannotBeMember`."""
@@ -250,6 +260,8 @@ class ManagedGroup:
             is_static=instance_id is not None,
             software=beat.software,
         )
+        if epoch == JOIN:
+            await self._require_room(consumer, self._groups.limits.consumer_max_size)
         sender = by.sender if epoch <= JOIN else ""
         answer: HeartbeatAnswer = await self._terms.take(self.name, member_id, request, by.client, sender)
         if answer.error is not Error.NONE:
