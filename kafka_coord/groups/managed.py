@@ -548,8 +548,7 @@ class ManagedVerbs(GroupVerbs):
             raise RequestRefused(f"{found.unreadable[0].path} cannot be read: {found.unreadable[0].reason}")
         readable = snapshot.observation.members
         rejoin = all(one in readable and readable[one].protocol == "classic" for one in snapshot.registrations)
-        gone = PartitionSet.of(tp for tp in found.offsets if cluster.lacks(tp.topic))
-        return Convertible(self.kind, [*snapshot.registrations], rejoin, found.offsets, found.of_earlier_topic | gone)
+        return Convertible(self.kind, [*snapshot.registrations], rejoin, found.offsets, found.of_earlier_topic)
 
     def wait_settled(self, group: str, timeout_s: float) -> None:
         wait_until(self.store, group, settled, what="become stable", timeout_s=timeout_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from kafka_coord.channel.offset_details import Owner, owners_of_offsets
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.coordinator.start_offsets import unclaimed
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
@@ -34,9 +35,9 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 class Committed:
     """The committed offsets of one group. Each is the offset of the next record to read.
 
-    ``of_earlier_topic`` are the partitions whose offset belongs to a deleted topic of the same name. Consumers ignore
-    such offsets, so the partitions count as uncommitted. ``stored`` are all partitions with an offset znode, readable
-    or not. ``at_ms`` are the times of the last commits (ms since 1970).
+    ``of_earlier_topic`` are the partitions whose offset belongs to a topic that was deleted, and perhaps made anew.
+    Nobody is given such an offset, so they count as uncommitted. ``stored`` are all partitions with an offset znode,
+    readable or not. ``at_ms`` are the times of the last commits (ms since 1970).
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -52,7 +53,8 @@ def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) ->
 
 
 def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str, TopicInfo]) -> dict[str, Committed]:
-    """Reads everything below each group's ``offsets`` in three round trips, however many groups there are."""
+    """Reads everything below each group's ``offsets`` in three round trips, however many groups there are, and one more
+    if there are offsets of topics that are not among ``topics``: one that cannot be read is not gone."""
     names, reading = tuple(groups), Reading(store)
     listings = reading.all(GetChildren(layout.offsets(group)) for group in names)
     parents = [
@@ -61,13 +63,18 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
         for topic in reading.names(layout.offsets(group), listings[GetChildren(layout.offsets(group))])
     ]
     found = reading.all(read(layout.topic_offsets(*one)) for one in parents for read in (GetData, GetChildren))
+    absent = dict.fromkeys(topic for _, topic in parents if topic not in topics)
+    owners = owners_of_offsets(store, absent) if absent else {}
+    gone = {topic for topic, owner in owners.items() if owner is Owner.GONE}
     stored: dict[str, list[TopicPartition]] = {group: [] for group in names}
     earlier: dict[str, list[TopicPartition]] = {group: [] for group in names}
     current: list[tuple[str, TopicPartition]] = []
     for group, topic in parents:
         path = layout.topic_offsets(group, topic)
         partitions = [*_partitions(reading, path, topic, found[GetChildren(path)])]
-        belong = _belong(reading, path, found[GetData(path)], topics.get(topic))
+        belong = _Belong.EARLIER
+        if topic not in gone:
+            belong = _belong(reading, path, found[GetData(path)], topics.get(topic))
         stored[group] += partitions
         if belong is _Belong.EARLIER:
             earlier[group] += partitions

@@ -211,7 +211,21 @@ def test_offsets_of_a_topic_that_was_recreated_do_not_count(tree: Tree, coord: R
     tree.offset("delays", "flights", 0, 55)
     ran = coord("groups", "describe", "delays", "--offsets", "-o", "json")
     assert ran.json()["offsets"] == []
-    assert "has been deleted and recreated: flights[0]" in ran.err
+    assert "has been deleted or recreated: flights[0]" in ran.err
+
+
+def test_offsets_of_a_deleted_topic_do_not_count_and_those_of_one_that_cannot_be_read_do(
+    tree: Tree, coord: Run
+) -> None:
+    tree.coordinator()
+    tree.topic("flights", 2)
+    tree.put(layout.broker_topic("odd"), b"?")
+    tree.group("delays")
+    for topic in ("flights", "odd", "dropped"):
+        tree.offset("delays", topic, 0, 55)
+    ran = coord("groups", "describe", "delays", "--offsets", "-o", "json")
+    assert [one["topic"] for one in ran.json()["offsets"]] == ["flights", "odd"]
+    assert "has been deleted or recreated: dropped[0]" in ran.err
 
 
 HOSTILE = [

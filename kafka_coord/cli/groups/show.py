@@ -221,7 +221,7 @@ def describe(
 
 def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
     """Returns the notes below the human-readable output, without duplicates."""
-    earlier = "not counted, because the topic has been deleted and recreated: "
+    earlier = "not counted, because the topic has been deleted or recreated: "
     return dict.fromkeys(
         [
             *(one.lag_note for one in found if one.lag_note),

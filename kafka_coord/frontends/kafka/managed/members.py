@@ -31,6 +31,7 @@ from kafka_coord.model import CommittedOffset, Departure, DepartureKind, Partiti
 from kafka_coord.model.member import LEFT
 from kafka_coord.model.names import generated
 
+_MOST_FORMER = 10_000
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
@@ -72,6 +73,9 @@ class KafkaMembers:
         """The members that are waiting for their share. Some may have stopped waiting."""
         self.targets: dict[str, Mapping[str, PartitionSet]] = {}
         """The consumers' shares by group, for groups with members that are waiting for their share."""
+        self._former: dict[tuple[str, str], None] = {}
+        """The last member ids whose places were taken, by group. A KIP-848 client does not repeat its instance id in
+        its heartbeats: told UNKNOWN_MEMBER_ID, it would take its place back."""
         self._late = LateBeats()
         self._numbers = itertools.count(1)
         self.doubtful: set[str] = set()
@@ -94,7 +98,8 @@ class KafkaMembers:
         if not request.is_static and not request.joins:  # KIP-848 clients omit the instance id if it is unchanged
             request = replace(request, key=self.key_of(request.key, request.member_id))
         member = self.members.get(request.key)
-        if member is not None and not request.leaves and member.is_replaced(request.member_id):
+        is_former = (request.key[0], request.member_id) in self._former
+        if not request.leaves and (is_former or (member is not None and member.is_replaced(request.member_id))):
             self.refuse(request, Error.FENCED_INSTANCE_ID)
         elif request.joins:
             request.join(self, member)
@@ -446,6 +451,9 @@ class KafkaMembers:
         if successor is not None and error is Error.NOT_COORDINATOR:
             self.refuse(successor, error)
         elif successor is not None:
+            self._former[member.key[0], member.member_id] = None
+            if len(self._former) > _MOST_FORMER:
+                del self._former[next(iter(self._former))]
             self.arrived(successor, self.now)
 
     def end(self) -> None:

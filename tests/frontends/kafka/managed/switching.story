@@ -110,6 +110,9 @@ k1 beats 3 instance=i1  -> k1: FENCED_INSTANCE_ID
 stored
 start i1 4 0  -> c1: 4 cooperative-sticky
 k1 beats 3 instance=i1  -> k1: FENCED_INSTANCE_ID
+# librdkafka does not repeat the instance id; UNKNOWN_MEMBER_ID would make it take the place back
+k1 beats 3  -> k1: FENCED_INSTANCE_ID
+k1 beats join instance=i1  -> k1: FENCED_INSTANCE_ID
 
 = a classic client takes the place of a KIP-848 member that left temporarily
 k1 beats join instance=i1  -> waits
