@@ -72,6 +72,15 @@ def test_the_finding_about_partitions_that_no_consumer_reads(
     assert remedy in found.todo
 
 
+def test_the_command_in_a_remedy_can_be_copied_whoever_has_named_the_group() -> None:
+    name, quoted = "a b; reboot", "kafka-coord groups {} 'a b; reboot'"
+    lost = check_lag(Lags(name, [row(0, gone=5)], Trends()), NOW_MS)
+    changed = check_actions({name: [Action("reset-offsets", "bob", NOW_MS, "", "flights 0: 5 → 0")]}, NOW_MS)
+    (of_lag,), (of_action,) = lost, changed
+    assert quoted.format("reset-offsets") in of_lag.todo
+    assert quoted.format("history") in of_action.todo
+
+
 def test_a_group_that_stopped_more_than_a_day_ago_causes_no_warning() -> None:
     trends = {"partitions": {TopicPartition("flights", 0): Trend(Verdict.STOPPED, NOW_MS - REMEMBERED_MS - 1)}}
     (found,) = told([row(0, owner=None)], trends=trends)

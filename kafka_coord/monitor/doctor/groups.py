@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote  # remedies are copied to a shell, and anyone may have named a group
 
 from kafka_coord.coordinator.plan.reasons import counted, partitions_text, plural
 from kafka_coord.coordinator.tolerant_reads import what_to_do
@@ -243,7 +244,9 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         rows = behind[Verdict.REWOUND]
         when = ago(_began(seen, rows) or now_ms, now_ms)
         what = f"group {seen.group}: the offsets of {_partitions(rows)} were moved back {when}"
-        todo = f"the group rereads {_records(rows)}; to see who did this: kafka-coord groups history {seen.group}"
+        todo = (
+            f"the group rereads {_records(rows)}; to see who did this: kafka-coord groups history {quote(seen.group)}"
+        )
         yield info(LAG, what, todo, seen.group)
 
 
@@ -264,7 +267,7 @@ def check_actions(actions: Mapping[str, Iterable[Action]], now_ms: int) -> Itera
         what = f"group {first}: {one.by or 'someone'} {verb} its offsets{others} {when}{why}{change}"
         todo = (
             "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
-            f" kafka-coord groups history {first}"
+            f" kafka-coord groups history {quote(first or '')}"
         )
         yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, first or "")
 
@@ -303,7 +306,7 @@ def _gone(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
     )
     todo = (
         "this ends once the group commits again; if it has nothing to read, set its offsets:"
-        f" kafka-coord groups reset-offsets {seen.group} --all-topics --to-earliest"
+        f" kafka-coord groups reset-offsets {quote(seen.group)} --all-topics --to-earliest"
     )
     if not seen.members:
         return info(LAG, what, todo, seen.group)
@@ -314,13 +317,14 @@ def _gone(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
 def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
     what = f"no one has read {_partitions(rows)} {_since(seen, rows, now_ms)}; {_waiting(rows)}"
     if seen.paused:
-        return info(LAG, f"group {seen.group}: {what}", f"kafka-coord groups resume {seen.group}", seen.group)
+        return info(LAG, f"group {seen.group}: {what}", f"kafka-coord groups resume {quote(seen.group)}", seen.group)
     if seen.members:
-        todo = f"resolve the other findings about {seen.group}; then: kafka-coord groups rebalance {seen.group} --wait"
+        command = f"kafka-coord groups rebalance {quote(seen.group)} --wait"
+        todo = f"resolve the other findings about {seen.group}; then: {command}"
         return (warning if seen.is_late(rows) else info)(LAG, f"group {seen.group}: {what}", todo, seen.group)
     began = _began(seen, rows)
     missed = began is not None and now_ms - began < REMEMBERED_MS and seen.is_late(rows)
-    todo = f"start its consumers; if it is no longer needed: kafka-coord groups delete {seen.group}"
+    todo = f"start its consumers; if it is no longer needed: kafka-coord groups delete {quote(seen.group)}"
     return (warning if missed else info)(LAG, f"group {seen.group} has no members: {what}", todo, seen.group)
 
 

@@ -323,7 +323,7 @@ export function group(name) {
         ], found.offsets), exported("Partitions", here, "offsets")),
         section("Members", table("Members", memberColumns(name), found.members, "no members"), exported("Members", here, "members")),
         section("Rebalances", table("Rebalances", decisionColumns, newestFirst(history),
-          found.kind === "managed" ? "none recorded" : `The groups log records them: kafka-coord groups history ${name}`),
+          found.kind === "managed" ? "none recorded" : `The groups log records them: kafka-coord groups history ${quoted(name)}`),
         exported("Rebalances", of("history"))),
         section("Operator actions", table("Operator actions", actionColumns, newestFirst(known[of("actions")]), "none recorded"),
           exported("Operator actions", of("actions"))),
@@ -340,6 +340,9 @@ export function group(name) {
     },
   };
 }
+
+/** Returns the name as a shell takes it: anyone may have chosen it. */
+const quoted = (name) => (/^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\"'\"'")}'`);
 
 export function partition(name, topic, number) {
   const here = api("groups", name, "partitions", topic, number);
