@@ -584,6 +584,9 @@ def terms(*values: bytes) -> Checked:
     return lambda: kafka_clients._check_managed_groups(of(read_many=answering(list(nodes.values()))), directory)
 
 
+HIDING = b'{"version":1,"error":"DENIED","topics":"salaries"}'
+
+
 def rights(*denied: str, data: bytes = b'{"version":1,"error":"DENIED"}') -> Checked:
     def read_many(reads: Iterable[Read]) -> tuple[Any, ...]:
         return tuple(denied if isinstance(one, GetChildren) else node(data) for one in reads)
@@ -631,6 +634,7 @@ KAFKA_CLIENTS = [
     Case("different serve.managed_groups", managed_by("a", "b"), managed_by("a", "a")),
     Case("/consumers/kafka/1 cannot be read", terms(b"\xff", b"{}"), terms(b"", b"{}")),
     Case("denies its instance a right", rights("1"), rights()),
+    Case("does not let its instance describe salaries", rights("1", data=HIDING), rights()),
     Case("/consumers/rights/1 cannot be read", rights("1", data=b"[]"), rights(data=b"[]")),
     Case("may read the settings of broker 1", retention(WEEK.told(1, None, NOW_MS)), retention(WEEK)),
     Case("different offsets.retention.minutes", retention(WEEK.told(2, 30 * DAY_MS, NOW_MS)), retention(WEEK)),

@@ -311,6 +311,8 @@ class GroupCoordinator:
                     offsets[where] = CommittedOffset(
                         part.committed_offset, epoch, metadata, now_ms, topic_id, expires_ms
                     )
+                elif name in self._instances.hidden:  # it is the instance that lacks a right
+                    errors[where] = Error.COORDINATOR_NOT_AVAILABLE
                 else:
                     errors[where] = Error.UNKNOWN_TOPIC_OR_PARTITION
         return offsets, topic_ids, errors
@@ -359,6 +361,8 @@ class GroupCoordinator:
     def _undeletable(self, topic: str, partition: int, denied: frozenset[str]) -> Error:
         if topic in denied:
             return Error.TOPIC_AUTHORIZATION_FAILED
+        if topic in self._instances.hidden:
+            return Error.COORDINATOR_NOT_AVAILABLE
         is_there = 0 <= partition < self._instances.partitions_of(topic)
         return Error.NONE if is_there else Error.UNKNOWN_TOPIC_OR_PARTITION
 

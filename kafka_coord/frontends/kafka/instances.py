@@ -23,6 +23,7 @@ from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.sequences import some
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store, WatchEvent
@@ -35,6 +36,7 @@ READ_AGAIN_S = 5.0
 _UNWATCHED_S = 0.5
 """How often to read them while there is no watch."""
 _KNOWN_FOR_S = 30.0
+_MOST_HIDDEN = 1_000
 _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
@@ -165,6 +167,9 @@ class Instances:
         self.lagging_replicas = 0
         """The number of replicas of the log that are not in sync with their leader."""
         self._partitions: dict[str, tuple[float, int]] = {}
+        self.hidden: set[str] = set()
+        """The topics that the broker does not let this instance describe, among those that clients commit offsets of.
+        The client may have the right: then nothing is said about the topic."""
 
     async def ask(self, name: str, version: int | Versions, value: Any) -> Any:
         """Asks the broker beside this instance. Raises :class:`BrokerError`."""
@@ -179,7 +184,26 @@ class Instances:
         now = time.monotonic()
         for topic in answer.topics:
             self._partitions[topic.name] = now, len(topic.partitions) if not topic.error_code else 0
+        self._note_hidden(answer.topics)
         return answer
+
+    def _note_hidden(self, topics: Iterable[Any]) -> None:
+        """Reports once that the broker hides topics from this instance, and once that it does so no longer."""
+        before = bool(self.hidden)
+        for topic in topics:
+            if topic.error_code not in RIGHTS:
+                self.hidden.discard(topic.name)
+            elif topic.name != TOPIC and len(self.hidden) < _MOST_HIDDEN:
+                self.hidden.add(topic.name)
+        if self.hidden and not before:
+            log.error(
+                "the broker does not let this instance describe topics, so commits for them get"
+                " COORDINATOR_NOT_AVAILABLE: %s; give the instance's user DESCRIBE on all topics",
+                some(sorted(self.hidden), 5),
+                extra={"event": "right_missing"},
+            )
+        elif before and not self.hidden:
+            log.info("the broker lets this instance describe all topics that clients commit offsets of")
 
     def node(self, broker_id: int, host: str, port: int) -> Node | None:
         """Returns the address of the instance that runs beside the broker, which advertises ``host:port``, or ``None``
@@ -353,17 +377,19 @@ class Claimants:
             return None
 
 
-def report_right(store: Store, broker_id: int, error: str) -> None:
-    """Writes the broker's ``error`` to the instance's znode, or deletes the znode if there is none. The znode is
-    ephemeral, so it does not outlive the instance. Safe to repeat. Raises :class:`StoreUnavailable`."""
+def report_right(store: Store, broker_id: int, error: str, topics: str = "") -> None:
+    """Writes the broker's ``error`` to the instance's znode, or deletes the znode if there is none. ``topics`` are
+    those that the instance may not describe; without them, it is about the groups log. The znode is ephemeral, so it
+    does not outlive the instance. Safe to repeat. Raises :class:`StoreUnavailable`."""
     path = layout.missing_right(broker_id)
     if not error:
         with contextlib.suppress(NoNode):
             store.delete(path, -1)
         return
     store.ensure_path(layout.MISSING_RIGHTS)
+    value = {"version": fields.VERSION, "error": error} | ({"topics": topics} if topics else {})
     with contextlib.suppress(NodeExists):
-        store.create(path, fields.dump({"version": fields.VERSION, "error": error}), ephemeral=True)
+        store.create(path, fields.dump(value), ephemeral=True)
 
 
 class Readiness:

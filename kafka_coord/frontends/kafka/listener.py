@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import (
     BrokerError,
     KafkaCoordError,
@@ -41,6 +42,7 @@ from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, NotSent, RightMissing, connect
 from kafka_coord.model.names import group_pattern
 from kafka_coord.model.offsets import Retention
+from kafka_coord.model.sequences import some
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.instance import share_retention
@@ -343,11 +345,15 @@ class KafkaListener:
             self._look.clear()
 
     async def _report_right(self) -> None:
-        error = self.manager.missing_right
+        with contextlib.suppress(BrokerError):  # the right may have been given, although nobody commits any more
+            await self.instances.learn(dict.fromkeys(self.instances.hidden, 0))
+        error, topics = self.manager.missing_right, ""
+        if not error and self.instances.hidden:
+            error, topics = named(Error.TOPIC_AUTHORIZATION_FAILED), some(sorted(self.instances.hidden), 5)
         if not error and not self._reported_right:
             return
         try:
-            await asyncio.to_thread(report_right, self._store, self._broker_id, error)
+            await asyncio.to_thread(report_right, self._store, self._broker_id, error, topics)
             self._reported_right = bool(error)
         except StoreError as failed:
             log.info("cannot report a missing right: %s; retrying", failed)

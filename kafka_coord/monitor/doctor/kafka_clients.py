@@ -296,9 +296,13 @@ def _check_rights(store: Store) -> Iterator[Finding]:
     (listing,) = reading.many([GetChildren(layout.MISSING_RIGHTS)])
     paths = [f"{layout.MISSING_RIGHTS}/{number}" for number in sorted(listing if isinstance(listing, tuple) else ())]
     for path, node in zip(paths, reading.many(map(GetData, paths)), strict=True):
-        code = reading.decode(path, node, _error_in)
-        if code is not None:
-            number = path.rpartition("/")[2]
+        told = reading.decode(path, node, _error_in)
+        code, topics = told if told is not None else ("", "")
+        number = path.rpartition("/")[2]
+        if topics:
+            what = f"broker {number} does not let its instance describe {topics} ({code}), so commits for them fail"
+            yield error(_CLIENTS, what, "give the instance's user DESCRIBE on all topics")
+        elif told is not None:
             what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
             yield error(_CLIENTS, what, f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}")
     for unread in reading.unreadable:
@@ -307,8 +311,9 @@ def _check_rights(store: Store) -> Iterator[Finding]:
         yield error(_CLIENTS, f"{what}: {unread.reason}", todo)
 
 
-def _error_in(where: str, node: Node) -> str:
-    return fields.text(fields.load_object(node.data, where), "error", where, "")
+def _error_in(where: str, node: Node) -> tuple[str, str]:
+    value = fields.load_object(node.data, where)
+    return fields.text(value, "error", where, ""), fields.text(value, "topics", where, "")
 
 
 def _check_retention(store: Store) -> Iterator[Finding]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Address, Instances
 from kafka_coord.frontends.kafka.routing import DESCRIBE_CLUSTER, FETCH, LOCAL, METADATA, PRODUCE, Patches
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.callers import NoManagedGroups
+from tests.frontends.kafka.peer import committing
 
 OWN, OTHER, THIRD = 1, 2, 3
 ADVERTISED = {number: (f"coord-{number}", 9092) for number in (OWN, OTHER, THIRD)}
@@ -382,3 +387,32 @@ def test_a_request_does_not_wait_for_ever_for_another_instance(monkeypatch: pyte
     known.is_stopping = True
     asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     assert not looks
+
+
+def test_topics_that_the_broker_hides_from_the_instance_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    of, codes = instances({1: None}), {"salaries": 29, "flights": 0, "dropped": 3}
+
+    async def ask(_name: str, _version: Any, request: Any) -> Any:
+        form = message("MetadataResponse")
+        of_topic = form.struct("MetadataResponseTopic")
+        return form(topics=tuple(of_topic(name=one.name, error_code=codes[one.name]) for one in request.topics))
+
+    of.ask = ask  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            of._partitions.clear()
+            asyncio.run(of.learn(dict.fromkeys(codes, 0)))
+        assert of.hidden == {"salaries"}
+        assert [one.levelno for one in caplog.records] == [logging.ERROR]
+        assert "COORDINATOR_NOT_AVAILABLE: salaries" in caplog.text
+        serving: Any = SimpleNamespace(_instances=of, _manager=SimpleNamespace(now_ms=lambda: 0, topics=LogTopics()))
+        request = message("OffsetCommitRequest")(**committing("salaries", "dropped", offset=5))
+        _, _, errors = GroupCoordinator._committed(serving, request, frozenset())
+        assert errors == {
+            ("salaries", 0): Error.COORDINATOR_NOT_AVAILABLE,
+            ("dropped", 0): Error.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        codes["salaries"] = 0
+        of._partitions.clear()
+        asyncio.run(of.learn({"salaries": 0}))
+    assert (of.hidden, [one.levelno for one in caplog.records]) == (set(), [logging.ERROR, logging.INFO])

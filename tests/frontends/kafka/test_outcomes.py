@@ -110,17 +110,17 @@ class Place:
         time.sleep(0.5)  # the broker reads it from ZooKeeper
 
     @contextlib.contextmanager
-    def denied(self, operation: AclOperation) -> Iterator[None]:
-        """Denies the instance, and only the instance, the right on the groups log."""
+    def denied(self, operation: AclOperation, topic: str = TOPIC) -> Iterator[None]:
+        """Denies the instance, and only the instance, the right on the topic."""
         who = "User:instance", "*", operation, AclPermissionType.DENY
         for done in self.admin.create_acls(
-            [AclBinding(ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, *who)]
+            [AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *who)]
         ).values():
             done.result(30)
         try:
             yield
         finally:
-            filters = [AclBindingFilter(ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, *who)]
+            filters = [AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *who)]
             for gone in self.admin.delete_acls(filters).values():
                 gone.result(30)
 
@@ -366,6 +366,20 @@ def test_a_right_that_the_instance_lacks_is_one_error_and_a_finding(
     assert len([one for one in caplog.records if "denies this instance a right" in one.message]) == 1
     eventually(lambda: play(place.sides(fresh("allowed"))[1], of=commit)[0] == [{"NONE"}] * 3, within_s=30)
     eventually(lambda: not [one for one in findings(place) if "denies its instance" in one], within_s=60)
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_commits_for_a_topic_that_only_the_instance_may_not_describe_can_be_repeated(place: Place) -> None:
+    async def commit(side: Side) -> set[str]:
+        return committed(await side.commit(offset=1))
+
+    _, ours = place.sides(fresh("hidden"))
+    with place.denied(AclOperation.DESCRIBE, FLIGHTS):
+        eventually(lambda: play(ours, of=commit) == [{"COORDINATOR_NOT_AVAILABLE"}], within_s=60)
+        told = f"broker 1 does not let its instance describe {FLIGHTS} (TOPIC_AUTHORIZATION_FAILED)"
+        eventually(lambda: [one for one in findings(place) if one.startswith(told)], within_s=60)
+    eventually(lambda: play(ours, of=commit) == [{"NONE"}], within_s=60)
+    eventually(lambda: not [one for one in findings(place) if "does not let" in one], within_s=60)
 
 
 def findings(place: Place) -> list[str]:
