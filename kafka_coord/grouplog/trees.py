@@ -61,6 +61,18 @@ def claim_term(
     in the log. Raises :class:`BadVersion` if another instance was faster, :class:`StoreUnavailable`,
     :class:`TreeRefused`, :class:`MalformedValue` if the znode's number cannot be read, and :class:`BrokerError` if
     there is no further term."""
+    while True:
+        try:
+            return _claim_once(store, partition, broker_id, tree, newest, managed_groups)
+        except MultiFailed as error:
+            if error.index:
+                raise error.cause from None
+            # the tree's record has changed, perhaps only in where the metadata is: read it again
+
+
+def _claim_once(
+    store: Store, partition: int, broker_id: int | None, tree: OwnTree, newest: int, managed_groups: str | None
+) -> Claimed:
     path = layout.log_partition(partition)
     reads = [GetData(one) for one in (path, layout.CLUSTER, layout.COORDINATOR_EPOCH)]
     node, record, epoch = store.read_many(reads)
@@ -77,10 +89,7 @@ def claim_term(
     value: dict[str, object] = {"version": fields.VERSION, "term": term}
     value |= {"broker": broker_id} if broker_id is not None else {}
     value |= {"managed_groups": managed_groups} if managed_groups else {}
-    try:
-        _, stat = store.multi([Check(layout.CLUSTER, record.stat.version), SetData(path, fields.dump(value), version)])
-    except MultiFailed as error:
-        raise error.cause from None
+    _, stat = store.multi([Check(layout.CLUSTER, record.stat.version), SetData(path, fields.dump(value), version)])
     if not isinstance(stat, Stat):
         raise StoreUnavailable("the response to a claim lacks a stat", path)
     known = decode_epoch(epoch.data) if isinstance(epoch, Node) else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from kafka_coord.errors import TreeRefused
 from kafka_coord.grouplog.term import Claimed
 from kafka_coord.grouplog.trees import claim_term, is_current_term, stored_term
 from kafka_coord.zk import layout
-from kafka_coord.zk.root import ClusterRecord, OwnTree, make_tree
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.root import ClusterRecord, OwnTree, change_record, make_tree
+from kafka_coord.zk.store import Node, Store
 from tests.zk.sessions import opening_stores
 
 pytestmark = pytest.mark.zookeeper
@@ -80,3 +81,17 @@ def test_nobody_claims_for_a_tree_that_was_replaced(zk_hosts: str) -> None:
         make_tree(store, ClusterRecord.new(store, 2))
         with pytest.raises(TreeRefused, match="start it again"):
             claim_term(store, PARTITION, 1, tree)
+
+
+def test_a_claim_outlasts_a_change_of_where_the_metadata_is(zk_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opening_stores(lambda: zk_hosts) as open_one:
+        store, other = open_one(), open_one()
+        tree, check = joined(store), OwnTree.check
+
+        def changed_meanwhile(self: OwnTree, found: Node | None) -> None:
+            check(self, found)
+            monkeypatch.setattr(OwnTree, "check", check)
+            change_record(other, lambda record: structs.replace(record, by="a test"))
+
+        monkeypatch.setattr(OwnTree, "check", changed_meanwhile)
+        assert claim_term(store, PARTITION, 1, tree).term == 1
