@@ -199,7 +199,7 @@ def _explain(plan: RestorePlan, answering: list[str]) -> None:
         note(f"{unknown:,} topics have no id in the backup: nothing of them is started until you reset their offsets")
     if plan.wait_ms:
         note(
-            f"an instance was elected while the backup was made, so who held what in the end is unknown: for"
+            f"an instance ran while the backup was made, so who held what in the end is unknown: for"
             f" {plan.wait_ms / 1000:g} s after the instances have started, no managed group is given anything"
         )
     for name in answering:

@@ -119,9 +119,9 @@ class RanThere(JsonObject, frozen=True):
 
 
 class BackupHeader(JsonObject, frozen=True, tag_field="kafka_coord_backup", tag=VERSION):
-    """The first line. ``is_still`` says that no instance was elected while the tree was read, and none waited after a
-    restore: unless one has run since, the ledgers are those of the end. ``longest_session_ms`` is the longest session
-    timeout of any member."""
+    """The first line. ``is_still`` says that no instance ran while the tree was read, none was elected meanwhile, and
+    none had been waiting after a restore: unless one has run since, the ledgers are those of the end.
+    ``longest_session_ms`` is the longest session timeout of any member."""
 
     release: str
     made_ms: Count
@@ -189,7 +189,7 @@ def read_tree(
         generation=record.generation,
         kafka=record.kafka,
         instances=instances,
-        is_still=before == after and not before[0] and not waits,
+        is_still=before == after and not (before[0] or instances or waits),
         longest_session_ms=max(map(_longest_session_ms, groups.values()), default=0),
         groups=len(groups),
         offsets=sum(is_offset(path) for znodes in groups.values() for path in znodes),

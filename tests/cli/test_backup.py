@@ -11,14 +11,27 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from kafka_coord.errors import MalformedValue, SettingsError, UnknownVersion
-from kafka_coord.groups.backup import LEFT_OUT, TAKEN, Backup, BackupHeader, RanThere, place_of, read_file, write_file
+from kafka_coord.errors import MalformedValue, RequestRefused, SettingsError, UnknownVersion
+from kafka_coord.groups.backup import (
+    LEFT_OUT,
+    TAKEN,
+    Backup,
+    BackupHeader,
+    RanThere,
+    place_of,
+    read_file,
+    read_tree,
+    write_file,
+)
 from kafka_coord.groups.restore import LEAST_HOLD_MS, UNKNOWN, plan_restore
 from kafka_coord.model import Hold, Holds, Ledger, PartitionSet, TopicOfOffsets, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.offsets import LogRange
 from kafka_coord.zk import layout
 from kafka_coord.zk.acl import RULES
+from kafka_coord.zk.root import ClusterRecord, make_tree
+from kafka_coord.zk.store import SetData
+from tests.simulation.store import Quiet, SimulatedStore, connected_store
 
 ID = "TMyOC9fMQO2RvZzC_cfMOw"
 FLIGHTS = TopicPartition("flights", 0)
@@ -203,7 +216,7 @@ def test_ledgers_become_holds_for_the_longest_session() -> None:
     assert not any(path.startswith(layout.owners("delays")) for path in found)
 
 
-def test_a_backup_from_under_an_elected_instance_holds_nothing_but_makes_everybody_wait() -> None:
+def test_a_backup_from_under_a_running_instance_holds_nothing_but_makes_everybody_wait() -> None:
     header = structs.replace(HEADER, is_still=False, longest_session_ms=0)
     made = backup({"owners/c1": ledger("c1", {"flights": [0]}, "p1")}, header)
 
@@ -253,3 +266,46 @@ def test_offsets_outside_their_log_are_named(log: LogRange, older: int, beyond: 
 
     assert (len(group.older), len(group.beyond)) == (older, beyond)
     assert group.znodes[layout.offset("delays", *FLIGHTS)] == b"12"
+
+
+def test_a_tree_is_still_only_while_no_instance_runs() -> None:
+    """Between two elections nobody is elected, but the next one changes what members hold."""
+    store = connected_store()
+    for path in layout.PERSISTENT_ROOTS:
+        store.ensure_path(path)
+    make_tree(store, ClusterRecord.new(store, 1))
+    assert read_tree(store, ["zk1:2181"], "").header.is_still
+
+    store.create(layout.instance(1), fields.dump({"version": 1, "brokerid": 1, "endpoints": {"kafka": "b1:9095"}}))
+
+    header = read_tree(store, ["zk1:2181"], "").header
+    assert not header.is_still
+    assert header.instances == (RanThere(1, {"kafka": "b1:9095"}),)
+
+
+def test_a_group_that_changes_while_it_is_read_is_read_again() -> None:
+    class Changing(Quiet):
+        """Replaces the target whenever the group's offsets are read, a few times."""
+
+        left = 3
+
+        def before_reply(self, store: SimulatedStore, doing: str) -> None:
+            if self.left and doing.startswith("read") and "/offsets/" in doing:
+                self.left -= 1
+                store.server.write([SetData(layout.assignment("delays"), str(self.left).encode())], 0, 0)
+                store.server.catch_up(store.replica)
+
+    around = Changing()
+    store = connected_store(around=around)
+    make_tree(store, ClusterRecord.new(store, 1))
+    store.ensure_path(layout.topic_offsets("delays", "flights"))
+    store.create(layout.assignment("delays"), b"first")
+    store.create(layout.offset("delays", "flights", 0), b"12")
+
+    found = read_tree(store, ["zk1:2181"], "").groups["delays"]
+
+    assert around.left == 0
+    assert found[layout.assignment("delays")] == b"0"
+    around.left = 1_000
+    with pytest.raises(RequestRefused, match="group delays was changed each of the 20 times"):
+        read_tree(store, ["zk1:2181"], "")
