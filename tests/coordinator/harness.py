@@ -123,6 +123,7 @@ class ScriptedConsumer:
     ) -> None:
         topics = member.pop("topics", ["flights"])
         member.setdefault("subscription", Subscription.to(topics))
+        member.setdefault("follows_root", True)
         self.name = name
         self.store = open_store(hosts, session_timeout_ms, zk)
         self.channel = ConsumerChannel(self.store, group, name)
