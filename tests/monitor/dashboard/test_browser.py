@@ -408,6 +408,7 @@ def test_the_page_of_a_topic_shows_who_reads_it_and_how_many_seconds_behind(
         readers = (
             page.get_by_role("region", name="Who reads which partition").get_by_role("row").filter(has_text="no owner")
         )
+        readers.nth(3).wait_for()
         assert readers.count() == 4
         late.get_by_role("link", name="late").click()
         page.get_by_role("heading", name="late", level=1).wait_for()
