@@ -24,6 +24,7 @@ from kafka_coord.errors import (
     NoNode,
     RequestRefused,
     StoreError,
+    StoreUnavailable,
     TreeRefused,
     TreeUnfinished,
     UnknownVersion,
@@ -188,12 +189,15 @@ class OwnTree:
             return
         found = read_cluster_record(self._store)
         if found is None:
+            self._store.sync(layout.CLUSTER)  # this server may not have it yet
+            found = read_cluster_record(self._store)
+        if found is None:
             made = self._make(self._store) if self._make else ClusterRecord.new(self._store, 1)
             with suppress(RequestRefused):  # another instance was faster
                 make_tree(self._store, made)
             found = read_cluster_record(self._store)
         if found is None:
-            raise StoreError(f"{layout.CLUSTER} has just vanished; trying again", layout.CLUSTER)
+            raise StoreUnavailable(f"{layout.CLUSTER} is not on this server yet; trying again", layout.CLUSTER)
         if found.making:
             raise TreeUnfinished(
                 f"{found.name} is still being made; if kafka-coord {found.making} no longer runs, run it again"

@@ -77,7 +77,8 @@ def examine(
     yield from of_brokers
     answer = not any(one.severity is Severity.ERROR for one in of_brokers)
     lag = lag if answer else None  # the brokers would not answer requests for offsets
-    yield from _made("tree", lambda: instances.check_tree(store, (kafka or {}) if answer and of_brokers else None))
+    asks = answer and bool(of_brokers) and earlier is None  # reading the log again each time would cost too much
+    yield from _made("tree", lambda: instances.check_tree(store, (kafka or {}) if asks else None))
     cluster = read_cluster(store, earlier)
     yield from _made("coordinator", lambda: instances.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))

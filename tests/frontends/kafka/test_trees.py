@@ -7,13 +7,15 @@ from contextlib import suppress
 import pytest
 from msgspec import structs
 
+from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import BrokerError, TreeRefused
 from kafka_coord.grouplog.term import LogLoad, TermEnded, producer_of
 from kafka_coord.grouplog.trees import EPOCH_MARGIN, epoch_of_new_tree, read_log_tree, stored_term, write_generation
 from kafka_coord.kafka.cluster import ClusterClient
 from kafka_coord.zk import layout
-from kafka_coord.zk.root import ClusterRecord, Source, make_tree
+from kafka_coord.zk.root import ClusterRecord, Source, make_tree, read_cluster_record
 from kafka_coord.zk.store import Store
+from tests.cli.running import started
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.terms import TREE, Claimant, Log, one_partition_log, record, run
 from tests.zk.sessions import opening_stores
@@ -98,6 +100,22 @@ def test_every_producer_id_that_a_claim_skips_is_fenced(log: Log) -> None:
             one.connection.close()
 
     run(play())
+
+
+def test_an_instance_of_a_tree_that_was_made_by_accident_ends_and_claims_nothing(front: Front, zk_hosts: str) -> None:
+    broker = front.cluster.brokers[0]
+    with opening_stores(lambda: zk_hosts) as open_store:
+        store = open_store()
+        store.ensure_path(layout.BROKER_IDS)
+        own, theirs = f"127.0.0.1:{free_port()}", f"127.0.0.1:{broker.listener_port}"
+        arguments = "-z", zk_hosts, "--listen-kafka", own, "--broker-listener", theirs
+        with started("serve", "--broker-id", str(broker.broker_id), *arguments) as process:
+            ended = process.ended(within_s=60)
+        assert (ended.code, "the groups log belongs to tree" in ended.err) == (6, True), ended.err
+        assert store.exists(layout.log_partition(0)) is None
+        record = read_cluster_record(store)
+        assert record is not None
+        assert record.superseded_by == "", "the other tree is not newer"
 
 
 def test_a_new_trees_epoch_exceeds_all_that_are_known() -> None:
