@@ -43,6 +43,7 @@ class LogRule(Rule):
         "wrong-claim",
         "A claim names a term other than that of its batch, or is not at the beginning of its term.",
     )
+    OLDER_TREE = "older-tree", "A record was written for a tree after a newer one had claimed the partition."
     WRONG_HEARD = "wrong-heard", "A note of which members a term has heard names another term."
     SEQUENCE = (
         "sequence",
@@ -117,6 +118,8 @@ class PartitionJudge:
         """The offset after the last batch."""
         self._term = -1
         self._claim: Claim | None = None
+        self._newest_tree: Claim | None = None
+        """A claim of the newest generation so far."""
         self._sequence_0_at = 0
         self._groups: dict[str, _Group] = {}
         self._batch: Batch | None = None
@@ -170,6 +173,8 @@ class PartitionJudge:
         elif self._claim is not None or record.offset != self._sequence_0_at:
             self._violated(LogRule.WRONG_CLAIM, f"a claim of term {self._term} is not at the start of the term", record)
         self._claim = claim
+        if self._newest_tree is None or claim.generation >= self._newest_tree.generation:
+            self._newest_tree = claim
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +187,11 @@ class PartitionJudge:
             return None
 
     def _judge(self, record: LogRecord, entry: Entry) -> None:
+        claim, newest = self._claim, self._newest_tree
+        is_older = claim is not None and newest is not None and claim.generation < newest.generation
+        if is_older and isinstance(entry, OffsetEntry | GroupEntry):
+            what = f"term {self._term} wrote for a tree that is older than {newest.of_tree if newest else ''}"
+            self._violated(LogRule.OLDER_TREE, what, record, entry.group)
         match entry:
             case Claim():
                 self._claimed(record, entry)

@@ -4,7 +4,9 @@ error that names the fault and are not kept."""
 from __future__ import annotations
 
 import json
+import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault, decode, encode
+from kafka_coord.channel.link import ask_cluster_metadata
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), 1 << 63) | st.text(max_size=8),
@@ -96,3 +99,21 @@ def test_frames_before_an_invalid_one_are_returned() -> None:
     assert next(frames)["id"] == 1
     with pytest.raises(BadFrame):
         next(frames)
+
+
+def test_an_instance_that_speaks_another_version_is_named() -> None:
+    """As the instance does with such a consumer (tests/frontends/test_bad_peers.py)."""
+    body = b'{"v":2,"id":1,"type":"answer"}'
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(len(body).to_bytes(4, "big") + body)
+
+        with ThreadPoolExecutor(1) as pool:
+            answering = pool.submit(answer)
+            with pytest.raises(BadFrame, match="version 2 is not supported; use 1"):
+                ask_cluster_metadata(f"127.0.0.1:{listening.getsockname()[1]}")
+            answering.result()

@@ -101,6 +101,16 @@ def test_a_compacted_log_is_clean(log: Log) -> None:
     assert log.report(znode=5).violations == []
 
 
+def test_a_late_claim_of_an_older_tree_is_no_violation_unless_it_writes(log: Log) -> None:
+    log.append(6, claim_record(Claim(6, "tree t2", "00", "t2", 2)))
+    log.claim(7)
+    log.append(8, claim_record(Claim(8, "1@host", "00", "t2", 2)), offset(10, 60))
+    assert log.report().violations == []
+    log.claim(9)
+    log.append(9, offset(11, 70))
+    assert [one.rule for one in log.report().violations] == [LogRule.OLDER_TREE]
+
+
 def _older_term_writes(log: Log) -> None:
     log.append(4, offset(3, 1))
 
