@@ -7,6 +7,7 @@ import random
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ _EXTERNAL = "external"
 """The user of the members that come through the external listener, with TLS."""
 _IN_SYNC_S = 120.0
 _SEEN_S = 60.0
+_JOINED_S = 900.0
 _CALM_S = 6.0
 """How long members read before and after a phase's action, in seconds."""
 
@@ -187,6 +189,7 @@ class MigrationRun(ChaosRun):
         self.faults, self.watch = faults, watch
         self.controller = self.testbed.add_controller()
         self.testbed.add_plain_reader()
+        self._awaits(self._all_have_joined, "all members have joined", _JOINED_S)
         for number, step in enumerate(STEPS, start=1):
             target = f"phase:{step.name}"
             faults.note(Kind.MIGRATING, target, Phase.BEGIN)
@@ -274,6 +277,11 @@ class MigrationRun(ChaosRun):
         self.faults.stop(actor)
         self.faults.start(actor)
         actor.busy = False
+
+    def _all_have_joined(self) -> bool:
+        """Tells whether the managed groups have all their members: Spark takes minutes on a busy machine."""
+        managed = [part.group for part in self._parts if re.fullmatch(MANAGED, part.group)]
+        return all(len(self.testbed.members(group)) == count for group, count in Counter(managed).items())
 
     def _comes_from_brokers(self) -> bool:
         found = json.loads(self.testbed.store.get(layout.CLUSTER).data) if self._has_record() else {}
