@@ -29,16 +29,20 @@ from tests.simulation.faults import (
     DEAD_MEMBER,
     FAULTS,
     FORBIDDEN,
+    FROM_THE_END,
     HARMLESS,
     LATE,
     MARKERS,
     MOVE,
+    NO_FAULTS,
     NO_LEADER,
     OF_SOME_HISTORIES,
+    OFTEN,
     POLLS,
     RETENTION,
     SEEK,
     SILENCE,
+    SOCKETS,
     UNREADABLE,
     FaultInjector,
 )
@@ -85,10 +89,12 @@ class SimulatedCluster:
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
         # A history has only some kinds, because other faults may hide a defect ("swarm testing").
-        kinds = sorted(faults - OF_SOME_HISTORIES - {CLASSIC, POLLS})
+        kinds = sorted(faults - OF_SOME_HISTORIES - NO_FAULTS - {POLLS})
         self.kinds = [kind for kind in kinds if self.rng.random() < 0.6] or kinds
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
+        if OFTEN in faults:
+            self.fault_rate = 0.05
         self.steps = 0
         self.calm = not faults
         self.log = SimulatedLog()
@@ -152,6 +158,10 @@ class SimulatedCluster:
         kafka = random.Random(f"kafka {seed}") if MOVE in faults else None
         classic = random.Random(f"classic {seed}") if CLASSIC in faults else None
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"), kafka, classic)
+        if SOCKETS in faults:
+            self.kind = replace(self.kind, sockets="all", pipelines=True)
+        if FROM_THE_END in faults:
+            self.kind = replace(self.kind, from_the_end=True)
         dies = random.Random(f"dead {seed}")
         self.has_dead_member = DEAD_MEMBER in faults and dies.random() < 0.15 and self.kind.sockets != "none"
         if self.has_dead_member:

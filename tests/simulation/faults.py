@@ -65,6 +65,13 @@ KAFKA_FAULTS = FAULTS | {MOVE, SUBSCRIBE}
 CLASSIC = "classic"
 """Not a fault. With it, some of the Kafka clients may be classic ones."""
 CLASSIC_FAULTS = KAFKA_FAULTS | {CLASSIC}
+SOCKETS = "sockets"
+"""Not a fault. With it, all members use sockets, and answer a stop without waiting for the reply to their commit."""
+FROM_THE_END = "from the end"
+"""Not a fault. With it, a partition without a stored offset is read from its end."""
+OFTEN = "often"
+"""Not a fault. With it, faults are several times as frequent."""
+NO_FAULTS = frozenset({CLASSIC, SOCKETS, FROM_THE_END, OFTEN})
 UNREADABLE = "unreadable"
 """A kind of fault: a znode is overwritten with unreadable bytes, and repaired later."""
 

@@ -46,10 +46,12 @@ from tests.simulation.faults import (
     LATE,
     MARKERS,
     NO_LEADER,
+    OFTEN,
     POLLS,
     RETENTION,
     SEEK,
     SILENCE,
+    SOCKETS,
     SUBSCRIBE,
     UNREADABLE,
 )
@@ -506,7 +508,7 @@ TELLING = {
     "a new subscription without offsets": frozenset({SUBSCRIBE, "grow", "kill"}),
     "a lease counts from the arrival of a ping": frozenset({"freeze"}),
     "zxids of a group at rest read after its state": frozenset({"evict"}),
-    "two writes for one member in one request": frozenset({"lost", "rebalance", "grow"}),
+    "two writes for one member in one request": frozenset({"lost", "rebalance", "grow", SOCKETS, OFTEN}),
     "records consumed before a start is stored count as stored": frozenset({"cut", "grow", "rebalance"}),
 } | KAFKA_TELLING
 """The faults for defects that other faults hide. With all faults, the simulator would need some hundred seeds."""
