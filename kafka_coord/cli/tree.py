@@ -114,7 +114,8 @@ class RestoreDocument(Document, frozen=True):
 @output_option
 @connection_options
 def restore(file: Path, execute: bool, stopped: bool, epoch: int, bootstrap: str | None, output: Format) -> None:
-    """Put the backup in FILE into the empty tree at --zookeeper, after its disk was lost, or on other servers.
+    """Put the backup in FILE into the empty tree at --zookeeper, after its disk was lost, or on other servers. Run it
+    with the settings and the identity of an instance.
 
     Without --execute, the command shows each group, which offsets are older than the log's start or beyond its end, and
     how old the backup is. An offset may be older than the last that was committed, so that records are read again; none

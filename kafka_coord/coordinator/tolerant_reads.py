@@ -25,6 +25,8 @@ _BELOW_A_GROUP = {
     " --topic {name}:{partition} --to-offset {offset} --execute; or, to start where auto.offset.reset says: kafka-coord"
     " groups delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "the group counts as paused until it is removed: kafka-coord groups resume {group}",
+    "held": "nothing is started until it is deleted: zkCli.sh delete /consumers/groups/{group}/held, once no process of"
+    " the lost tree can be reading",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "a new coordinator has to read the whole group: zkCli.sh delete /consumers/groups/{group}/settled",
     "unresolved": "{name} counts as allowed to read every topic: zkCli.sh delete"

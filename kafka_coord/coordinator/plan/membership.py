@@ -94,6 +94,11 @@ def held_before(observation: Observation) -> tuple[Ledger, ...]:
     return tuple(Ledger(consumer, 0, owned=hold.partitions, process=hold.process) for consumer, hold in left.items())
 
 
+def holds_are_unreadable(observation: Observation) -> bool:
+    path = layout.held(observation.group)
+    return any(found.path == path for found in observation.unreadable)
+
+
 def outstanding(observation: Observation, consumer: str) -> Channel:
     return observation.channels.get(consumer, NO_CHANNEL)
 

@@ -11,6 +11,7 @@ from kafka_coord.coordinator.plan.member_update import member_updates
 from kafka_coord.coordinator.plan.membership import (
     GroupMembership,
     held_before,
+    holds_are_unreadable,
     membership_of,
     outstanding,
     unreadable_commands,
@@ -67,7 +68,8 @@ def _assembled(
         target,
         moving=decided.moving,
         evicted=frozenset(evictions.reasons),
-        starting=not any(isinstance(step, WriteOffsets | DeleteOffsets) for step in offsets),
+        starting=not any(isinstance(step, WriteOffsets | DeleteOffsets) for step in offsets)
+        and not holds_are_unreadable(observation),
         decides_streams=target is not None and getattr(assignors.get(target.assignor), "decides_streams", False),
     )
     forgotten, forget_steps = forget(observation, membership, evictions)
@@ -204,6 +206,9 @@ def _warnings(
     if membership.registration_unreadable:
         who = names(membership.registration_unreadable)
         warnings.append(f"the registration of {who} cannot be read, so its partitions stay held; evict it")
+    if holds_are_unreadable(observation):
+        path = layout.held(observation.group)
+        warnings.append(f"what was held before the restore is unknown, so nothing is started; {what_to_do(path)}")
     deaf = [
         f"{consumer} cannot read its command {name}, so it has stopped carrying out commands; evict it"
         for consumer, name in sorted(unreadable_commands(observation).items())

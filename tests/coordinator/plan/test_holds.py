@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.steps import GroupState, WriteHolds
-from kafka_coord.model import TopicPartition
-from tests.coordinator.plan.world import World
+from kafka_coord.model import TopicPartition, Unreadable
+from kafka_coord.zk import layout
+from tests.coordinator.plan.world import ASSIGNORS, GROUP, World
 
 
 @pytest.fixture
@@ -83,6 +87,17 @@ def test_a_tree_that_is_lost_again_holds_what_either_process_may_fetch(restored:
     assert owned(restored, "c3") == 0
     assert restored.holds is not None
     assert sum(len(one.partitions) for one in restored.holds.consumers.values()) == 9
+
+
+def test_nothing_is_started_while_it_is_unknown_what_is_held(restored: World) -> None:
+    restored.join("c1", process="process of c1")
+    unreadable = Unreadable(layout.held(GROUP), "not JSON")
+
+    decided = plan(replace(restored.observe(), holds=None, unreadable=(unreadable,)), ASSIGNORS)
+
+    assert not decided.started
+    assert "what was held before the restore is unknown, so nothing is started" in decided.summary
+    assert "zkCli.sh delete /consumers/groups/g/held" in decided.summary
 
 
 def test_the_wait_of_an_empty_group_ends_without_a_member(restored: World) -> None:
