@@ -110,11 +110,11 @@ def mirrored(cluster: KafkaCluster) -> Iterator[None]:
         options = mirroring.MetadataOptions(lambda: MetadataAsker({}), "brokers", addresses, led=TOPIC)
         patched.setattr(mirroring, "EVERY_S", _EVERY_S)
         mirror = mirroring.MetadataMirror(store, Executor(store, Check("/", -1)), options)
-        mirror.start()
+        mirror.thread.start()
         for name in ("create", "add_partitions"):
             patched.setattr(TopicAdmin, name, _shown(getattr(TopicAdmin, name), cluster, store))
         yield
-        mirror.close()
+        mirror.thread.close()
 
 
 def _shown(change: Any, cluster: KafkaCluster, store: Store) -> Any:

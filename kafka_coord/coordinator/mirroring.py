@@ -27,6 +27,7 @@ from kafka_coord.errors import (
     MalformedValue,
     MultiFailed,
     RequestRefused,
+    SettingsError,
     StoreError,
     StoreUnavailable,
 )
@@ -113,6 +114,7 @@ class MetadataMirror:
         self._troubled_at: float | None = None
         self._told: MirrorTrouble | None = None
         """What ``/consumers/cluster/trouble`` holds."""
+        self._knows_told = False
         self._seen: dict[str, Node | None] = {}
         self._settings: frozenset[str] = frozenset()
         """``serve.metadata`` of all running instances, if this one has set it."""
@@ -147,10 +149,10 @@ class MetadataMirror:
             raise
         except KafkaCoordError as error:
             self._complain(str(error))
-            self._mirror = None  # what was written is uncertain, so read it again
+            self._mirror, self._knows_told = None, False  # what was written is uncertain, so read it again
             return EVERY_S
         except Exception:
-            self._mirror = None
+            self._mirror, self._knows_told = None, False
             raise
 
     def _end(self) -> None:
@@ -193,8 +195,14 @@ class MetadataMirror:
             return pause_s
         self._mirror = None
         why = self._sign(record)
+        problem = ""
         if why:
-            self._change(record, why)
+            try:
+                self._change(record, why)
+            except (BrokerError, SettingsError) as error:
+                problem = f"cannot take the metadata from the brokers, although {why}: {error}"
+                self._complain(problem)
+        self._tell_trouble(problem)
         return EVERY_S
 
     def _sign(self, record: ClusterRecord) -> str:
@@ -223,11 +231,10 @@ class MetadataMirror:
         own = self._read_kafkas_own()
         answer = self._ask_all(mirror, [*own.brokers.values()])
         if not answer.has_ids:
-            self._complain(
-                "cannot take the metadata from the brokers: they are older than Kafka 2.8, which gives topics ids, so a"
-                " topic made anew could not be told from the old one"
+            raise BrokerError(
+                "they are older than Kafka 2.8, which gives topics ids, so a topic made anew could not be told from the"
+                " old one"
             )
-            return
         mirror.copy_live(own.brokers)
         now = self._store.clock.monotonic()
         mirror.hear(answer, now)
@@ -262,7 +269,7 @@ class MetadataMirror:
             else:
                 answer = self._ask(mirror, (), "", self._subscribed())
         except BrokerError as error:
-            self._tell_trouble(mirror, f"no broker tells its metadata: {error}")
+            self._tell_trouble(f"no broker tells its metadata: {error}", mirror.held)
             return EVERY_S
         mirror.hear(answer, self._store.clock.monotonic())
         wanted = mirror.to_ask()
@@ -274,7 +281,7 @@ class MetadataMirror:
         if self._let_go is let_go and not mirror.held:
             self._let_go = frozenset()
         changed = self._write(mirror)
-        self._tell_trouble(mirror, mirror.why_held() or self._hidden(mirror))
+        self._tell_trouble(mirror.why_held() or self._hidden(mirror), mirror.held)
         if not hurry or changed:
             return EVERY_S
         self._hurry = hurry[1:]
@@ -287,19 +294,21 @@ class MetadataMirror:
             return ""
         return f"the brokers hide {len(hidden)} topics from this instance, or they are being deleted: {hidden[0]}, …"
 
-    def _tell_trouble(self, mirror: Mirror, trouble: str) -> None:
+    def _tell_trouble(self, trouble: str, held: tuple[str, ...] = ()) -> None:
         """Records what lasts, so that ``doctor`` finds it, and removes it once it is over."""
+        if not self._knows_told:
+            self._told, self._knows_told = read_mirror_trouble(self._store), True
         now = self._store.clock.monotonic()
         self._troubled_at = (now if self._troubled_at is None else self._troubled_at) if trouble else None
         lasts_s = now - (self._troubled_at or now)
         told = self._told
-        is_told = told is not None and told.held == mirror.held if trouble else told is None
+        is_told = told is not None and told.held == held if trouble else told is None
         if is_told:
             return
-        if trouble and not mirror.held and lasts_s < OLD_S:
+        if trouble and not held and lasts_s < OLD_S:
             return
         path = layout.MIRROR_TROUBLE
-        value = MirrorTrouble(trouble, round((self._store.clock.time() - lasts_s) * 1000), mirror.held)
+        value = MirrorTrouble(trouble, round((self._store.clock.time() - lasts_s) * 1000), held)
         exists = self._store.exists(path) is not None
         if trouble:
             op = SetData(path, value.to_bytes()) if exists else Create(path, value.to_bytes())
@@ -355,7 +364,6 @@ class MetadataMirror:
         parent, *_ = found = self._store.read_many([GetData(path) for path in single])
         brokers, topics = self._store.read_many([GetChildren(path) for path in Root.MIRROR.value])
         self._written = {path: node.data for path, node in zip(single, found, strict=True) if isinstance(node, Node)}
-        self._told = read_mirror_trouble(self._store)
         led = self._options.led
         partitions = f"{layout.MIRRORED_TOPICS}/{led}/partitions"
         (numbers,) = self._store.read_many([GetChildren(partitions)]) if led else (None,)

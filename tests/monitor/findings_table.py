@@ -325,6 +325,13 @@ BROKERS = [
         registered(of(live=(ONE,), unreadable=()), record=MIRRORED),
     ),
     Case(
+        "cannot take the metadata from the brokers",
+        registered(
+            of(live=(ONE,), unreadable=()), trouble=MirrorTrouble("cannot take the metadata from the brokers", 5)
+        ),
+        LIVE,
+    ),
+    Case(
         "broker 1 cannot be reached at PLAINTEXT://h1:9092",
         registered(of(live=(ONE,), unreadable=()), {"h1:9092": "no", "h1:9093": "no"}),
         registered(of(live=(ONE,), unreadable=()), {"h1:9092": "no"}),

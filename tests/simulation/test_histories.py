@@ -83,14 +83,14 @@ def test_invariants_hold_with_classic_clients_among_the_members() -> None:
 def test_invariants_hold_while_the_source_of_the_metadata_changes_and_brokers_answer_wrongly() -> None:
     occurred: Counter[str] = Counter()
     for faults in (FAULTS | {POLLS}, KAFKA_FAULTS | {POLLS}, frozenset({POLLS, "grow", "kill"})):
-        for seed in range(30):
+        for seed in range(15):
             cluster = SimulatedCluster(seed, faults)
             broken = cluster.verdict()
             assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
             assert cluster.audit() == "", f"seed {seed}"
             occurred += cluster.occurred
-    assert occurred[POLLS] > 20
-    assert occurred["finalised"] > 10
+    assert occurred[POLLS] >= 12
+    assert occurred["finalised"] >= 12
 
 
 def test_a_history_without_faults_comes_to_rest() -> None:

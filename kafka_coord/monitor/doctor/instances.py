@@ -262,7 +262,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         yield from _check_mirrored_migration(migration, record, *left)
     else:
         yield from _check_migration(migration, any_broker=bool(brokers))
-    yield from _check_mirror(store)
+    yield from _check_mirror(store, is_mirrored=is_mirrored)
     if not brokers:
         if not found.unreadable and (is_mirrored or migration is not Migration.RUNNING):
             yield error(check, "no broker is registered", "start the brokers; consumers need them")
@@ -370,7 +370,7 @@ _TAKE_OVER = (
 )
 
 
-def _check_mirror(store: Store) -> Iterator[Finding]:
+def _check_mirror(store: Store, *, is_mirrored: bool) -> Iterator[Finding]:
     trouble = read_mirror_trouble(store)
     if trouble is None:
         return
@@ -381,6 +381,9 @@ def _check_mirror(store: Store) -> Iterator[Finding]:
     if trouble.held:
         todo += "; if the topics were deleted, let them go with kafka-coord coordinator let-go"
     since = ago(trouble.since_ms, round(store.clock.time() * 1000))
+    if not is_mirrored:
+        yield warning("metadata", f"{trouble.reason}, first {since}", f"mend this first, and {DO_NOT_FINALISE}")
+        return
     yield warning("metadata", f"{trouble.reason}; the mirror was last complete {since}", todo)
 
 
