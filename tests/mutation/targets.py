@@ -34,6 +34,7 @@ TARGETS = (
     Target("kafka_coord/frontends/members", ("tests/frontends",), 60),
     Target("kafka_coord/frontends/socket", ("tests/frontends",), 60),
     Target("kafka_coord/classic_groups", ("tests/classic_groups",), 0),
+    Target("kafka_coord/zk/root.py", ("tests/zk/test_root.py", "tests/coordinator/test_mirroring.py"), 30),
     Target("kafka_coord/zk/election.py", ("tests/zk/test_election.py",), 60, with_zookeeper=True),
 )
 """A module is tried with the first target that it belongs to."""
