@@ -105,6 +105,8 @@ class QueryMember:
         self._idle_since = float("-inf")
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
         """Each partition's finished ranges, in the order in which they were finished."""
+        self._at_end: set[TopicPartition] = set()
+        """The partitions that began at their ends since the last plan."""
         self._warned = -_WARN_EVERY_S
         self._look = look_in_zookeeper(self._store, options.group)
         self._absences = Absences(
@@ -147,6 +149,7 @@ class QueryMember:
         try:
             self._commit_finished()
             self._list_first_ends()
+            self._at_end.clear()  # from here on, it is this query itself that finishes their ranges
             readable = self._readable()
             if upto is not None:
                 readable = {tp: position for tp, position in readable.items() if tp in upto}
@@ -213,7 +216,10 @@ class QueryMember:
                 if not readable and time.monotonic() >= deadline:
                     self._say_none_assigned()
                 ends = self.latest(PartitionSet.of(readable)) if readable else {}
-                if (readable and ends.keys() >= readable.keys()) or time.monotonic() >= deadline:
+                unknown = readable.keys() - ends.keys()
+                if unknown and time.monotonic() >= deadline:
+                    log.warning("this run does not read %s: nobody tells where they end", PartitionSet.of(unknown))
+                if (readable and not unknown) or time.monotonic() >= deadline:
                     return ends
             except (BrokerError, StoreUnavailable) as error:
                 if time.monotonic() >= deadline:
@@ -274,6 +280,8 @@ class QueryMember:
         starting = self.holdings.starting()
         if not starting:
             return
+        self._at_end |= starting
+        self._forget_what_the_group_forgot()
         found = self._reader().latest(PartitionSet.of(starting))
         missing = starting - found.offsets.keys()
         self.holdings.first_ends(found.offsets, dict.fromkeys(missing, found.note))
@@ -359,6 +367,7 @@ class QueryMember:
             before = self._finished.setdefault(partition, [])
             if finished not in before[-1:]:  # Spark may ask more than once for what follows the same micro-batch
                 before.append(finished)
+        self._forget_what_the_group_forgot()
 
     def _commit_finished(self) -> None:
         """Continues after ranges that the checkpoint counts as finished but the group has not committed. Raises
@@ -371,13 +380,7 @@ class QueryMember:
             if position == NO_OFFSET:
                 # The group had an offset when the micro-batch was planned, so the offset has been removed since: the
                 # topic was recreated, or an operator wants the records to be read again.
-                log.warning(
-                    "the checkpoint covers %s up to %d, but the group no longer stores an offset for it: continuing at "
-                    "startingOffsets=%s",
-                    partition,
-                    done,
-                    self._options.starting_offsets,
-                )
+                self._say_forgotten(partition, "beginning")
             for batch in finished:
                 if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
                     skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
@@ -394,6 +397,18 @@ class QueryMember:
                 self._finished[partition] = left
             else:
                 del self._finished[partition]
+
+    def _forget_what_the_group_forgot(self) -> None:
+        """Says of which finished ranges the group does not know, so that their partitions began at their ends."""
+        for partition in self._at_end & self._finished.keys():
+            self._say_forgotten(partition, "end")
+            del self._finished[partition]
+
+    def _say_forgotten(self, partition: TopicPartition, where: str) -> None:
+        log.warning(
+            "the checkpoint covers %s up to %d, but the group no longer stores an offset for it: continuing at its %s",
+            *(partition, self._finished[partition][-1].end, where),
+        )
 
     def _written_since(self, partition: TopicPartition, planned_ms: int) -> bool:
         found = self._store.exists(layout.offset(self._options.group, partition.topic, partition.partition))

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from kafka_coord.errors import NotFound
+from kafka_coord.model import TopicPartition
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
+from kafka_coord.spark.ranges import OffsetRanges, PlannedBatch
 from tests.spark.conftest import source_options
 from tests.waiting import eventually
 
@@ -89,3 +91,32 @@ def test_a_run_without_a_coordinator_fails_and_says_so(
     with pytest.raises(NotFound, match="no coordinator is elected"):
         member.ends_now()
     assert "no coordinator is elected" in caplog.text
+
+
+@pytest.mark.usefixtures("elected")
+@pytest.mark.parametrize("is_available_now", [False, True])
+@pytest.mark.parametrize(("start", "where", "first"), [("latest", "end", 10), ("earliest", "beginning", 0)])
+def test_a_query_whose_group_has_forgotten_its_offsets_says_where_it_continues(
+    joined: Callable[..., QueryMember],
+    make_topic: Any,
+    numbered: Any,
+    caplog: pytest.LogCaptureFixture,
+    start: str,
+    where: str,
+    first: int,
+    *,
+    is_available_now: bool,
+) -> None:
+    topic = make_topic(partitions=1)
+    numbered(topic, 1).burst(10)
+    member = joined(topic, startingOffsets=start)
+    partition = TopicPartition(topic, 0)
+    if is_available_now:
+        member.ends_now()
+    member.resume_behind(PlannedBatch("any", 1, OffsetRanges({partition: [(0, 5)]}), "", 0))
+    member.await_partitions()
+    member.plan(100)
+    eventually(lambda: member.plan(1) is not None and member.holdings.stored_up_to(partition) == first)
+    said = [one.getMessage() for one in caplog.records if "the checkpoint covers" in one.getMessage()]
+    assert said == [f"the checkpoint covers {topic}-0 up to 5, but the group no longer stores an offset for it:"
+                    f" continuing at its {where}"]  # fmt: skip
