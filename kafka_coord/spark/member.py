@@ -212,7 +212,7 @@ class QueryMember:
                 if not self._has_topics():
                     return {}
                 self.await_partitions()
-                readable = self.holdings.wanted()  # empty if none were assigned in time or all were lost
+                readable = self._readable()  # empty if none were assigned in time or all were lost
                 if not readable and time.monotonic() >= deadline:
                     self._say_none_assigned()
                 ends = self.latest(PartitionSet.of(readable)) if readable else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,6 +328,20 @@ def test_a_spark_query_reads_its_other_topics_and_begins_a_forbidden_one_at_its_
         guarded.allow(salaries, AclOperation.READ)
         assert eventually(lambda: planned(salaries)) == [(1, 2)]
         assert len(told(caplog, f"cannot read {salaries}[0]")) == 1
+    finally:
+        query.close()
+
+
+def test_a_run_over_what_exists_does_not_wait_for_a_forbidden_topic(guarded: Guarded) -> None:
+    flights, salaries = guarded.topic("run-flights", AclOperation.READ), guarded.topic("run-salaries")
+    guarded.produce(flights, "one")
+    options = {"zookeeper": guarded.zookeeper, "group": "run", "topics": f"{flights},{salaries}", "waitMs": "60000"}
+    login = {f"kafka.{name}": value for name, value in login_of("reader").items() if name != "log_level"}
+    query = QueryMember(SourceOptions.of(options | login | {"startingOffsets": "earliest"}))
+    try:
+        began = time.monotonic()
+        assert query.ends_now() == {TopicPartition(flights, 0): 1}
+        assert time.monotonic() - began < 30
     finally:
         query.close()
 
