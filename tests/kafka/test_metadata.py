@@ -106,6 +106,6 @@ def test_a_broker_with_an_authorizer_that_tells_no_rights_is_named_with_the_rele
         return answers[name]
 
     with pytest.raises(
-        NoCommonVersion, match=r"versions 0 to 7 of Metadata.*Kafka 2\.3 to 4\.3 where the brokers have"
+        NoCommonVersion, match=r"versions 0 to 7 of Metadata.*Kafka 2\.4 to 4\.3 where the brokers have"
     ):
         asyncio.run(Access(ask, BrokerAccess()).may_describe_cluster())

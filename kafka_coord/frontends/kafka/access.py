@@ -45,7 +45,7 @@ MOST_KNOWN = 100_000
 _METADATA = 8
 """The first version of Metadata with authorized operations. All other requests but DescribeAcls are sent in version 0,
 which every broker from 0.11 to 4.3 supports."""
-_RELEASES = "Kafka 2.3 to 4.3 where the brokers have an authorizer"
+_RELEASES = "Kafka 2.4 to 4.3 where the brokers have an authorizer"
 _DESCRIBE_ACLS = 0, 1
 """Kafka 4 has no version 0, and Kafka before 2.0 no version 1."""
 _SECURITY_DISABLED = 54
@@ -177,7 +177,8 @@ class Access:
         else:
             name, fields = _HARMLESS[operation]
             form = message(f"{name}Request")
-            errors = {one: (await self._ask(name, 0, form(group_id=one, **fields))).error_code for one in groups}
+            version = await self._newest(name, 0)
+            errors = {one: (await self._ask(name, version, form(group_id=one, **fields))).error_code for one in groups}
         for group, error in errors.items():
             self._allowed[operation, True, group] = error != Error.GROUP_AUTHORIZATION_FAILED
 
