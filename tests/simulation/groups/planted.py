@@ -396,6 +396,7 @@ TELLING = {
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"return"}),
     "a heartbeat is held for a member that was removed": frozenset({"evict"}),
+    "a heartbeat is held for a connection that was lost": frozenset({"client-kill"}),
     "sequence numbers are used again although the broker has the batch": frozenset({"unclear", "replicas"}),
     "a refused commit stays in memory": frozenset({"deny", "replicas"}),
     "a refused assignment is handed out": frozenset({"deny", "replicas", "client-kill"}),

@@ -25,7 +25,6 @@ FOUND_BY = {
     "memory is read without a check of the term": 39,
     "a generation whose topic was hidden knows no id": 20,
     "batches of older terms are loaded": 11,
-    "a heartbeat is held for a connection that was lost": 64,
     "a newer term does not wait": 17,
 }
 """The seeds that found the rarer defects (``scripts/simulate --groups --planted``). They run first, to save time."""
