@@ -39,15 +39,19 @@ client.create("/consumers/coordinators/" + sys.argv[1], ephemeral=True, makepath
 threading.Event().wait()
 """
 
-# Brings a cluster of one broker up, reports it, and waits to be killed; with "detach", leaves it running.
+# Brings a cluster of one broker up, or of several in KRaft mode, reports it, and waits to be killed; with "detach",
+# leaves it running.
 OWNER = """
 import sys
 from pathlib import Path
 from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.kafka import KafkaSettings
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
+kraft = [int(brokers) for brokers in sys.argv[3:]]
 cluster = DevCluster(
     Path(sys.argv[1]),
-    brokers=1,
+    brokers=kraft[0] if kraft else 1,
+    kafka_settings=KafkaSettings(kraft=bool(kraft), replication=3 if kraft else 1),
     zookeeper_settings=ZooKeeperSettings(tick_ms=200),
 )
 cluster.up()
@@ -212,15 +216,12 @@ def test_a_cluster_left_running_is_seen_and_ended_by_the_next_process(
 
 @pytest.mark.long
 def test_in_kraft_mode_only_what_is_missing_starts_and_a_cluster_grows_by_brokers_that_are_no_controllers(
-    dev_cluster: Callable[..., DevCluster],
+    dev_cluster: Callable[..., DevCluster], tmp_path: Path
 ) -> None:
-    shape = {"kafka_settings": KafkaSettings(kraft=True, replication=3)}
-
     def up(brokers: int) -> ClusterStatus:
-        cluster = dev_cluster(brokers=brokers, **shape)
-        found = cluster.up()
-        cluster.detach()
-        return found
+        owner = [sys.executable, "-c", OWNER, str(tmp_path / "cluster"), "detach", str(brokers)]
+        subprocess.run(owner, check=True, timeout=300)
+        return dev_cluster().status()
 
     first = up(3)
     assert {server.state for server in first.servers if server.kind == "kafka"} == {"broker and controller"}
