@@ -503,7 +503,7 @@ TELLING = {
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "a group's event bit cleared after reading": frozenset({"evict", "expire", "kill"}),
-    "an acknowledgement counts as done before it is written": frozenset({SUBSCRIBE, "expire", SOCKETS, OFTEN}),
+    "an acknowledgement counts as done before it is written": frozenset({"close", "depose", SOCKETS}),
     "a settled group stays settled whatever happens": frozenset({"depose", "kill"}),
     "a new subscription without offsets": frozenset({SUBSCRIBE, "grow", "kill"}),
     "a lease counts from the arrival of a ping": frozenset({"freeze"}),
