@@ -23,6 +23,7 @@ from kafka_coord.monitor.doctor.groups import check_groups, check_requests
 from kafka_coord.monitor.doctor.instances import check_elections
 from kafka_coord.monitor.doctor.zookeeper import ServerFacts, check_clock, check_servers, check_speed, check_writes
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import ClusterRecord, Source
 from kafka_coord.zk.store import Clock, Store
 from tests.coordinator.harness import World
 from tests.monitor.listening import listening
@@ -55,6 +56,7 @@ def healthy(tree: Tree) -> Iterator[Tree]:
         tree.group("delays")
         tree.member("delays", "c1")
         tree.ledger("delays", "c1", "0-1")
+        tree.store.create(layout.CLUSTER, ClusterRecord("t1", 1, Source.ZOOKEEPER, 0).to_bytes())
         yield tree
 
 

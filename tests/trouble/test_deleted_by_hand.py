@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.errors import MembershipLost, NoNode, NotEmpty
+from kafka_coord.errors import MembershipLost, NoNode, NotEmpty, TreeRefused
 from kafka_coord.model import Request, RequestType, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.zk import layout
 from tests.coordinator.harness import FAST, World
@@ -167,18 +167,14 @@ def test_a_group_deleted_while_it_runs_starts_again_when_its_consumers_register(
     assert c1.owned.isdisjoint(c2.owned)
 
 
-def test_all_of_the_projects_znodes_are_created_again_after_their_deletion(world: World, said):
+def test_an_instance_whose_tree_was_deleted_ends_instead_of_making_it_again(world: World):
     instance = world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
-    epoch = world.value(layout.COORDINATOR)["epoch"]
     c1.halt()
     eventually(lambda: remove_all(world, layout.CONSUMERS))
-    eventually(lambda: instance.service.leads and world.node(layout.COORDINATOR) is not None)
-    eventually(lambda: world.children(layout.COORDINATORS) == ("1",))
-    assert world.value(layout.COORDINATOR)["epoch"] > epoch
-    c1.join()
-    world.settles("c1", partitions=4)
+    with pytest.raises(TreeRefused, match="is gone, and with it tree"):
+        instance.service.wait(30.0)
 
 
 def remove_all(world: World, path: str) -> bool:
