@@ -163,9 +163,8 @@ def let_go(execute: bool, reason: str, timeout_s: float, output: Format) -> None
         held = trouble.held if trouble is not None else ()
         if not execute or trouble is None or not held:
             show(output, list(held), [Section("topics", columns("topic"), [{"topic": one} for one in held])])
-            note(
-                f"nothing was changed; --execute lets {counted(len(held), 'topic')} go" if held else "none is held back"
-            )
+            lets_go = f"nothing was changed; --execute lets {counted(len(held), 'topic')} go"
+            note(lets_go if held else "no topic is held back")
             return
         change = f"{counted(len(held), 'topic')}: {', '.join(held)}"
         request = Request(RequestType.LET_GO, reason=reason, by=who(), change=change, unchanged_since=trouble.zxid)
