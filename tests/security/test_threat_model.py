@@ -144,6 +144,7 @@ def populate(store: KazooStore) -> None:
         layout.HEARD,
         layout.missing_right(1),
         layout.MIRROR_TROUBLE,
+        layout.CHANGED,
         f"{layout.MIRRORED_BROKERS}/1",
         f"{layout.MIRRORED_TOPICS}/flights/partitions/0/state",
         layout.request("request-0000000000"),
