@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from msgspec import structs
@@ -46,7 +46,8 @@ def test_a_new_generation_ends_the_older_trees_terms_and_they_never_claim_again(
         first = await old.claim(40_000)
         first.serve()
         await first.append([record(1), record(2, "other")])
-        found = await read_log_tree(cluster_of(log), log.topic)
+        with closing(cluster_of(log)) as cluster:
+            found = await read_log_tree(cluster, log.topic)
         assert found.claim is not None
         assert (found.claim.tree, found.generation, found.groups, found.terms) == ("t1", 1, 2, {0: 40_000})
         assert found.refuses(NEW_TREE) is False
@@ -54,7 +55,8 @@ def test_a_new_generation_ends_the_older_trees_terms_and_they_never_claim_again(
         make_tree(store, NEW_TREE)
 
         for _ in range(2):  # the second time, there is nothing left to do
-            assert await write_generation(cluster_of(log), store, NEW_TREE, log.topic) == 1
+            with closing(cluster_of(log)) as cluster:
+                assert await write_generation(cluster, store, NEW_TREE, log.topic) == 1
 
         path = layout.log_partition(0)
         assert stored_term(path, store.get(path)) == 40_001, "the number goes on from the log's"
@@ -134,8 +136,8 @@ def test_a_log_in_another_format_is_refused(log: Log) -> None:
         await term.append([record(1)._replace(key=key, value=b'{"version":2}')])
         with pytest.raises(TreeRefused, match=r"has another format \(version 2;"):
             await load(log, claimant)
-        with pytest.raises(TreeRefused, match="another format"):
-            await read_log_tree(cluster_of(log), log.topic)
+        with closing(cluster_of(log)) as cluster, pytest.raises(TreeRefused, match="another format"):
+            await read_log_tree(cluster, log.topic)
         claimant.connection.close()
 
     run(play())
