@@ -50,11 +50,6 @@ if TYPE_CHECKING:
 SESSION_MS = 4_000
 
 _assignors = cache(load_assignors)
-
-
-TREE = ClusterRecord("simulated", 1, Source.ZOOKEEPER, 0)
-
-
 TREE = ClusterRecord("simulated", 1, Source.ZOOKEEPER, 0)
 
 
