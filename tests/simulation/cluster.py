@@ -27,6 +27,7 @@ from tests.simulation.faults import (
     CLASSIC,
     CUT_LOG,
     DEAD_MEMBER,
+    ENCORES,
     FAULTS,
     FORBIDDEN,
     FROM_THE_END,
@@ -64,7 +65,7 @@ SETTLED_AFTER_MS = (0, 0, 0, 1, 200, 2_000)
 default is longer than a history."""
 LOOK_INTERVALS_MS = (20_000, 600_000)
 """With the longer interval, a group comes to rest in time only because of events, so a lost event is noticed."""
-ENCORES = 3
+FEW_ENCORES, MANY_ENCORES = 3, 40
 TURMOIL = 2_500
 """The number of steps in which faults happen."""
 LONG_SESSION_MS, TERM_S, DEAD_AT_MOST_S = 60_000, 40.0, 130.0
@@ -229,7 +230,8 @@ class SimulatedCluster:
         if self.has_dead_member:
             self._outlive()
             self._come_to_rest()
-        for _ in range(ENCORES if self.faults else 0):
+        encores = MANY_ENCORES if ENCORES in self.faults else FEW_ENCORES
+        for _ in range(encores if self.faults else 0):
             self._encore()
             self._come_to_rest()
         if self.checker.unsound_plan:

@@ -71,7 +71,9 @@ FROM_THE_END = "from the end"
 """Not a fault. With it, a partition without a stored offset is read from its end."""
 OFTEN = "often"
 """Not a fault. With it, faults are several times as frequent."""
-NO_FAULTS = frozenset({CLASSIC, SOCKETS, FROM_THE_END, OFTEN})
+ENCORES = "encores"
+"""Not a fault. With it, many more pairs of events follow, each after the group has come to rest."""
+NO_FAULTS = frozenset({CLASSIC, SOCKETS, FROM_THE_END, OFTEN, ENCORES})
 UNREADABLE = "unreadable"
 """A kind of fault: a znode is overwritten with unreadable bytes, and repaired later."""
 

@@ -42,6 +42,7 @@ from tests.simulation.brokers import POLLED_MUTATIONS
 from tests.simulation.faults import (
     CUT_LOG,
     DEAD_MEMBER,
+    ENCORES,
     FORBIDDEN,
     LATE,
     MARKERS,
@@ -502,7 +503,7 @@ TELLING = {
     "a stored offset is not committed again while another commit is under way": frozenset({SEEK, "close", "grow"}),
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
-    "a group's event bit cleared after reading": frozenset({"expire", "kill"}),
+    "a group's event bit cleared after reading": frozenset({"kill", ENCORES}),
     "an acknowledgement counts as done before it is written": frozenset({"close", "depose", SOCKETS}),
     "a settled group stays settled whatever happens": frozenset({"depose", "kill"}),
     "a new subscription without offsets": frozenset({SUBSCRIBE, "grow", "kill"}),
