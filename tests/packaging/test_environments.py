@@ -11,6 +11,7 @@ import pytest
 
 from kafka_coord.dev.cluster.kafka import KafkaBroker
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.kafka.librdkafka import produce
 from tests.packaging import proofs
 from tests.packaging.build import ROOT, Built, build, build_from_sdist
 from tests.packaging.environments import Environment, empty, install_without_index
@@ -30,6 +31,7 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def servers(zk_hosts: str, tmp_path: Path) -> Iterator[proofs.Servers]:
     with KafkaBroker(tmp_path, 1, zk_hosts) as broker:
         TopicAdmin(broker.address).create("flights", 2)
+        produce(broker.address, "flights", [(None, b"{}")] * proofs.RECORDS)
         yield proofs.Servers(zk_hosts, "flights")
 
 
@@ -42,13 +44,18 @@ def test_a_commit_gives_the_same_bytes_twice_and_its_sdist_gives_its_wheel(built
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
-def test_extras_do_their_job_in_empty_environments(
-    installed: Callable[[str], Environment], servers: proofs.Servers
+def test_a_cluster_on_a_laptop_needs_neither_spark_nor_pandas_and_the_demo_brings_them(
+    installed: Callable[[str], Environment],
 ) -> None:
     proofs.cluster(installed("dev"))
     proofs.demo(installed("demo"))
 
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_extras_do_their_job_in_empty_environments(
+    installed: Callable[[str], Environment], servers: proofs.Servers
+) -> None:
     def consume() -> None:
         consumer = installed("")
         assert {path.name for path in consumer.site.iterdir() if path.is_symlink()} & {"kazoo", "re2", "click"} == {
