@@ -19,7 +19,7 @@ from kafka_coord.dev.cluster.jars import KAFKA_4_VERSION, KAFKA_VERSION
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.model import Process
 from kafka_coord.settings import Settings, load_settings
-from kafka_coord.zk import connect
+from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from tests.cli.running import environment
 from tests.waiting import eventually
@@ -162,6 +162,9 @@ echo $! >"$2.pid"
     for file in (restart, program):
         file.chmod(0o755)
     variables = _variables(tmp_path, zk_hosts)
+    store = connect(zk_hosts)
+    store.ensure_path(layout.BROKER_IDS)  # an instance begins a tree by itself only beside Kafka's own znodes
+    store.close()
     for number in ("1", "2"):
         subprocess.run([restart, "first", number], env=variables, check=True, timeout=60)
     yield tmp_path
