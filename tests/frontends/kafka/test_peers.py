@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka.clients import ClientLimits
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.messages import message
@@ -75,7 +76,7 @@ GARBAGE = {
     "too short for a header": b"\0\0\0\x02\0\0",
     "JoinGroup version 99": b"\0\0\0\x0c" + b"\0\x0b\0\x63" + b"\0" * 8,
     "JoinGroup of nonsense": b"\0\0\0\x14" + b"\0\x0b\0\x05" + b"\0\0\0\x01" + b"\0\x01a" + b"\0\xff" + b"\x7f" * 7,
-    "a heartbeat of 2 MB": b"\0\x20\0\0" + b"\0\x0c\0\0" + b"\0" * 8,
+    "a heartbeat above the limit": (ClientLimits().max_group_request_bytes + 1).to_bytes(4) + b"\0\x0c\0\0" + b"\0" * 8,
     "a TLS handshake": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,
     "an api key nobody knows": b"\0\0\0\x0a" + b"\x7f\xff\0\0" + b"\0\0\0\1" + b"\xff\xff",
     "SASL of version 0": b"\0\0\0\x11" + b"\0\x11\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"\0\x05PLAIN",
