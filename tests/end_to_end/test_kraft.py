@@ -131,6 +131,7 @@ def test_a_lost_tree_is_replaced_only_by_name_and_the_groups_log_goes_on(
     before = KafkaConsumer(settings)
     before.subscribe(["kept"])
     assert read_all(before, 2) == ["a", "b"]
+    before.commit(asynchronous=False)
     before.close()
     where = "-z", kraft.zookeeper, "--bootstrap", kraft.address
     with closing(connect(kraft.zookeeper)) as store:
