@@ -25,7 +25,6 @@ from kafka_coord.errors import MalformedValue, RequestRefused, SettingsError, Un
 from kafka_coord.model import CoordinatorInfo, Ledger
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import Count, JsonObject
-from kafka_coord.model.names import LOG_PARTITIONS
 from kafka_coord.model.sequences import parts
 from kafka_coord.version import __version__
 from kafka_coord.zk import layout
@@ -46,7 +45,6 @@ TAKEN = frozenset(
         "/consumers/retention",
         "/consumers/coordinator_epoch",
         "/consumers/kafka/<partition>",
-        "/consumers/kinds/<partition>",
         _G,
         f"{_G}/paused",
         f"{_G}/assignment",
@@ -75,8 +73,6 @@ LEFT_OUT: Mapping[str, str] = {
     "/consumers/heard": "it is about sessions",
     "/consumers/restored": "it is about an earlier restore",
     "/consumers/kafka": "empty",
-    "/consumers/kinds": "empty",
-    "/consumers/kinds/<partition>/<instance>": "of a session",
     "/consumers/groups": "empty",
     f"{_G}/ids": "of sessions",
     f"{_G}/ids/<consumer>": "of a session",
@@ -210,8 +206,7 @@ def _elections(store: Store) -> tuple[bool, int]:
 def _read_alone(store: Store) -> dict[str, bytes]:
     (terms,) = store.read_many([GetChildren(layout.LOG_PARTITIONS)])
     partitions = terms if isinstance(terms, tuple) else ()
-    kinds = map(layout.kinds, range(LOG_PARTITIONS))
-    paths = [*_ALONE, *(f"{layout.LOG_PARTITIONS}/{one}" for one in partitions), *kinds]
+    paths = [*_ALONE, *(f"{layout.LOG_PARTITIONS}/{one}" for one in partitions)]
     found = zip(paths, store.read_many([GetData(path) for path in paths]), strict=True)
     return {path: node.data for path, node in found if isinstance(node, Node)}
 

@@ -9,7 +9,6 @@ import http.client
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,13 +23,12 @@ from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving
-from kafka_coord.model import GroupKind, PartitionSet, TopicPartition, Unreadable
+from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import numbers
-from kafka_coord.zk.kinds import GroupRecord, read_kinds
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 T = TypeVar("T")
@@ -169,13 +167,6 @@ class AskedInstances:
 
         async def find(group: str) -> tuple[int, Address]:
             nonlocal asked
-            record = read_kinds(self.store, [group]).get(group)
-            if record == GroupRecord(GroupKind.NATIVE):
-                addresses = self.directory().addresses.values()
-                with closing(ClusterClient([*map(_parsed, addresses)], broker_security(self.properties))) as cluster:
-                    broker_id, address = await told_by(cluster)(group)
-                asked = broker_id, ":".join(map(str, address))
-                return broker_id, address
             asked = self.directory().coordinator_of(group)
             return asked[0], _parsed(asked[1])
 

@@ -140,6 +140,9 @@ def cluster(environment: Environment) -> str:
     """Starts a cluster in KRaft mode with its dashboard, without Spark and pandas, and reads the first records."""
     brought = {path.name for path in environment.site.iterdir()}
     assert not brought & {"pyspark", "pandas", "numpy", "pyarrow"}, brought
+    refused = environment.run(environment.program, "demo")
+    assert refused.returncode == 2, refused
+    assert "pyspark is not installed" in refused.stderr, refused.stderr
     data_directory()  # the environment has no pip to fetch it
     home = str(environment.home / "cluster")
     up = environment.run(environment.program, "dev", "up", "--kraft", "--brokers", "1", "--dir", home, within_s=240)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import ssl
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -158,4 +159,11 @@ def _fetch(artifact: Artifact, home: Path) -> None:
 
 
 def _asked(downloader: Any, url: str) -> Any:
-    return downloader.requestor.request(url, None, timeout=_WITHIN_S)
+    return downloader.requestor.request(url, None, timeout=_WITHIN_S, verify=_trusted())
+
+
+def _trusted() -> str | bool:
+    """Returns the certificates that this machine trusts, as pip does, or True for those that come with requests."""
+    paths = ssl.get_default_verify_paths()
+    found = paths.capath is not None and any(Path(paths.capath).iterdir())
+    return os.environ.get("REQUESTS_CA_BUNDLE") or paths.cafile or (paths.capath if found else None) or True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from kafka_coord.zk import layout
 _MAIN_CLASS = "kafka.Kafka"
 _CONTROLLERS = 3
 _FORMAT_S = 120.0
+_FEATURES = "bootstrap.checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class KraftBroker(Broker):
         super().__init__(directory, broker_id, zookeeper, **given)
         self.controller_port = free_port() if controller_port is None else controller_port
         """The port at which the broker is a controller, or 0."""
-        self.cluster_id = _new_cluster_id()
+        self.cluster_id = _new_id()
         self.peers: Sequence[KraftBroker] = (self,)
         """All brokers of the cluster, with this one."""
 
@@ -219,7 +221,17 @@ class KraftBroker(Broker):
         return program
 
     def _format(self, program: JvmProgram) -> None:
-        """Formats the directory, because KRaft starts only on formatted directories."""
+        """Formats the directory, because KRaft starts only on formatted directories. If another broker's is formatted,
+        takes over what Kafka's tool wrote there, which saves the start of a JVM.
+        """
+        formatted = next((peer.directory for peer in self.peers if _meta(peer.directory).exists()), None)
+        if formatted is not None:
+            ids = {"cluster.id": self.cluster_id, "directory.id": _new_id(), "node.id": str(self.broker_id)}
+            meta = _meta(self.directory)
+            meta.parent.mkdir(exist_ok=True)
+            shutil.copy(_meta(formatted).with_name(_FEATURES), meta.with_name(_FEATURES))
+            meta.write_text("".join(f"{key}={value}\n" for key, value in {"version": "1", **ids}.items()), "ascii")
+            return
         arguments = [
             *("-cp", ":".join(map(str, program.class_path)), "kafka.tools.StorageTool", "format"),
             *("--cluster-id", self.cluster_id, "--config", *program.arguments),
@@ -249,11 +261,11 @@ class KraftBroker(Broker):
         }
 
 
-def _new_cluster_id() -> str:
+def _new_id() -> str:
     while True:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not cluster_id.startswith("-"):  # would look like an option; Kafka's own generator avoids it, too
-            return cluster_id
+        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not found.startswith("-"):  # would look like an option; Kafka's own generator avoids it, too
+            return found
 
 
 def _meta(directory: Path) -> Path:
