@@ -20,7 +20,7 @@ import click
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.opening import note_left_out
 from kafka_coord.cli.options import TOPIC
-from kafka_coord.cli.output import note
+from kafka_coord.cli.output import note, paced
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import MalformedValue, RequestRefused, SettingsError, Timeout
 from kafka_coord.kafka.brokers import bootstrap_servers
@@ -233,15 +233,7 @@ def _flights() -> Generator[KeyValue, None, None]:
 def _progress(limit: int | None) -> Iterator[Callable[[int], None]]:
     """Shows progress on standard error: as a bar on a terminal, otherwise as a line every 2 s."""
     if not sys.stderr.isatty():
-        last = time.monotonic()
-
-        def tell(count: int) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY_S:
-                last = time.monotonic()
-                note(f"{count:,} records")
-
-        yield tell
+        yield paced(_EVERY_S, lambda count: note(f"{count:,} records"))
         return
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -358,6 +359,19 @@ def duration(ms: int | None) -> str | None:
 def note(text: str) -> None:
     """Prints a remark on standard error, so that it never mixes with piped data."""
     click.echo(clean(text), err=True)
+
+
+def paced(every_s: float, say: Callable[..., None]) -> Callable[..., None]:
+    """Returns a function that passes its arguments on to ``say``, at most once in that time."""
+    last = time.monotonic()
+
+    def say_sometimes(*figures: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
+            say(*figures)
+
+    return say_sometimes
 
 
 def note_earlier(last: int, **found: int) -> None:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import confirm, output_option
-from kafka_coord.cli.output import Format, Section, columns, note, show
+from kafka_coord.cli.output import Format, Section, columns, note, paced, show
 from kafka_coord.errors import BrokerError, NoNode, TreeRefused
 from kafka_coord.groups.group import Document, Partitions, Time, duration, iso_time
 from kafka_coord.settings import Settings
@@ -220,15 +220,7 @@ def _question(plan: RestorePlan, answering: list[str]) -> str:
 
 def _telling(what: str) -> Callable[[int, int], None]:
     """Returns a function that says once a second how far something is."""
-    last = time.monotonic()
-
-    def tell(done: int, of: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _EVERY_S:
-            last = time.monotonic()
-            note(f"{done:,} of {of:,} {what}")
-
-    return tell
+    return paced(_EVERY_S, lambda done, of: note(f"{done:,} of {of:,} {what}"))
 
 
 # --- init -------------------------------------------------------------------------------------------------------------
@@ -358,7 +350,7 @@ def begin_where_allowed(settings: Settings, store: Store) -> ClusterRecord:
     """Returns the record of the tree that ``serve`` begins: where Kafka keeps its metadata, or where there is a groups
     log without a group. Raises :class:`TreeRefused` anywhere else, as for a mistyped chroot, and :class:`BrokerError`
     if no broker answers."""
-    (kafka,) = store.read_many([GetData(layout.kafkas_own("/brokers"))])
+    (kafka,) = store.read_many([GetData(layout.KAFKAS_ROOT)])
     if kafka is not None:
         return ClusterRecord.new(store, 1)
     found = read_log(settings, store) if settings.serve.bootstrap is not None else None

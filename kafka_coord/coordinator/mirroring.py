@@ -60,7 +60,6 @@ FEW_TOPICS = 500
 """Up to this many topics, all of them are asked for each time."""
 OLD_S = 30.0
 """How old the mirror may become before that is recorded, in seconds."""
-_KAFKAS_ROOT = "/brokers"
 
 Address = tuple[str, int]
 
@@ -123,7 +122,7 @@ class MetadataMirror:
         self._let_go: frozenset[str] = frozenset()
         self.thread = TermThread("metadata-mirror", self.turn, self._end)
         self._watches = Watches(store, self.thread.wake)
-        for path in (layout.CLUSTER, layout.CONTROLLER, layout.MIGRATION, _KAFKAS_ROOT, layout.CHANGED):
+        for path in (layout.CLUSTER, layout.CONTROLLER, layout.MIGRATION, layout.KAFKAS_ROOT, layout.CHANGED):
             self._watches.data(path, partial(self._see, path))
         if options.setting != "auto":
             self._watches.children(layout.COORDINATORS, self._on_instances)
@@ -221,7 +220,7 @@ class MetadataMirror:
             return "serve.metadata is brokers"
         if phase is Migration.PREPARED:
             return f"{layout.MIGRATION} exists"
-        return "Kafka has no znodes here" if self._seen[_KAFKAS_ROOT] is None and self._options.bootstrap else ""
+        return "Kafka has no znodes here" if self._seen[layout.KAFKAS_ROOT] is None and self._options.bootstrap else ""
 
     # --- one round ---------------------------------------------------------------------------------------------------
 

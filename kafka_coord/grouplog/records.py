@@ -28,6 +28,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import JsonObject, Number
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.messages import BadMessage, message
+from kafka_coord.zk.root import ClusterRecord
 
 OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY, HEARD_KEY, GONE_KEY = 1, 2, 100, 101, 102, 103
 OFFSET_VALUE, TAGGED_OFFSET_VALUE, GROUP_VALUE, TAGGED_GROUP_VALUE = 3, 4, 3, 4
@@ -86,6 +87,13 @@ class Claim(JsonObject, frozen=True, tag_field="version", tag=1):
     @property
     def of_tree(self) -> str:
         return f"tree {self.tree}, generation {self.generation}"
+
+    def is_of(self, tree: ClusterRecord) -> bool:
+        return (self.tree, self.generation) == (tree.tree, tree.generation)
+
+    def refuses(self, tree: ClusterRecord) -> bool:
+        """Returns whether the tree may not claim what this one has claimed."""
+        return self.generation >= tree.generation and not self.is_of(tree)
 
 
 class GoneEntry(JsonObject, frozen=True, tag_field="version", tag=1):

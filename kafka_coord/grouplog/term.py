@@ -212,9 +212,7 @@ class LogLoad:
         if term is not None and self.newest > term:
             raise TermEnded(f"partition {self.partition}: the log contains term {self.newest}, newer than {term}")
         found = self.claim
-        if found is None or found.generation < own.generation:
-            return
-        if (found.tree, found.generation) != (own.tree, own.generation):
+        if found is not None and found.refuses(own):
             raise TreeRefused(
                 f"the groups log belongs to {found.of_tree}; this instance has {own.name}, which may not claim it: give"
                 " it the --zookeeper of that tree, or, if that tree is lost, run kafka-coord init --replace"

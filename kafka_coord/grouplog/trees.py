@@ -153,9 +153,7 @@ class LogTree:
 
     def refuses(self, own: ClusterRecord | None) -> bool:
         """Returns whether the log belongs to another tree than ``own``, which may not claim it."""
-        if self.claim is None or (own is not None and self.generation < own.generation):
-            return False
-        return own is None or (self.claim.tree, self.generation) != (own.tree, own.generation)
+        return self.claim is not None and (own is None or self.claim.refuses(own))
 
 
 async def read_log_tree(
@@ -247,7 +245,7 @@ async def claim_generation(
     async for _ in load.up_to():
         pass
     load.check(record)
-    if load.claim is not None and (load.claim.tree, load.claim.generation) == (record.tree, record.generation):
+    if load.claim is not None and load.claim.is_of(record):
         return
     claimed = await claiming(partition, load.newest)
     who = f"tree {record.tree}"

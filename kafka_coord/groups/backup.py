@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import msgspec
-
 from kafka_coord.errors import MalformedValue, RequestRefused, SettingsError, UnknownVersion
 from kafka_coord.model import CoordinatorInfo, Ledger
 from kafka_coord.model import json_fields as fields
@@ -218,7 +216,7 @@ def _instances(store: Store) -> tuple[RanThere, ...]:
     for path, node in zip(paths, store.read_many([GetData(path) for path in paths]), strict=True):
         with suppress(MalformedValue):
             if isinstance(node, Node):
-                info = CoordinatorInfo.from_json(fields.load(node.data, path), path)
+                info = CoordinatorInfo.from_bytes(node.data, path)
                 found.append(RanThere(info.broker_id, info.endpoints))
     return tuple(found)
 
@@ -301,7 +299,7 @@ def ledgers_in(znodes: Znodes) -> Iterator[Ledger]:
     """Yields the ledgers among a group's znodes. Raises :class:`MalformedValue`: who holds what must be known."""
     for path, data in znodes.items():
         if place_of(path) == f"{_G}/owners/<consumer>":
-            yield Ledger.from_json(fields.load(data, path), path, consumer=path.rpartition("/")[2])
+            yield Ledger.from_bytes(data, path, consumer=path.rpartition("/")[2])
 
 
 def _longest_session_ms(znodes: Znodes) -> int:
@@ -312,8 +310,6 @@ def _longest_session_ms(znodes: Znodes) -> int:
 
 
 # --- the file ------------------------------------------------------------------------------------------------------
-
-_ENCODER = msgspec.json.Encoder()
 
 
 class _FileLine(JsonObject, frozen=True, omit_defaults=True):
@@ -329,10 +325,10 @@ def encoded(backup: Backup) -> Iterator[bytes]:
     """Yields the lines of the file."""
     hashed = hashlib.sha256()
     lines = ((None, backup.alone), *sorted(backup.groups.items()))
-    for line in (_ENCODER.encode(backup.header.to_json()), *(_line(group, znodes) for group, znodes in lines)):
+    for line in (backup.header.to_bytes(), *(_line(group, znodes) for group, znodes in lines)):
         hashed.update(line + b"\n")
         yield line + b"\n"
-    yield _ENCODER.encode({_FileLine.END: hashed.hexdigest()}) + b"\n"
+    yield fields.dump({_FileLine.END: hashed.hexdigest()}) + b"\n"
 
 
 def _line(group: str | None, znodes: Znodes) -> bytes:
@@ -343,7 +339,7 @@ def _line(group: str | None, znodes: Znodes) -> bytes:
             text[path] = data.decode()
         except UnicodeDecodeError:
             binary[path] = base64.b64encode(data).decode()
-    return _ENCODER.encode({"group": group, "znodes": text, **({"binary": binary} if binary else {})})
+    return _FileLine(group, text, binary).to_bytes()
 
 
 def write_file(file: Path, backup: Backup) -> None:

@@ -173,7 +173,7 @@ def _group(name: str, znodes: Znodes, holds: Holds | None) -> GroupToRestore:
 def _holds(group: str, znodes: Znodes, for_ms: int) -> Holds:
     """Returns what the group's members held: by their ledgers, and by what was held since an earlier restore."""
     path = layout.held(group)
-    earlier = Holds.from_json(fields.load(znodes[path], path), path).consumers if path in znodes else {}
+    earlier = Holds.from_bytes(znodes[path], path).consumers if path in znodes else {}
     return Holds(for_ms, held_in_the_end(ledgers_in(znodes), earlier))
 
 
@@ -189,9 +189,9 @@ def held_in_the_end(ledgers: Iterable[Ledger], earlier: Mapping[str, Hold]) -> d
 
 
 def _fitting(holds: Holds, held: PartitionSet) -> bytes:
-    data = fields.dump(holds.to_json())
+    data = holds.to_bytes()
     if len(data) > fields.MAX_VALUE_BYTES:  # thousands of members: then time alone ends it
-        data = fields.dump(Holds(holds.for_ms, {"everyone": Hold(held)}).to_json())
+        data = Holds(holds.for_ms, {"everyone": Hold(held)}).to_bytes()
     return data
 
 

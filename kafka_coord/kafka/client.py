@@ -17,14 +17,11 @@ from typing import Any, Protocol, TypeVar
 from kafka_coord.classic_groups.errors import BrokerCode, Error, named
 from kafka_coord.errors import BrokerError, RequestRefused, SettingsError
 from kafka_coord.kafka.authentication import knows_all
-from kafka_coord.kafka.cluster import RIGHTS_UNKNOWN, ClusterClient
+from kafka_coord.kafka.cluster import READ, RIGHTS_UNKNOWN, ClusterClient, may
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.offsets import ListedOffsets
 
 T = TypeVar("T")
-
-_READ = 1 << 3
-"""The bit of READ among the operations that a client may carry out."""
 
 
 class KafkaClient(Protocol):
@@ -150,7 +147,7 @@ class OwnClient:
                 refused[name] = named(code)
             elif code not in {Error.NONE, Error.UNKNOWN_TOPIC_OR_PARTITION}:
                 refused[name] = None
-            elif code == Error.NONE and rights != RIGHTS_UNKNOWN and not rights & _READ:
+            elif code == Error.NONE and not may(READ, rights):
                 refused[name] = "not authorized to READ the topic"
         return refused
 

@@ -41,11 +41,19 @@ _REASONS: dict[int, str] = {Error.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_PARTITION}
 
 RIGHTS_UNKNOWN = -(1 << 31)
 """What stands for a client's rights in a response that does not tell them."""
+READ, DESCRIBE = 1 << 3, 1 << 8
+"""The bits of operations among those that a client may carry out."""
 Address = tuple[str, int]
 T = TypeVar("T")
 _FETCH, _LIST_ONE_OFFSET = 4, 1
 """The versions of the Fetch and ListOffsets requests. Every broker from 0.11 to 4.3 supports them."""
 _FETCH_BYTES = 8 << 20
+
+
+def may(operation: int, rights: int) -> bool:
+    """Returns whether a client may carry out the operation (:data:`READ` or :data:`DESCRIBE`), or whether a response
+    with these ``rights`` does not tell."""
+    return rights == RIGHTS_UNKNOWN or bool(rights & operation)
 
 
 class ClusterClient:

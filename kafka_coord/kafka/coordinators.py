@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.errors import BrokerError
-from kafka_coord.kafka.cluster import RIGHTS_UNKNOWN, Address, ClusterClient
+from kafka_coord.kafka.cluster import DESCRIBE, Address, ClusterClient, may
 from kafka_coord.kafka.connection import NoCommonVersion, Versions
 from kafka_coord.model import TopicPartition
 from kafka_coord.wire.messages import message
@@ -23,8 +23,6 @@ _FIND = 1
 """The version of FindCoordinator. Every broker from 0.11 to 3.9 supports it."""
 
 _METADATA_WITH_RIGHTS = 8
-_DESCRIBE = 1 << 8
-"""The bit of DESCRIBE among the operations that a client may carry out."""
 _FETCH_OF_SEVERAL = 8
 """The first version of OffsetFetch that is about several groups."""
 
@@ -66,8 +64,7 @@ async def lists_all_groups(ask: Ask) -> bool:
         told = await ask("Metadata", _METADATA_WITH_RIGHTS, form(topics=(), include_cluster_authorized_operations=True))
     except NoCommonVersion:
         return True
-    rights: int = told.cluster_authorized_operations
-    return rights == RIGHTS_UNKNOWN or bool(rights & _DESCRIBE)
+    return may(DESCRIBE, told.cluster_authorized_operations)
 
 
 LISTS_A_PART = "this user may not DESCRIBE the cluster, so groups that it may not DESCRIBE are not listed"

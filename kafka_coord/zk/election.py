@@ -449,4 +449,4 @@ def highest_epoch_written(store: Store) -> int:
 
 
 def _decoded(node: Node) -> CoordinatorInfo:
-    return CoordinatorInfo.from_json(load(node.data, layout.COORDINATOR), layout.COORDINATOR)
+    return CoordinatorInfo.from_bytes(node.data, layout.COORDINATOR)

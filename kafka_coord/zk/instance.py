@@ -200,7 +200,7 @@ class InstanceRegistration:
 def _described(node: Node) -> str:
     since = datetime.fromtimestamp(node.stat.ctime_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     try:
-        process = CoordinatorInfo.from_json(load(node.data, ""), "").process
+        process = CoordinatorInfo.from_bytes(node.data, "").process
     except MalformedValue:
         process = None
     who = f"on host {process.host}, pid {process.pid}" if process else f"with session {node.stat.ephemeral_owner:#x}"

@@ -39,7 +39,9 @@ PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """The znodes that every instance creates if they are missing, before it stands for election."""
 
 
-BROKERS = "/brokers/"
+KAFKAS_ROOT = "/brokers"
+"""Kafka's own znode, whatever the root is."""
+BROKERS = f"{KAFKAS_ROOT}/"
 KAFKAS_OWN = "kafka:"
 
 

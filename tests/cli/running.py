@@ -38,7 +38,12 @@ Run = Callable[..., Ran]
 
 
 def run(*arguments: str, zookeeper: str | None = None, stdin: str | None = None, **variables: str) -> Ran:
-    """Runs the command in this process. ``variables`` are added to its environment."""
+    """Runs the command in this process (``serve`` in one of its own: it configures the process's logging and signals).
+    ``variables`` are added to its environment."""
+    if arguments[:1] == ("serve",):
+        at = {} if zookeeper is None else {"KAFKA_COORD_ZOOKEEPER": zookeeper}
+        with started(*arguments, **at, **variables) as serving:
+            return serving.ended()
     environment = {name: None for name in os.environ if name.startswith("KAFKA_COORD_")} | variables
     if zookeeper is not None:
         environment["KAFKA_COORD_ZOOKEEPER"] = zookeeper

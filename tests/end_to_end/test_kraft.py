@@ -127,6 +127,8 @@ def test_a_lost_tree_is_replaced_only_by_name_and_the_groups_log_goes_on(
     """Last in this module: it ends the instance that the others use."""
     settings = {"bootstrap.servers": kraft.instance_address, "group.id": "outlives", "auto.offset.reset": "earliest"}
     TopicAdmin(kraft.address).create("kept", 1, replication=1)
+    with closing(connect(kraft.zookeeper)) as store:  # until then, a commit is answered UNKNOWN_TOPIC_OR_PARTITION
+        eventually(lambda: "kept" in store.children(layout.BROKER_TOPICS))
     produce(kraft.address, "kept", ["a", "b"])
     before = KafkaConsumer(settings)
     before.subscribe(["kept"])

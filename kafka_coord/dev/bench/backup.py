@@ -89,9 +89,9 @@ def _group(group: str, offsets: int) -> list[Op]:
     return [
         Create(layout.group(group)),
         *(Create(path) for path in (layout.ids(group), layout.channels(group), layout.owners(group))),
-        Create(layout.assignment(group), fields.dump(target.to_json())),
+        Create(layout.assignment(group), target.to_bytes()),
         Create(layout.history(group), history),
-        *(Create(layout.ledger(group, one.consumer), fields.dump(one.to_json())) for one in ledgers),
+        *(Create(layout.ledger(group, one.consumer), one.to_bytes()) for one in ledgers),
         Create(layout.offsets(group)),
         Create(layout.topic_offsets(group, _TOPIC), TopicOfOffsets(_ID, offsets).data),
         *(Create(layout.offset(group, _TOPIC, number), b"123456789") for number in range(offsets)),

@@ -7,7 +7,6 @@ partitions need no disk. ZooKeeper and the instance are real.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import sys
@@ -30,7 +29,7 @@ from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
-from kafka_coord.model import topic_id_to_bytes
+from kafka_coord.model import topic_id_from_bytes, topic_id_to_bytes
 from kafka_coord.spark.session import find_java
 from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, peek, read_header
 from kafka_coord.wire.messages import message
@@ -177,7 +176,7 @@ def _name(number: int) -> str:
 
 
 def _topic_id(number: int) -> str:
-    return base64.urlsafe_b64encode((number + 1).to_bytes(16, "big")).decode().rstrip("=")
+    return topic_id_from_bytes((number + 1).to_bytes(16, "big"))
 
 
 # --- the broker -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import shutil
 import uuid
 from abc import abstractmethod
@@ -18,6 +17,7 @@ from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
 from kafka_coord.dev.cluster.topics import ClusterView, view_of
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral
 from kafka_coord.errors import DevClusterError
+from kafka_coord.model import topic_id_from_bytes
 from kafka_coord.zk import layout
 
 _MAIN_CLASS = "kafka.Kafka"
@@ -263,7 +263,7 @@ class KraftBroker(Broker):
 
 def _new_id() -> str:
     while True:
-        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        found = topic_id_from_bytes(uuid.uuid4().bytes)
         if not found.startswith("-"):  # would look like an option; Kafka's own generator avoids it, too
             return found
 
